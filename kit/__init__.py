@@ -1,0 +1,1 @@
+"""A thin kit for the TpuGraphs data set: read, prune, train, rank, submit, search."""

@@ -1,0 +1,284 @@
+"""Where the files are, and one npz file -> validated NumPy arrays.
+
+Letters used everywhere: n nodes, m edges, c configurations, nc configurable nodes, g groups, k codes.
+
+A layout file stores one row of 18 digits per (configuration, configurable node), up to 2.6 GB in float32. It is
+never held: nodes whose row always changes together form a *group*, and a configuration is one small *code* per
+group. That factored form is exact (`dense_configs` gives the stored rows back) and, on the public files, some
+hundred times smaller.
+
+Data set: Phothilimthana et al., TpuGraphs, arXiv:2308.13490.
+"""
+import os
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from kit.archive import DataError, NpzFile
+
+COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
+SPLITS = ("train", "valid", "test")
+OPCODES = 121                    # rows of an opcode table: XLA's HloOpcode runs from 1 to 120
+DIGITS = 18                      # 6 output, 6 input and 6 kernel dimensions, minor to major
+CHUNK_BYTES = 1 << 21            # inflated at a time; stays in a core's L2 cache
+
+
+class TileGraph(NamedTuple):
+    """One kernel of `tile:xla`: n nodes, m edges, c configurations of the whole kernel."""
+    graph_id: str
+    node_feat: np.ndarray                    # (n, 140) float32
+    node_opcode: np.ndarray                  # (n,) int64
+    edge_index: np.ndarray                   # (m, 2) int64; row [u, v]: u consumes the output of v
+    config_feat: np.ndarray                  # (c, 24) float32
+    config_runtime: np.ndarray               # (c,) int64, ns
+    config_runtime_normalizers: np.ndarray   # (c,) int64, ns; the default configuration's runtime, run by run
+
+
+class LayoutGraph(NamedTuple):
+    """One program of a layout collection in factored form: g groups, at most k codes each."""
+    graph_id: str
+    node_feat: np.ndarray                    # (n, 140) float32
+    node_opcode: np.ndarray                  # (n,) int64
+    edge_index: np.ndarray                   # (m, 2) int64; row [u, v]: u consumes the output of v
+    node_config_ids: np.ndarray              # (nc,) int64; the configurable nodes
+    node_splits: np.ndarray                  # (s,) int64; first node of each HLO computation
+    config_codes: np.ndarray                 # (c, g) uint8, uint16 or uint32
+    node_group: np.ndarray                   # (nc,) int64 in 0..g-1
+    code_rows: np.ndarray                    # (nc, k, 18) int8; codes that a group lacks are rows of -1
+    config_runtime: np.ndarray               # (c,) int64, ns
+
+
+def find_data_root(explicit=None):
+    """Find the folder that holds `tile/` or `layout/`.
+
+    Parameters
+    ----------
+    explicit : str or Path, optional
+        Look only here, in its `npz/`, `npz_all/npz/` and `npz_all/`. None: the folder named by the environment
+        variable TPUGRAPHS_ROOT, Kaggle's and Colab's mounts, `~/data/tpugraphs`, and `data` in the working
+        directory, in this order.
+
+    Returns
+    -------
+    Path
+        The folder that holds `tile/`, `layout/` or both.
+
+    Raises
+    ------
+    DataError
+        If there is none; the message lists where it looked.
+    """
+    slug = "predict-ai-model-runtime"
+    if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
+        explicit = os.environ["TPUGRAPHS_ROOT"]
+    places = [Path(explicit).expanduser()] if explicit is not None else [
+        Path("/kaggle/input/competitions", slug), Path("/kaggle/input", slug),
+        Path("/content/tpugraphs"), Path("/content/drive/MyDrive/tpugraphs"),
+        Path("~/data/tpugraphs").expanduser(), Path("data")]
+    looked = [place / sub for place in places for sub in ("", "npz", "npz_all/npz", "npz_all")]
+    for folder in looked:
+        if (folder / "tile").is_dir() or (folder / "layout").is_dir():
+            return folder
+    raise DataError(f"no folder with tile/ or layout/ in it; looked at {', '.join(map(str, looked))}; "
+                    "pass the data root or set TPUGRAPHS_ROOT")
+
+
+def npz_paths(data_root, collection, split):
+    """List the files of one split, sorted by name.
+
+    Parameters
+    ----------
+    data_root : str or Path
+        The folder that holds `tile/` and `layout/`, or `npz_all/`, or the folder above it.
+    collection : str
+        One of `COLLECTIONS`.
+    split : str
+        "train", "valid" or "test".
+
+    Returns
+    -------
+    list of Path
+        Empty if the collection or the split is not there.
+
+    Raises
+    ------
+    DataError
+        If the collection or the split has an unknown name, or there is no data root.
+    """
+    if collection not in COLLECTIONS:
+        raise DataError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
+    if split not in SPLITS:
+        raise DataError(f"no split {split!r}; there are {', '.join(SPLITS)}")
+    folder = find_data_root(data_root).joinpath(*collection.split(":"), split)
+    return sorted(p for p in folder.glob("*.npz") if not p.name.startswith("."))
+
+
+def read_tile(path):
+    """Read and validate one file of `tile:xla`.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    TileGraph
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or an array is not as described; nothing is unpickled.
+    """
+    with NpzFile(path) as npz:
+        node_feat, node_opcode, edge_index = _read_program(npz)
+        config_feat = npz.array("config_feat", "fiu", (None, 24), np.float32)
+        c = len(config_feat)
+        runtime = npz.array("config_runtime", "iu", (c,), np.int64, low=0)
+        normalizers = npz.array("config_runtime_normalizers", "iu", (c,), np.int64, low=1)
+        npz.check(c > 0, "config_feat", "holds no configuration")
+    return TileGraph(Path(path).stem, node_feat, node_opcode, edge_index, config_feat, runtime, normalizers)
+
+
+def read_layout(path, configs=None):
+    """Read and validate one layout file into its exact factored form, in memory that does not grow with c * nc * 18.
+
+    Parameters
+    ----------
+    path : str or Path
+    configs : sequence of int, shape (j,), optional
+        Keep only these configurations, in this order. None: all.
+
+    Returns
+    -------
+    LayoutGraph
+        Codes are ordered by the digits of the group's first node, groups by their first node.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, an array is not as described, a digit is not an integer in -1..5, or `configs`
+        asks for a configuration that is not there; nothing is unpickled.
+    """
+    with NpzFile(path) as npz:
+        node_feat, node_opcode, edge_index = _read_program(npz)
+        n = len(node_feat)
+        node_config_ids = npz.array("node_config_ids", "iu", (None,), np.int64, low=0, high=n - 1)
+        npz.check(len(np.unique(node_config_ids)) == len(node_config_ids), "node_config_ids", "names a node twice")
+        node_splits = npz.array("node_splits", "iu", None, np.int64, low=0, high=n).ravel()
+        runtime = npz.array("config_runtime", "iu", (None,), np.int64, low=0)
+        c = len(runtime)
+        npz.check(c > 0, "config_runtime", "holds no configuration")
+        keep = np.arange(c) if configs is None else np.asarray(configs)
+        if keep.ndim != 1 or (keep.size and (keep.dtype.kind not in "iu" or keep.min() < 0 or keep.max() >= c)):
+            raise DataError(f"{path}: configs must be integers in 0..{c - 1}, the configurations of this file")
+        keep = keep.astype(np.int64)
+        row_ids, rows = _digit_rows(npz, c, len(node_config_ids), keep)
+    return LayoutGraph(Path(path).stem, node_feat, node_opcode, edge_index, node_config_ids, node_splits,
+                       *_factor(row_ids, rows), runtime[keep])
+
+
+def dense_configs(graph, index):
+    """Give back the rows of 18 digits, as they stand in the file, of the configurations asked for.
+
+    Parameters
+    ----------
+    graph : LayoutGraph
+    index : array_like of int, shape (j,)
+        Configurations of `graph`.
+
+    Returns
+    -------
+    ndarray, shape (j, nc, 18), int8
+    """
+    codes = graph.config_codes[np.asarray(index, dtype=np.int64)][:, graph.node_group]      # (j, nc)
+    return graph.code_rows[np.arange(len(graph.node_group)), codes]
+
+
+def _factor(row_ids, rows):
+    """(nc, c) ids of distinct rows and (K, 18) those rows -> config_codes, node_group, code_rows."""
+    nc, c = row_ids.shape
+    node_group, node_rows, group_of, columns = np.empty(nc, np.int64), [], {}, []
+    for node, ids in enumerate(row_ids):
+        codes, values = pd.factorize(ids)          # codes by first appearance: equal columns = one group
+        codes = codes.astype(_smallest_unsigned(len(values)))
+        label = zlib.crc32(codes) | len(values) << 32
+        for group in group_of.setdefault(label, []):
+            if np.array_equal(columns[group][0], codes):
+                break
+        else:
+            group = len(columns)
+            group_of[label].append(group)
+            # configurations come in any order, so codes are renamed by the first node's digits
+            columns.append((codes, np.lexsort(rows[values].T[::-1])))
+        node_group[node] = group
+        node_rows.append(rows[values[columns[group][1]]])
+    k = max([len(r) for r in node_rows], default=1)
+    code_rows = np.full((nc, k, DIGITS), -1, np.int8)
+    for node, own in enumerate(node_rows):
+        code_rows[node, :len(own)] = own
+    config_codes = np.empty((c, len(columns)), _smallest_unsigned(k))
+    for group, (codes, order) in enumerate(columns):
+        config_codes[:, group] = np.argsort(order)[codes]
+    return config_codes, node_group, code_rows
+
+
+def _smallest_unsigned(count):
+    return np.min_scalar_type(max(count - 1, 0))
+
+
+def _read_program(npz):
+    """What tile and layout files share: node_feat, node_opcode, edge_index."""
+    node_feat = npz.array("node_feat", "f", (None, 140), np.float32)
+    n = len(node_feat)
+    npz.check(n > 0, "node_feat", "has no node")
+    node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
+    edge_index = npz.array("edge_index", "iu", (None, 2), np.int64)
+    if len(edge_index):
+        low, high = edge_index.min(), edge_index.max()
+        npz.check(low >= 0, "edge_index", f"refers to node {low}")
+        npz.check(high < n, "edge_index", f"refers to node {high}, but there are {n} nodes")
+    return node_feat, node_opcode, edge_index
+
+
+def _digit_rows(npz, c, nc, keep):
+    """Stream node_config_feat -> (nc, len(keep)) ids of distinct rows, (K, 18) int8 those rows."""
+    name = "node_config_feat"
+    stream, shape, fortran, dtype = npz.open(name, "fiu")
+    npz.check(shape == (c, nc, DIGITS), name, f"has shape {shape}, expected {(c, nc, DIGITS)}")
+    step = max(1, CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
+    starts = range(0, c, step)
+    if fortran:                  # never seen in the data set; it cannot be streamed by configuration
+        dense = npz.array(name, "fiu", shape, np.float32)
+        chunks = (dense[start:start + step] for start in starts)
+    else:
+        chunks = npz.chunks(stream, name, shape, dtype, starts)
+    order = np.argsort(keep, kind="stable")
+    weights = 7 ** np.arange(DIGITS)         # 7 digit values; 7**18 < 2**53, so a float64 sum is an exact key
+    row_ids, keys = np.zeros((nc, len(keep)), np.uint8), pd.Index([], dtype=np.int64)
+    for chunk, start in zip(chunks, starts):         # in this order zip runs the generator to its end
+        stop = start + len(chunk)
+        slots = order[slice(*np.searchsorted(keep, [start, stop], sorter=order))]      # places in `keep`
+        if not np.array_equal(keep[slots], np.arange(start, stop)):
+            chunk = chunk[keep[slots] - start]
+        with np.errstate(invalid="ignore"):          # NaN -> int8 is caught by the comparison
+            digits = chunk.astype(np.int8)
+        if digits.size and not (-1 <= digits.min() and digits.max() <= 5 and (digits == chunk).all()):
+            bad = np.argwhere((digits != chunk) | (digits < -1) | (digits > 5))[0]
+            npz.check(False, name, f"holds {chunk[tuple(bad)]} in configuration {keep[slots[bad[0]]]}, node "
+                       f"{bad[1]}, digit {bad[2]}; digits are integers in -1..5")
+        # einsum, not @: BLAS threads cost ten times more than this product of 18 columns takes
+        wide = chunk.reshape(-1, DIGITS).astype(np.float64)
+        chunk_keys = np.einsum("rd,d->r", wide, weights.astype(np.float64)).astype(np.int64)
+        ids, values = pd.factorize(chunk_keys)
+        known = keys.get_indexer(values)
+        known[known < 0] = len(keys) + np.arange((known < 0).sum())
+        keys = keys.append(pd.Index(values[known >= len(keys)]))
+        row_ids = row_ids.astype(np.promote_types(row_ids.dtype, _smallest_unsigned(len(keys))), copy=False)
+        row_ids[:, slots] = known[ids].reshape(len(slots), nc).T
+    # a key is the sum of digit * 7**i with digits -1..5: shifted by one, the digits are its base-7 digits
+    shifted = keys.to_numpy() + weights.sum()
+    rows = (shifted[:, None] // weights % 7 - 1).astype(np.int8)
+    return row_ids, rows

@@ -1,0 +1,101 @@
+"""Tensor rank, the 0 -> -1 repair of layouts, and padding of ragged batches.
+
+The public node features pad a tensor's layout with 0, which is also a legal axis; the configuration digits pad
+with -1. Only after the repair can a node's own layout be compared with a configured one, and where these two
+disagree the compiler has to insert a copy.
+"""
+import numpy as np
+
+SHAPE = slice(21, 27)            # shape_dimensions_0..5 of node_feat
+LAYOUT = slice(134, 140)         # layout_minor_to_major_0..5 of node_feat
+
+
+def tensor_rank(node_feat):
+    """Count the dimensions of each node's output.
+
+    Parameters
+    ----------
+    node_feat : ndarray, shape (n, 140), float
+
+    Returns
+    -------
+    ndarray, shape (n,), int64
+        The number of leading non-zero sizes; no dimension has size 0 in any public file. Tuples have rank 0.
+
+    Examples
+    --------
+    >>> node_feat = np.zeros((1, 140)); node_feat[0, 21:23] = 8, 128
+    >>> tensor_rank(node_feat)
+    array([2])
+    """
+    return (node_feat[:, SHAPE] != 0).sum(axis=1)
+
+
+def repad_layout(node_feat):
+    """Set layout digits past a tensor's rank from 0 to -1.
+
+    Parameters
+    ----------
+    node_feat : ndarray, shape (n, 140), float
+
+    Returns
+    -------
+    node_feat : ndarray, shape (n, 140), same dtype
+        A copy. A row is repaired only if its first `rank` digits are a permutation of 0..rank-1; any other row
+        stays as it is. Doing it twice changes nothing.
+    share : float
+        Share of rows that were repaired, or had nothing to repair.
+
+    Examples
+    --------
+    >>> node_feat = np.zeros((1, 140)); node_feat[0, 21:23] = 8, 128; node_feat[0, 134:136] = 1, 0
+    >>> repad_layout(node_feat)[0][0, 134:140]
+    array([ 1.,  0., -1., -1., -1., -1.])
+    """
+    inside = np.arange(6) < tensor_rank(node_feat)[:, None]             # (n, 6)
+    digits = node_feat[:, LAYOUT]
+    # a permutation of 0..rank-1, followed by padding, sorts to 0, 1, .., rank-1, 6, 6, ...
+    good = (np.sort(np.where(inside, digits, 6), axis=1) == np.where(inside, np.arange(6), 6)).all(axis=1)
+    repaired = node_feat.copy()
+    repaired[:, LAYOUT] = np.where(~inside & good[:, None], -1, digits)
+    return repaired, float(good.mean()) if len(good) else 1.0
+
+
+def pad_batch(arrays, fill=0):
+    """Stack arrays of different lengths into one, with a mask of what is real.
+
+    Parameters
+    ----------
+    arrays : sequence of ndarray, shapes (length_i, ...)
+        Equal in dtype and in every axis but the first.
+    fill : scalar
+        What stands in the padding.
+
+    Returns
+    -------
+    batch : ndarray, shape (len(arrays), longest, ...)
+    mask : ndarray, shape (len(arrays), longest), bool
+        True where `batch` holds a value of `arrays`.
+
+    Raises
+    ------
+    ValueError
+        If there is no array, or dtypes or trailing shapes differ.
+
+    Examples
+    --------
+    >>> batch, mask = pad_batch([np.array([1, 2, 3]), np.array([4])], fill=-1)
+    >>> batch
+    array([[ 1,  2,  3],
+           [ 4, -1, -1]])
+    >>> mask.sum(axis=1)
+    array([3, 1])
+    """
+    kinds = {(a.dtype, a.shape[1:]) for a in arrays}
+    if len(kinds) != 1:
+        raise ValueError(f"arrays of one dtype and one trailing shape are needed, got {sorted(map(str, kinds))}")
+    lengths = np.array([len(a) for a in arrays])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    batch = np.full(mask.shape + arrays[0].shape[1:], fill, arrays[0].dtype)
+    batch[mask] = np.concatenate(arrays)
+    return batch, mask
