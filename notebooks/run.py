@@ -1,0 +1,295 @@
+"""Run the notebooks in order through papermill: from data, or sample data, to submission.csv.
+
+Without --data-root the data set is taken from the usual places (`kit.data.find_data_root`); where there is
+none, sample data is written to data/sample-SIZE, once. --out is submissions/sample-SIZE by default, or
+submissions/data-HASH of the data root, so that the same command finds its earlier work: a step is not run
+again while its notebook, parameters, data, the kit and the steps before it are the same.
+
+Exit status: 0 done, 1 a notebook failed, 2 wrong call or data root, 3 done, but without the data files that
+were unreadable, 130 interrupted.
+"""
+import argparse
+import ast
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import papermill
+import psutil
+from ipykernel.kernelspec import get_kernel_dict
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
+from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
+from kit.sample import write_sample  # noqa: E402
+
+OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
+LOCK = Path(".run", "lock.json")
+
+
+class RunError(Exception):
+    """The run cannot start or go on: why, what to do, and the exit status."""
+
+    def __init__(self, message, status=2):
+        super().__init__(message)
+        self.status = status
+
+
+def parse(argv):
+    """Command line -> namespace; `only` and `collections` are lists, `p` holds (name, Python value)."""
+    def names(text):
+        return [name.strip() for name in text.split(",") if name.strip()]
+
+    def assignment(text):
+        name, equals, value = text.partition("=")
+        if not (equals and name.isidentifier()):
+            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+        try:
+            return name, ast.literal_eval(value)
+        except (ValueError, SyntaxError):       # a word
+            return name, value
+
+    parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/")
+    parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")
+    parser.add_argument("--only", type=names, metavar="03,04", help="only notebooks whose names start so")
+    parser.add_argument("--collections", type=names, metavar="A,B", help=f"default: {','.join(COLLECTIONS)}")
+    parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data and of the work on it")
+    parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
+                        help="a parameter, for every notebook that declares it")
+    parser.add_argument("--fresh", action="store_true", help="run finished steps again")
+    return parser.parse_args(argv)
+
+
+def show(path):
+    """A path as one would type it: relative where it lies below the working directory."""
+    return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)
+
+
+def digest(*parts):
+    """One hex digest of bytes and of whatever JSON can say."""
+    parts = [p if isinstance(p, bytes) else json.dumps(p, sort_keys=True).encode() for p in parts]
+    return hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()
+
+
+def kit_version():
+    """Digest of the kit's sources."""
+    return digest(*(path.read_bytes() for path in sorted((PROJECT / "kit").glob("*.py"))))
+
+
+def write_text(path, text):
+    """Write to a temporary name, then rename: a killed run leaves no half file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_name(path.name + ".tmp").write_text(text)
+    os.replace(path.with_name(path.name + ".tmp"), path)
+
+
+@contextmanager
+def lock(folder):
+    """Keep other runs out of `folder`; the lock of a process that is gone is taken over."""
+    path, process = folder / LOCK, psutil.Process()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            with open(path, "x") as file:
+                json.dump({"pid": process.pid, "started": process.create_time()}, file)
+            break
+        except FileExistsError:
+            try:
+                holder = json.loads(path.read_text())
+                # a minute apart: the number belongs to another process now, as in a restarted container
+                held = abs(psutil.Process(holder["pid"]).create_time() - holder["started"]) < 60
+            except (psutil.Error, ValueError, FileNotFoundError):
+                held = False
+            if held:
+                raise RunError(f"{show(folder)}: another run (process {holder['pid']}) is writing here; "
+                               "wait for it or choose another --out") from None
+            path.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def sample_data(size):
+    """Write the sample data, unless this version of the kit has done so before; give back its data root."""
+    root, made_by = PROJECT / "data" / f"sample-{size}", kit_version()
+    stamp, partial = root / ".made_by", root.with_name(root.name + ".partial")
+    with lock(root.parent):
+        if not (stamp.is_file() and stamp.read_text() == made_by):
+            print(f"writing sample data ({size}) to {show(root)}", flush=True)
+            shutil.rmtree(partial, ignore_errors=True)
+            write_sample(partial, size=size)
+            (partial / stamp.name).write_text(made_by)
+            shutil.rmtree(root, ignore_errors=True)
+            os.replace(partial, root)
+    return find_data_root(root)
+
+
+def find_data(args):
+    """Data root, the size of the sample data or None, and the default name of the out folder."""
+    try:
+        root = find_data_root(args.data_root).resolve()
+        return root, None, f"data-{digest(str(root))[:8]}"
+    except DataError:
+        if args.data_root or os.environ.get("TPUGRAPHS_ROOT"):
+            raise
+        size = args.size or "small"
+        return sample_data(size), size, f"sample-{size}"
+
+
+def select(only):
+    """All notebooks in order, and those among them that were asked for."""
+    notebooks = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb"))
+    unknown = [name for name in only or [] if not any(n.stem.startswith(name) for n in notebooks)]
+    if unknown:
+        raise RunError(f"no notebook {', '.join(unknown)}; there are {', '.join(n.stem for n in notebooks)}")
+    return notebooks, [n for n in notebooks if n.stem.startswith(tuple(only or [""]))]
+
+
+def share_out(notebooks, options, asked):
+    """{notebook: those of the run's `options` and of the parameters `asked` for (-p) that it declares}."""
+    known = {n: list(papermill.inspect_notebook(str(n))) for n in notebooks}
+    for name in set(asked) & set(OPTIONS):
+        raise RunError(f"-p {name}: use {OPTIONS[name]}")
+    declared = list(dict.fromkeys(name for names in known.values() for name in names if name not in OPTIONS))
+    unknown = [name for name in asked if name not in declared]
+    if unknown:                                 # papermill would only warn
+        raise RunError(f"{', '.join(n.stem for n in notebooks)}: no parameter {', '.join(unknown)}; "
+                       f"{'it declares' if len(notebooks) == 1 else 'they declare'} {', '.join(declared)}")
+    return {n: {k: v for k, v in {**options, **asked}.items() if k in known[n]} for n in notebooks}
+
+
+def use_this_python(folder):
+    """Make the kernel "python3" this interpreter, with kit importable, whatever else is installed."""
+    spec = get_kernel_dict(["--log-level=50"])  # silent: it calls Ctrl-C an error
+    write_text(folder / "kernels" / "python3" / "kernel.json", json.dumps(spec))
+    for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT)):
+        os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
+
+
+class LastLine(io.StringIO):
+    """What the cells print; `text` is its last line."""
+    text = ""
+
+    def write(self, text):
+        """Keep the last line."""
+        self.text = ([line.strip() for line in text.splitlines() if line.strip()] or [self.text])[-1]
+
+
+def execute(notebook, target, parameters, label):
+    """Execute one notebook, showing progress; the file is called `target` once it is finished."""
+    partial, failure, last, start = target.with_suffix(".partial.ipynb"), [], LastLine(), time.time()
+    live = sys.stdout.isatty()                  # one line rewritten every second, else a line a minute
+
+    def work():
+        try:
+            papermill.execute_notebook(str(notebook), str(partial), parameters, kernel_name="python3",
+                                       cwd=str(PROJECT), progress_bar=False, stdout_file=last)
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)     # Ctrl-C comes to this loop, not to papermill
+    thread.start()
+    while thread.is_alive():
+        line = f"{label} {time.time() - start:6.0f} s  {last.text}"[:shutil.get_terminal_size().columns - 1]
+        print("\r\033[K" + line if live else line + "\n", end="", flush=True)
+        thread.join(1 if live else 60)
+    if failure:
+        text = "\n".join(getattr(failure[0], "traceback", [f"{type(failure[0]).__name__}: {failure[0]}"]))
+        text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
+        raise RunError("\n    ".join([f"{notebook.stem} failed after {time.time() - start:.0f} s:", *text])
+                       + f"\nthe partly executed notebook: {show(partial)}", status=1)
+    os.replace(partial, target)
+    print("\r\033[K" * live + f"{label} {time.time() - start:6.0f} s  done: {last.text}", flush=True)
+
+
+def run_steps(notebooks, parameters, out, basis, fresh):
+    """Run the notebooks in `parameters` that are not done yet; give back (path, reason) of bad files."""
+    keys, problems, log = [], {}, out / "problems.jsonl"
+    for notebook in notebooks:
+        marker, target = out / ".run" / f"{notebook.stem}.json", out / "notebooks" / notebook.name
+        step = json.loads(marker.read_text()) if marker.is_file() else {"key": None, "problems": []}
+        if notebook in parameters:
+            label = f"[{list(parameters).index(notebook) + 1}/{len(parameters)}] {notebook.stem:<18}"
+            cells = nbformat.read(notebook, 4).cells
+            key = digest([[c.cell_type, c.source] for c in cells], parameters[notebook], basis, keys)
+            if step["key"] == key and all((out / name).exists() for name in step["files"]) and not fresh:
+                print(f"{label} finished before", flush=True)
+            else:
+                marker.unlink(missing_ok=True)
+                log.unlink(missing_ok=True)     # what each step met is kept in its marker
+                target.parent.mkdir(exist_ok=True)
+                start = time.time() - 2         # s, the coarsest clock of a file system (FAT)
+                execute(notebook, target, parameters[notebook], label)
+                met = map(json.loads, log.read_text().splitlines() if log.is_file() else [])
+                written = [p for p in out.rglob("*") if p.is_file() and p.stat().st_mtime >= start]
+                step = {"key": key, "problems": [[line["path"], line["reason"]] for line in met],
+                        "files": sorted(str(p.relative_to(out)) for p in {*written} - {log, out / LOCK})}
+                write_text(marker, json.dumps(step, indent=1))
+        keys.append(step["key"])
+        problems.update(dict.fromkeys(map(tuple, step["problems"])))
+    write_text(log, "".join(json.dumps({"path": path, "reason": reason}) + "\n" for path, reason in problems))
+    return list(problems)
+
+
+def run(args):
+    """The whole run; gives back the exit status."""
+    start, collections = time.time(), args.collections or list(COLLECTIONS)
+    for unknown in set(collections) - set(COLLECTIONS):
+        raise RunError(f"no collection {unknown}; there are {', '.join(COLLECTIONS)}")
+    notebooks, selected = select(args.only)
+    share_out(selected, {}, dict(args.p))       # wrong names stop here, before anything is written
+    root, sample, name = find_data(args)
+    out = Path(args.out or PROJECT / "submissions" / name).expanduser().resolve()
+    files = {c: [path for split in SPLITS for path in npz_paths(root, c, split)] for c in collections}
+    missing = [c for c in collections if not files[c]]
+    if missing == collections:
+        raise RunError(f"{root}: no npz file of {', '.join(collections)}")
+    options = zip(OPTIONS, (str(root), str(out), args.collections, args.size or sample))
+    parameters = share_out(selected, {k: v for k, v in options if v is not None}, dict(args.p))
+    with lock(out):
+        print(f"data  {f'sample data ({sample}), simulated runtimes: ' if sample else ''}{show(root)}",
+              f"out   {show(out)}", *[f"none  {c}: no files, left out" for c in missing], sep="\n", flush=True)
+        use_this_python(out / ".run")
+        stats = [(p, p.stat()) for c in files for p in files[c]]
+        basis = [kit_version(), [[str(p), stat.st_size, stat.st_mtime_ns] for p, stat in stats]]
+        problems = run_steps(notebooks, parameters, out, basis, args.fresh)
+    print(f"finished in {time.time() - start:.0f} s")
+    scores, submission = out / "scores.csv", out / "submission.csv"
+    if scores.is_file():
+        text = pd.read_csv(scores, dtype=str, keep_default_na=False).to_string(index=False)
+        print(f"\nscores{' (sample data)' if sample else ''}\n{text}\n")
+    for path, reason in problems:
+        print(f"unreadable, left out: {path}: {reason}")
+    if not submission.is_file() and not args.only:
+        raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
+    print(show(submission if submission.is_file() else out), flush=True)
+    return 3 if problems else 0
+
+
+def main(argv=None):
+    """Run, and turn every way to end into an exit status."""
+    try:
+        return run(parse(argv))
+    except (RunError, DataError) as error:
+        print(f"run.py: {error}", file=sys.stderr)
+        return getattr(error, "status", 2)
+    except KeyboardInterrupt:
+        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""notebooks/run.py on small notebooks made here: what it runs, skips, refuses, and how it ends."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import psutil
+import pytest
+
+PARAMETERS = "data_root = None\nout_dir = None\ncollections = None\nsize = 'small'\nsteps = 3"
+NOTE = """
+from pathlib import Path
+from kit.data import npz_paths
+out = Path(out_dir)
+with open(out / "ran.txt", "a") as file:
+    print("NAME", steps, file=file)
+print("NAME saw", len(npz_paths(data_root, "tile:xla", "train")), "kernels")
+"""
+SUBMISSION = NOTE + """
+(out / "submission.csv").write_text("ID,TopConfigs\\n")
+(out / "scores.csv").write_text("collection,tau\\ntile:xla,0.5\\n")
+"""
+PROBLEM = NOTE + """
+with open(out / "problems.jsonl", "a") as file:
+    for _ in range(2):
+        print('{"path": "a.npz", "reason": "a.npz: edge_index refers to node 9"}', file=file)
+"""
+
+SAMPLE = """
+def write_sample(root, seed=0, size="small"):
+    (root / "tile" / "xla" / "train").mkdir(parents=True)
+    (root / "tile" / "xla" / "train" / f"{size}.npz").write_bytes(b"")
+"""
+
+
+def write_notebook(path, *cells):
+    """A notebook of code cells, the first of them tagged parameters."""
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.replace("NAME", path.stem)) for c in cells])
+    book.cells[0].metadata["tags"] = ["parameters"]
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(book, path)
+
+
+@pytest.fixture
+def clone(tmp_path, project):
+    """A project with the real run.py and kit, its own two notebooks, sample writer and data set of one file."""
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(project / "notebooks" / "run.py", tmp_path / "notebooks")
+    shutil.copytree(project / "kit", tmp_path / "kit")
+    (tmp_path / "kit" / "sample.py").write_text(SAMPLE)
+    write_notebook(tmp_path / "notebooks" / "00_first.ipynb", PARAMETERS, NOTE)
+    write_notebook(tmp_path / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION)
+    (tmp_path / "root" / "tile" / "xla" / "train").mkdir(parents=True)
+    (tmp_path / "root" / "tile" / "xla" / "train" / "kernel.npz").write_bytes(b"never read")
+    return tmp_path
+
+
+def environment(**more):
+    hidden = ("PYTHONPATH", "TPUGRAPHS_ROOT", "JUPYTER_PATH", "PYTHONWARNINGS")
+    return {**{k: v for k, v in os.environ.items() if k not in hidden}, **more}
+
+
+def run(clone, *args, data=("--data-root", "root")):
+    """Run it as a user would -> (exit status, lines of stdout, stderr)."""
+    done = subprocess.run([sys.executable, "notebooks/run.py", *data, "--out", "out", *args], cwd=clone, text=True,
+                          capture_output=True, env=environment(), timeout=300)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def ran(clone):
+    path = clone / "out" / "ran.txt"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
+    status, lines, errors = run(clone)
+    assert (status, errors) == (0, "")
+    assert ran(clone) == ["00_first 3", "01_last 3"]
+    assert lines[0] == "data  root" and lines[-1] == os.path.join("out", "submission.csv")
+    assert "none  layout:nlp:random: no files, left out" in lines
+    assert any("done: 00_first saw 1 kernels" in line for line in lines)
+    assert [line.split() for line in lines if "tile:xla" in line] == [["tile:xla", "0.5"]]
+    assert sorted(p.name for p in (clone / "out" / "notebooks").iterdir()) == ["00_first.ipynb", "01_last.ipynb"]
+
+    assert run(clone)[0] == 0 and len(ran(clone)) == 2                  # nothing again
+    assert run(clone, "-p", "steps=4", "--only", "01")[0] == 0
+    assert ran(clone)[2:] == ["01_last 4"]                              # only what was asked for
+    (clone / "root" / "tile" / "xla" / "train" / "kernel2.npz").write_bytes(b"")
+    assert run(clone, "--only", "00")[0] == 0
+    assert ran(clone)[3:] == ["00_first 3"]                             # the data changed
+    (clone / "out" / "notebooks" / "00_first.ipynb").unlink()
+    assert run(clone, "--only", "00")[0] == 0 and len(ran(clone)) == 5  # what it had written is gone
+
+
+def test_a_wrong_name_stops_before_anything_runs(clone):
+    status, lines, errors = run(clone, "-p", "step=4", "--only", "00")
+    assert (status, lines) == (2, [])
+    assert errors == "run.py: 00_first: no parameter step; it declares steps\n"
+    assert run(clone, "-p", "size=tiny")[2] == "run.py: -p size: use --size\n"
+    assert run(clone, "--only", "07")[2] == "run.py: no notebook 07; there are 00_first, 01_last\n"
+    assert "no collection tile; there are tile:xla, layout" in run(clone, "--collections", "tile")[2]
+    assert "looked at" in run(clone, data=("--data-root", "nowhere"))[2]
+    assert not (clone / "out").exists()
+
+
+def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_there(clone):
+    last = clone / "notebooks" / "01_last.ipynb"
+    write_notebook(last, PARAMETERS, "print('so far')", "raise ValueError('no such luck')")
+    status, lines, errors = run(clone)
+    assert status == 1
+    assert "01_last failed after" in errors and "ValueError: no such luck" in errors
+    partial = os.path.join("out", "notebooks", "01_last.partial.ipynb")
+    assert errors.rstrip().endswith(f"the partly executed notebook: {partial}")
+    assert "so far" in (clone / partial).read_text()
+    write_notebook(last, PARAMETERS, SUBMISSION)
+    assert run(clone)[0] == 0
+    assert ran(clone) == ["00_first 3", "01_last 3"]
+
+
+def test_unreadable_files_are_named_once_each_time_although_the_submission_is_written(clone):
+    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, PROBLEM)
+    for _ in range(2):                                                  # the second run finds all steps finished
+        status, lines, _ = run(clone)
+        assert status == 3
+        assert [line for line in lines if "unreadable" in line] == [
+            "unreadable, left out: a.npz: a.npz: edge_index refers to node 9"]
+        assert lines[-1] == os.path.join("out", "submission.csv")
+    assert json.loads((clone / "out" / "problems.jsonl").read_text())["path"] == "a.npz"
+    assert len(ran(clone)) == 2
+
+
+def test_two_runs_do_not_share_a_folder_and_a_dead_one_does_not_block(clone):
+    lock = clone / "out" / ".run" / "lock.json"
+    lock.parent.mkdir(parents=True)
+    lock.write_text(json.dumps({"pid": os.getpid(), "started": psutil.Process().create_time()}))
+    status, _, errors = run(clone, "--only", "00")
+    assert status == 2 and ran(clone) == []
+    assert errors == (f"run.py: out: another run (process {os.getpid()}) is writing here; "
+                      "wait for it or choose another --out\n")
+    lock.write_text(json.dumps({"pid": os.getpid(), "started": 0}))     # this number was another process then
+    status, lines, _ = run(clone, "--only", "00")
+    assert (status, lines[-1]) == (0, "out") and not lock.exists()
+
+
+@pytest.mark.parametrize("how, status", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, status):
+    last = clone / "notebooks" / "01_last.ipynb"
+    write_notebook(last, PARAMETERS, "import os, pathlib, time",
+                   "pathlib.Path(out_dir, 'pid').write_text(str(os.getpid()))\ntime.sleep(60)")
+    child = subprocess.Popen([sys.executable, "notebooks/run.py", "--data-root", "root", "--out", "out"], cwd=clone,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment())
+    note = clone / "out" / "pid"
+    while not (note.exists() and note.read_text()):
+        assert child.poll() is None, child.communicate()[1]
+        time.sleep(.05)
+    child.send_signal(how)
+    errors = child.communicate(timeout=60)[1]
+    assert child.returncode == status
+    if how == signal.SIGINT:
+        assert errors == "\ninterrupted; run the same command again to continue\n"
+    psutil.wait_procs([psutil.Process(int(note.read_text()))] if psutil.pid_exists(int(note.read_text())) else [], 30)
+    assert not psutil.pid_exists(int(note.read_text()))
+    write_notebook(last, PARAMETERS, SUBMISSION)
+    assert run(clone)[0] == 0
+    assert ran(clone) == ["00_first 3", "01_last 3"]
+
+
+def test_without_a_data_set_sample_data_is_written_once_and_said_to_be_that(clone):
+    where = os.path.join("data", "sample-tiny")
+    says = f"data  sample data (tiny), simulated runtimes: {where}"
+    for first_lines in ([f"writing sample data (tiny) to {where}", says], [says]):
+        status, lines, _ = run(clone, "--size", "tiny", data=())
+        assert status == 0 and lines[:len(first_lines)] == first_lines
+        assert "scores (sample data)" in lines
+    assert len(ran(clone)) == 2
