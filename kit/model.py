@@ -4,7 +4,7 @@ A model has three methods that `kit.train` relies on: `fit_scale(graphs)` stores
 model, `prepare(graph)` turns a graph's arrays into tensors once, and `forward(tensors, index)` gives the costs of
 the configurations in `index`, shape (k,). `configs_within(tensors, budget)` says how many fit into a memory budget.
 """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,9 +51,26 @@ class LayoutGNNSettings:
     squeeze: int = 8
     config_attention: bool = True        # scores then depend on which configurations are scored together
     both_directions: bool = False        # False: messages go from consumers to producers only
+    node_norm: bool = True               # instance norm over the nodes
     dropout: float = 0.2
     aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation
     seed: int = 0                        # of the initial weights
+
+
+def node_alone(settings):
+    """The same network blind to everything but each node itself: no messages, no norm over nodes, no attention.
+
+    Parameters
+    ----------
+    settings : LayoutGNNSettings
+
+    Returns
+    -------
+    LayoutGNNSettings
+        With a linear block for each GraphSAGE block; configurations are still pooled over nodes.
+    """
+    return replace(settings, linear_blocks=settings.linear_blocks + settings.graph_blocks, graph_blocks=0,
+                   config_attention=False, node_norm=False)
 
 
 class LayoutGNN(nn.Module):
@@ -125,13 +142,14 @@ class LayoutGNN(nn.Module):
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
         x = self.embed(tensors, index)                                        # (n, k, out)
-        x = F.gelu(self.attend[0](self.gates[0](instance_norm(x))))           # (n, k, width)
+        norm = instance_norm if self.settings.node_norm else nn.Identity()
+        x = F.gelu(self.attend[0](self.gates[0](norm(x))))                    # (n, k, width)
         block = 1
         for linear in self.linears:
-            x = F.gelu(self.attend[block](self.gates[block](instance_norm(linear(x)))))
+            x = F.gelu(self.attend[block](self.gates[block](norm(linear(x)))))
             block += 1
         for sage in self.sages:
-            update = self.attend[block](self.gates[block](sage(instance_norm(x), tensors.messages)))
+            update = self.attend[block](self.gates[block](sage(norm(x), tensors.messages)))
             x = F.dropout(F.gelu(x + update), self.settings.dropout, self.training)
             block += 1
         return self.head(x.mean(dim=0)).squeeze(-1)

@@ -109,6 +109,27 @@ def drop_duplicate_configs(graph):
     return graph._replace(config_codes=graph.config_codes[first], config_runtime=runtime), repeats, spread
 
 
+def hold_out_configs(graph, share, rng):
+    """Split the configurations of a graph at random, to check on those that training never saw.
+
+    Parameters
+    ----------
+    graph : LayoutGraph
+        Each configuration once, else a held-out one may be a repeat of a seen one.
+    share : float
+        Held out, 0 to 1; rounded down.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    seen, held_out : LayoutGraph
+    """
+    order = rng.permutation(len(graph.config_runtime))
+    cut = int(share * len(order))
+    return tuple(graph._replace(config_codes=graph.config_codes[part], config_runtime=graph.config_runtime[part])
+                 for part in (np.sort(order[cut:]), np.sort(order[:cut])))
+
+
 def _hops(edge_index, seeds, k):
     """Distance to the nearest seed, k + 1 where it is larger; (largest node number + 1,) int64."""
     size = max(edge_index.max(initial=-1), seeds.max(initial=-1)) + 1

@@ -25,12 +25,13 @@ class TrainSettings:
     weight_decay: float = 1e-5
     clip: float = 1.0                    # norm of the gradient
     validate_every: int = 100            # steps
+    keep: str = "best"                   # weights at the best validation score; "last": at the end
     seed: int = 0
     device: str = "cpu"
 
 
 def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), score=None, checkpoint=None, report=None):
-    """Train a model to rank the configurations of each graph; keep its best weights on the validation graphs.
+    """Train a model to rank the configurations of each graph; keep the best weights seen on the validation graphs.
 
     Parameters
     ----------
@@ -72,11 +73,15 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     optimizer = torch.optim.AdamW(model.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay)
     history = {"step": [], "loss": [], "score": [], "best_step": 0, "seconds": 0.0}
     best, first = clone(model.state_dict()), 0
+    # what a checkpoint must agree with to be gone on from
+    made_by = {"train": asdict(s), "model": asdict(model.settings), "loss": loss.__name__,
+               "graphs": [[g.graph_id, len(target(g))] for g in usable], "valid": [g.graph_id for g in valid]}
     if checkpoint is not None and Path(checkpoint).exists():
         saved = torch.load(checkpoint, map_location=s.device, weights_only=True)
-        if saved["settings"] != asdict(s):
-            raise ValueError(f"{checkpoint}: written by a run with {saved['settings']}, not {asdict(s)}; "
-                             "use another checkpoint or delete it")
+        differ = [name for name in made_by if saved["made_by"][name] != made_by[name]]
+        if differ:
+            raise ValueError(f"{checkpoint}: written with other {' and '.join(differ)} ({saved['made_by'][differ[0]]}, "
+                             f"now {made_by[differ[0]]}); use another checkpoint or delete it")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         history, best, first = saved["history"], saved["best"], saved["step"]
@@ -84,7 +89,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     def save(step):
         if checkpoint is not None:
             save_checkpoint(checkpoint, model, best=best, optimizer=optimizer.state_dict(), step=step,
-                            settings=asdict(s), history=history)
+                            made_by=made_by, history=history)
 
     data = [(model.prepare(g), torch.as_tensor(target(g), device=s.device)) for g in usable]
     if hasattr(model, "set_size"):
@@ -100,7 +105,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
                 history["seconds"] = time.monotonic() - start
                 scores = [score(predict(model, g), target(g)) for g in valid]
                 now = float(np.mean(scores)) if scores else float("nan")
-                if not scores or now > max(history["score"], default=-np.inf):
+                if s.keep == "last" or not scores or now > max(history["score"], default=-np.inf):
                     best, history["best_step"] = clone(model.state_dict()), step
                 history["step"].append(step)
                 history["loss"].append(float(np.mean(losses)))

@@ -1,0 +1,238 @@
+"""What the notebooks share: which data, whole splits with bad files reported, what to train on, files between steps.
+
+A run's folder holds `predictions/<collection>/<model>_seed<k>.<split>.npz`, `problems.jsonl` (files that could not
+be read), `scores.csv` and `submission.csv`.
+"""
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_layout, read_tile
+from kit.prune import drop_duplicate_configs, prune
+from kit.sample import write_sample
+
+
+def open_data(data_root=None, size="small", folder="data"):
+    """Find the data set, or write the sample data, and print which of the two is used.
+
+    Parameters
+    ----------
+    data_root : str or Path, optional
+        As for `find_data_root`; "sample" writes or uses the sample data even where the data set is at hand.
+    size : str
+        Of the sample data: "tiny" or "small".
+    folder : str or Path
+        The sample data goes to `folder`/sample-`size`.
+
+    Returns
+    -------
+    root : Path
+        The folder that holds tile/ and layout/.
+    is_sample : bool
+
+    Raises
+    ------
+    DataError
+        If `data_root` is given and holds no data.
+    """
+    root = None
+    if data_root != "sample":
+        try:
+            root = find_data_root(data_root)
+        except DataError:
+            if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
+                raise
+    if root is None:
+        root = Path(write_sample(Path(folder, f"sample-{size}"), size=size))
+    is_sample = (root.parent / "truth").is_dir()
+    print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
+    return root, is_sample
+
+
+def wanted(collections=None):
+    """Check a choice of collections and put it into the official order.
+
+    Parameters
+    ----------
+    collections : str or sequence of str, optional
+        A list, or names joined by commas. None: all five.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    DataError
+        If a name is unknown.
+
+    Examples
+    --------
+    >>> wanted("layout:xla:random,tile:xla")
+    ['tile:xla', 'layout:xla:random']
+    """
+    if collections is None:
+        return list(COLLECTIONS)
+    names = [n.strip() for n in collections.split(",")] if isinstance(collections, str) else list(collections)
+    unknown = [n for n in names if n not in COLLECTIONS]
+    if unknown:
+        raise DataError(f"no collection {', '.join(unknown)}; there are {', '.join(COLLECTIONS)}")
+    return [c for c in COLLECTIONS if c in names]
+
+
+def read_split(data_root, collection, split, problems=None, k_hops=None):
+    """Read every file of a split; a damaged one is reported and the others go on.
+
+    Parameters
+    ----------
+    data_root : str or Path
+    collection : str
+    split : str
+    problems : str or Path, optional
+        A JSON-lines file that gets {"path", "reason"} for each file that could not be read.
+    k_hops : int, optional
+        Layout graphs are pruned to this neighbourhood as they come in, so that a whole split stays small.
+
+    Returns
+    -------
+    list of TileGraph or LayoutGraph
+        Without the damaged ones.
+    """
+    paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
+    shown = start
+    for number, path in enumerate(paths, 1):
+        try:
+            graph = read_tile(path) if collection == "tile:xla" else read_layout(path)
+            graphs.append(graph if k_hops is None or collection == "tile:xla" else prune(graph, k_hops))
+        except DataError as fault:
+            print(f"left out: {fault}")
+            if problems is not None:
+                Path(problems).parent.mkdir(parents=True, exist_ok=True)
+                with open(problems, "a") as file:
+                    file.write(json.dumps({"path": str(path), "reason": str(fault)}) + "\n")
+        if time.monotonic() - shown > 10:
+            shown = time.monotonic()
+            print(f"{collection} {split}: read {number} of {len(paths)} files in {shown - start:.0f} s")
+    return graphs
+
+
+def training_graphs(data_root, collection, problems=None, k_hops=None):
+    """The graphs to train on for a collection: its own, or where those teach nothing, its siblings'.
+
+    Siblings of a layout collection are, in this order, the other search of the same source and the two
+    collections of the other source.
+
+    Parameters
+    ----------
+    data_root : str or Path
+    collection : str
+    problems : str or Path, optional
+        As for `read_split`.
+    k_hops : int, optional
+        As for `read_split`.
+
+    Returns
+    -------
+    graphs : list of TileGraph or LayoutGraph
+        Layout graphs with each configuration once; only graphs with two different runtimes.
+    trained_on : list of str
+        The collections that they come from: empty if nothing can be trained on.
+    """
+    families = [[collection]]
+    if collection != "tile:xla":
+        _, source, search = collection.split(":")
+        other, opposite = {"xla": "nlp", "nlp": "xla"}[source], {"random": "default", "default": "random"}[search]
+        families += [[f"layout:{source}:{opposite}"], [f"layout:{other}:{search}", f"layout:{other}:{opposite}"]]
+    for family in families:
+        found = {c: [g for g in read_split(data_root, c, "train", problems, k_hops) if teaches(g)] for c in family}
+        trained_on = [c for c in family if found[c]]
+        if trained_on:
+            break
+        print(f"{' and '.join(family)}: no training graph with two different configurations and runtimes")
+    graphs = [g for c in trained_on for g in found[c]]
+    if trained_on and trained_on != [collection]:
+        print(f"{collection} is therefore trained on {len(graphs)} graphs of {' and '.join(trained_on)}")
+    return [g if collection == "tile:xla" else drop_duplicate_configs(g)[0] for g in graphs], trained_on
+
+
+def teaches(graph):
+    """Whether a graph has measured runtimes and more than one configuration, so that there is an order to learn."""
+    if hasattr(graph, "config_feat"):
+        return len(graph.config_runtime) > 1 and bool(graph.config_runtime.any())
+    return bool(graph.config_runtime.any()) and bool((graph.config_codes != graph.config_codes[0]).any())
+
+
+def save_costs(path, costs):
+    """Write predictions, all or nothing.
+
+    Parameters
+    ----------
+    path : str or Path
+    costs : dict of str to ndarray
+        {ID: cost (c,)}; an ID is "collection:file stem".
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.npz")
+    np.savez_compressed(part, **costs)
+    os.replace(part, path)
+
+
+def load_costs(path):
+    """Read what `save_costs` wrote -> {ID: cost (c,)}."""
+    with np.load(path, allow_pickle=False) as npz:
+        return {name: npz[name] for name in npz.files}
+
+
+def add_scores(path, rows, keys=("collection", "split", "model")):
+    """Add rows to the score table of a run; a row with the same keys is replaced.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV file, made if it is not there; replaced all or nothing.
+    rows : list of dict
+    keys : sequence of str
+
+    Returns
+    -------
+    DataFrame
+        The whole table.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = [pd.read_csv(path)] if path.exists() else []
+    table = pd.concat([*old, pd.DataFrame(rows)], ignore_index=True).drop_duplicates(list(keys), keep="last")
+    table["place"] = table["collection"].map({c: i for i, c in enumerate(COLLECTIONS)})
+    table = table.sort_values(["place"], kind="stable").drop(columns="place").reset_index(drop=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    table.to_csv(part, index=False)
+    os.replace(part, path)
+    return table
+
+
+def sample_truth(data_root, collection):
+    """The test graphs of the sample data with the runtimes that its files hide.
+
+    Parameters
+    ----------
+    data_root : Path
+        As `open_data` gives it, of sample data.
+    collection : str
+
+    Returns
+    -------
+    dict of str to ndarray
+        {ID: what to rank by (c,)}: ns, for tiles divided by the normalizers.
+    """
+    truth = {}
+    for path in npz_paths(data_root, collection, "test"):
+        with np.load(Path(data_root).parent / "truth" / path.relative_to(data_root), allow_pickle=False) as npz:
+            runtime = npz["config_runtime"]
+            truth[f"{collection}:{path.stem}"] = (
+                runtime / npz["config_runtime_normalizers"] if collection == "tile:xla" else runtime)
+    return truth
