@@ -1,0 +1,154 @@
+"""The notebooks obey their rules, run in order on tiny data, and survive a damaged file."""
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kit.sample import write_sample
+from kit.submit import check_submission
+
+PROJECT = Path(__file__).resolve().parents[1]
+PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
+BOOKS = {path.stem: nbformat.read(path, nbformat.NO_CONVERT) for path in PATHS}
+each_notebook = pytest.mark.parametrize("name", BOOKS)
+MAX_LINES = 30                                                  # of a code cell
+
+
+def code(name):
+    return [cell for cell in BOOKS[name].cells if cell.cell_type == "code"]
+
+
+@each_notebook
+def test_a_notebook_is_committed_as_it_was_written(name):
+    book = BOOKS[name]
+    nbformat.validate(book)
+    assert book.nbformat == 4
+    assert book.metadata.kernelspec.name == "python3"
+    assert "papermill" not in book.metadata and "widgets" not in book.metadata
+    for cell in book.cells:
+        assert not {"papermill", "execution"} & set(cell.metadata)
+    assert not any(cell.outputs or cell.execution_count is not None for cell in code(name))
+
+
+@each_notebook
+def test_a_notebook_is_short_and_says_what_it_is(name):
+    first = BOOKS[name].cells[0]
+    assert first.cell_type == "markdown"
+    assert re.match(rf"# {name[:2]} \S", first.source), first.source.split("\n")[0]
+    assert 0 < len(code(name)) <= 20
+    for cell in code(name):
+        lines = cell.source.splitlines()
+        assert 0 < len(lines) <= MAX_LINES, f"{len(lines)} lines from {lines[:1]}"
+
+
+@each_notebook
+def test_all_settings_are_in_the_parameters_cell(name):
+    tagged = [cell for cell in BOOKS[name].cells if "parameters" in cell.metadata.get("tags", [])]
+    assert len(tagged) == 1 and tagged[0] == code(name)[0]
+    body = ast.parse(tagged[0].source).body
+    for node in body:
+        assert isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name), ast.unparse(node)
+        ast.literal_eval(node.value)
+    settings = {node.targets[0].id for node in body}
+    assert {"data_root", "out_dir"} <= settings
+    words = " ".join(cell.source for cell in code(name)[1:])
+    unused = [setting for setting in settings if not re.search(rf"\b{setting}\b", words)]
+    assert not unused, f"no cell uses {unused}"
+
+
+@each_notebook
+def test_no_cell_holds_what_belongs_elsewhere(name):
+    for cell in code(name):
+        for line in cell.source.splitlines():
+            assert not re.match(r"\s*[!%]", line), line         # a failing !command goes unnoticed
+        tree = ast.parse(cell.source)
+        inner = [part for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in text.values[1:]]
+        for node in ast.walk(tree):
+            where = f"{name}: {ast.unparse(node)[:80]}"
+            assert not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)), where
+            assert not (isinstance(node, ast.ImportFrom) and node.names[0].name == "*"), where
+            assert not (isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.path", "os.chdir")), where
+            assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("exit", "quit", "sys.exit")), where
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner:
+                assert not re.match(r"/\w|~/|[A-Za-z]:[\\/]", node.value), f"{where}: absolute path"
+
+
+def environment():
+    """Warnings of the kit and of the cells are errors in the kernel."""
+    modules = ["__main__", *(f"kit.{path.stem}" for path in (PROJECT / "kit").glob("*.py"))]
+    hidden = ("TPUGRAPHS_ROOT", "JUPYTER_PATH", "PYTHONPATH")
+    return {**{k: v for k, v in os.environ.items() if k not in hidden},
+            "PYTHONWARNINGS": ",".join(f"error:::{module}" for module in modules)}
+
+
+def run(folder, *args):
+    """notebooks/run.py on the data in `folder` -> (exit status, lines of stdout, stderr)."""
+    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", "data", "--out", "out",
+                           "--size", "tiny", *args], cwd=folder, text=True, capture_output=True, env=environment())
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with tiny sample data and what all notebooks made of it: (folder, exit status, lines, stderr)."""
+    if not PATHS:
+        pytest.skip("there are no notebooks yet")
+    folder = tmp_path_factory.mktemp("run")
+    write_sample(folder / "data", seed=0, size="tiny")
+    return folder, *run(folder)
+
+
+def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
+    folder, status, lines, errors = finished
+    assert (status, errors) == (0, ""), "\n".join(lines[-30:])
+    assert lines[-1] == os.path.join("out", "submission.csv")
+    assert check_submission(folder / "out" / "submission.csv", folder / "data") == []
+    assert (folder / "out" / "scores.csv").is_file()
+    assert sorted(p.name for p in (folder / "out" / "notebooks").iterdir()) == [p.name for p in PATHS]
+
+
+def test_no_cell_warns(finished):
+    for path in (finished[0] / "out" / "notebooks").glob("*.ipynb"):
+        for cell in nbformat.read(path, 4).cells:
+            for output in cell.get("outputs", []):
+                assert output.get("name") != "stderr", f"{path.name}: {output.text}"
+
+
+def test_a_second_run_executes_nothing_again(finished):
+    folder, submission = finished[0], finished[0] / "out" / "submission.csv"
+    before = submission.stat().st_mtime_ns
+    status, lines, _ = run(folder)
+    assert status == 0
+    assert sum("finished before" in line for line in lines) == len(PATHS)
+    assert lines[-1] == os.path.join("out", "submission.csv") and submission.stat().st_mtime_ns == before
+
+
+def test_damaged_files_are_named_and_the_others_go_through(finished, tmp_path):
+    shutil.copytree(finished[0] / "data", tmp_path / "data")
+    files = sorted((tmp_path / "data").rglob("npz/layout/xla/random/train/*.npz"))
+    kernels = sorted((tmp_path / "data").rglob("npz/tile/xla/train/*.npz"))
+    cut, without = files[0], kernels[0]
+    cut.write_bytes(cut.read_bytes()[:-100])
+    with zipfile.ZipFile(without) as old, zipfile.ZipFile(tmp_path / "new.npz", "w") as new:
+        for member in old.namelist():
+            if member != "edge_index.npy":
+                new.writestr(member, old.read(member))
+    os.replace(tmp_path / "new.npz", without)
+    status, lines, errors = run(tmp_path)
+    assert status == 3, errors or "\n".join(lines[-30:])
+    named = [line for line in lines if line.startswith("unreadable, left out: ")]
+    assert len(named) == 2
+    assert any(cut.name in line and "not a readable npz file" in line for line in named)
+    assert any(without.name in line and "edge_index is missing" in line for line in named)
+    assert check_submission(tmp_path / "out" / "submission.csv", tmp_path / "data") == []
+    assert lines[-1] == os.path.join("out", "submission.csv")
+    written = [json.loads(line)["path"] for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
+    assert sorted(Path(path).name for path in written) == sorted([cut.name, without.name])
