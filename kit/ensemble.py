@@ -1,0 +1,134 @@
+"""Combine the costs of several models or seeds. Only orders are scored, so the scales must agree first."""
+from collections.abc import Mapping
+
+import numpy as np
+
+
+def _stacked_costs(costs, weights):
+    """(models, c) and (models,) float64, checked."""
+    rows = [np.asarray(cost, dtype=np.float64) for cost in costs]
+    if not rows or any(row.ndim != 1 or row.shape != rows[0].shape for row in rows):
+        shapes = ", ".join(str(row.shape) for row in rows) or "of nothing"
+        raise ValueError(f"costs have shapes {shapes}; expected (c,), the same for every model")
+    stacked = np.stack(rows)
+    nan = np.isnan(stacked).sum(axis=1)
+    if nan.any():
+        raise ValueError(f"costs of model {nan.argmax()} have {nan.max()} NaN among {stacked.shape[1]} values")
+    weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
+    usable = weights.shape == (len(rows),) and np.isfinite(weights).all() and (weights >= 0).all()
+    if not usable or not weights.any():
+        raise ValueError(f"weights are {weights.tolist()}; expected {len(rows)} finite values >= 0, not all 0")
+    return stacked, weights
+
+
+def mean_rank(costs, weights=None):
+    """Mean rank of each configuration over models; blind to the scale of a model's costs.
+
+    Parameters
+    ----------
+    costs : sequence of ndarray, shape (models, c)
+        Costs of one graph, one row a model; lower is faster. Infinities are ranked last or first.
+    weights : sequence of float, shape (models,)
+        None: all equal.
+
+    Returns
+    -------
+    ndarray, shape (c,)
+        Cost, 1 (first for every model) to c; equal costs of a model share their mean rank.
+
+    Raises
+    ------
+    ValueError
+        If there is no model, the lengths differ, a cost is NaN, or the weights are not one finite value >= 0
+        a model with a sum > 0.
+
+    Examples
+    --------
+    >>> mean_rank([[0.1, 0.2, 0.3], [50.0, 70.0, 50.0]]).tolist()
+    [1.25, 2.5, 2.25]
+    """
+    stacked, weights = _stacked_costs(costs, weights)
+    ranks = np.empty_like(stacked)
+    for rank, row in zip(ranks, stacked):
+        _, place, count = np.unique(row, return_inverse=True, return_counts=True)
+        rank[:] = (np.cumsum(count) - (count - 1) / 2)[place.reshape(-1)]
+    return weights @ ranks / weights.sum()                   # equal weights: exact, so ties stay ties
+
+
+def mean_zscore(costs, weights=None):
+    """Mean standardised cost of each configuration over models; keeps how far apart a model sees them.
+
+    Parameters
+    ----------
+    costs : sequence of ndarray, shape (models, c)
+        As in `mean_rank`, but finite.
+    weights : sequence of float, shape (models,)
+        None: all equal.
+
+    Returns
+    -------
+    ndarray, shape (c,)
+        Cost in standard deviations; a model whose costs are all equal adds 0.
+
+    Raises
+    ------
+    ValueError
+        As `mean_rank`, and if a cost is infinite.
+
+    Examples
+    --------
+    >>> mean_zscore([[1.0, 2.0, 3.0, 4.0], [7.0, 7.0, 7.0, 7.0]]).round(2).tolist()
+    [-0.67, -0.22, 0.22, 0.67]
+    """
+    stacked, weights = _stacked_costs(costs, weights)
+    if np.isinf(stacked).any():
+        raise ValueError(f"costs have {np.isinf(stacked).sum()} infinite values; mean_rank takes them")
+    constant = stacked.min(axis=1) == stacked.max(axis=1)    # exactly: their mean may be off by a rounding
+    stacked = np.where(constant[:, None], 0, stacked - stacked.mean(axis=1, keepdims=True))
+    stacked /= np.where(constant, 1, np.abs(stacked).max(axis=1))[:, None]    # squares stay in range
+    return weights @ (stacked / np.where(constant, 1, stacked.std(axis=1))[:, None]) / weights.sum()
+
+
+def combine(predictions, how=mean_rank, weights=None):
+    """Combine whole predictions, graph by graph.
+
+    Parameters
+    ----------
+    predictions : sequence of dict of str to ndarray
+        One {ID: cost (c,)} a model, all with the same IDs.
+    how : callable
+        `mean_rank`, `mean_zscore`, or any (costs, weights) -> cost.
+    weights : sequence of float, shape (models,)
+        None: all equal.
+
+    Returns
+    -------
+    dict of str to ndarray
+        {ID: cost (c,)}, in the order of the first prediction.
+
+    Raises
+    ------
+    ValueError
+        If there is no prediction, the IDs differ, or the costs of a graph cannot be combined; names the ID.
+
+    Examples
+    --------
+    >>> combine([{"tile:xla:a": [3.0, 1.0]}, {"tile:xla:a": [9.0, 2.0]}])
+    {'tile:xla:a': array([2., 1.])}
+    """
+    predictions = [predictions] if isinstance(predictions, Mapping) else list(predictions)
+    if not predictions:
+        raise ValueError("no prediction to combine; expected one {ID: cost} a model")
+    for number, prediction in enumerate(predictions):
+        lacking, extra = set(predictions[0]) - set(prediction), set(prediction) - set(predictions[0])
+        if lacking or extra:
+            raise ValueError(f"prediction {number} differs from prediction 0: "
+                             + "; ".join(f"{word} {len(ids)} ID, the first {min(ids)}" for word, ids in
+                                         (("it lacks", lacking), ("it alone has", extra)) if ids))
+    combined = {}
+    for name in predictions[0]:
+        try:
+            combined[name] = how([prediction[name] for prediction in predictions], weights)
+        except ValueError as fault:
+            raise ValueError(f"{name}: {fault}") from fault
+    return combined

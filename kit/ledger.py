@@ -1,0 +1,166 @@
+"""The ledger: one small JSON a run, so that no score is ever without the CSV and parameters it came from."""
+import hashlib
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from kit.data import COLLECTIONS
+from kit.submit import replace_file
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")     # a file name on every system
+
+
+def record_run(folder, run, csv, data, parameters, validation):
+    """Write the ledger entry of one run, `folder`/`run`.json; see submissions/README.md.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The ledger.
+    run : str
+        Its name: letters, digits, ".", "_", "-".
+    csv : str or Path
+        The submission; its sha256 is kept, not the file.
+    data : str
+        What it was made from, such as "sample data".
+    parameters : dict
+        What it takes to make it again. Values: plain or NumPy; paths become text, nan becomes null.
+    validation : dict of str to dict
+        {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}.
+
+    Returns
+    -------
+    Path
+        The entry. Repeated for the same CSV it keeps the leaderboard scores.
+
+    Raises
+    ------
+    ValueError
+        If the name cannot be a file name or belongs to another CSV that already has a leaderboard score, a
+        collection is unknown or has no "score", or the entry that is there is damaged.
+    """
+    if not RUN_NAME.fullmatch(run):
+        raise ValueError(f"run {run!r} cannot be a file name; use letters, digits, '.', '_' and '-'")
+    unfit = [name for name, result in validation.items() if name not in COLLECTIONS or "score" not in result]
+    if unfit:
+        raise ValueError(f"validation of {', '.join(unfit)} is no collection with a \"score\"; the collections are "
+                         f"{', '.join(COLLECTIONS)}")
+    entry, digest = Path(folder, f"{run}.json"), hashlib.sha256(Path(csv).read_bytes()).hexdigest()
+    leaderboard = {"public": None, "private": None}
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    if entry.exists():
+        old = _read_entry(entry)
+        if old["sha256"] == digest:
+            leaderboard = old["leaderboard"]
+        elif any(score is not None for score in old["leaderboard"].values()):
+            raise ValueError(f"{entry} is about another CSV, one with a leaderboard score; choose another name")
+    replace_file(entry, _as_json({"run": run, "data": data, "sha256": digest, "commit": _commit(folder),
+                                   "parameters": parameters, "validation": validation,
+                                   "leaderboard": leaderboard}))
+    return entry
+
+
+def record_leaderboard(folder, run, public=None, private=None):
+    """Add the scores that the competition gave to a run; those not given stay as they are.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The ledger.
+    run : str
+        Name of a recorded run.
+    public, private : float
+        Leaderboard scores.
+
+    Returns
+    -------
+    Path
+        The entry.
+
+    Raises
+    ------
+    ValueError
+        If there is no such run, or its entry is damaged.
+    """
+    entry = Path(folder, f"{run}.json")
+    if not entry.exists():
+        known = ", ".join(sorted(path.stem for path in Path(folder).glob("*.json"))) or "none"
+        raise ValueError(f"{entry}: no such run; recorded are {known}")
+    record = _read_entry(entry)
+    record["leaderboard"].update({k: v for k, v in (("public", public), ("private", private)) if v is not None})
+    replace_file(entry, _as_json(record))
+    return entry
+
+
+def list_runs(folder):
+    """The ledger as rows for a table, sorted by name; a damaged entry is a row that says so.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The ledger.
+
+    Returns
+    -------
+    list of dict
+        run, data, one column a collection (None: not scored), public, private, commit, sha256, same_as (an
+        earlier row with the same CSV, or ""), problem ("" if none).
+    """
+    rows, first = [], {}
+    for entry in sorted(Path(folder).glob("*.json")):
+        row = dict.fromkeys(["run", "data", *COLLECTIONS, "public", "private", "commit", "sha256"])
+        row |= {"run": entry.stem, "same_as": "", "problem": ""}
+        try:
+            record = _read_entry(entry)
+        except ValueError as fault:
+            row["problem"] = str(fault)
+        else:
+            row |= {key: record[key] for key in ("data", "commit", "sha256")} | record["leaderboard"]
+            row |= {name: result["score"] for name, result in record["validation"].items()}
+            row["same_as"] = first.get(row["sha256"], "")
+            first.setdefault(row["sha256"], entry.stem)
+        rows.append(row)
+    return rows
+
+
+def _read_entry(entry):
+    """One entry; ValueError names the file and what is wrong with it."""
+    try:
+        record = json.loads(entry.read_text(encoding="utf-8"))
+        parts = [set(part) for part in (record, record["leaderboard"], record["validation"])]
+        lacking = {"run", "data", "sha256", "commit", "parameters"} - parts[0] | {"public", "private"} ^ parts[1]
+        unscored = [name for name, result in record["validation"].items() if "score" not in result]
+        if lacking or parts[2] - set(COLLECTIONS) or unscored:
+            raise ValueError("keys are missing or unknown")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        raise ValueError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault})") from fault
+    return record
+
+
+def _as_json(record):
+    """Indented JSON that any reader takes: no NaN, no NumPy."""
+    def plain(value):
+        if isinstance(value, dict):
+            return {str(key): plain(item) for key, item in value.items()}
+        if isinstance(value, (np.ndarray, np.generic)):
+            return plain(value.tolist())
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        return str(value) if isinstance(value, Path) else value
+    return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
+
+
+def _commit(folder):
+    """The commit of the working tree around `folder`, "-dirty" if files differ from it; None without git."""
+    try:
+        answer = subprocess.run(["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40",
+                                 "--exclude=*"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None

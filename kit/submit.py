@@ -1,0 +1,270 @@
+"""From costs to a submission.csv that has been checked."""
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+
+from kit.archive import DataError, NpzFile
+from kit.data import COLLECTIONS, npz_paths
+
+HEADER = "ID,TopConfigs"
+TILE_TOP = 5                                       # the competition tries the first five
+INTEGERS = re.compile("-?[0-9]{1,18}(;-?[0-9]{1,18})*")     # 18 digits fit int64
+
+
+def top_configs(cost, collection):
+    """The indices that go into a submission, fastest first.
+
+    Parameters
+    ----------
+    cost : ndarray, shape (c,)
+        Predicted; lower is faster. Equal costs are ordered by fixed random bits, not by index: a raw tile file
+        starts with the compiler's default, and a model that knows nothing must not profit from that.
+    collection : str
+        One of the five.
+
+    Returns
+    -------
+    ndarray of int64
+        tile: the best 5, or all c where there are fewer. layout: all c.
+
+    Raises
+    ------
+    ValueError
+        If the collection is unknown, or `cost` is not one non-empty axis of numbers without NaN.
+
+    Examples
+    --------
+    >>> top_configs([3.0, 1.0, 2.0], "layout:xla:random")
+    array([1, 2, 0])
+    """
+    if collection not in COLLECTIONS:
+        raise ValueError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
+    cost = np.asarray(cost)
+    if cost.ndim != 1 or cost.size == 0 or cost.dtype.kind not in "iuf":
+        raise ValueError(f"cost has shape {cost.shape} and dtype {cost.dtype}; expected (c,) numbers, c > 0")
+    if np.isnan(cost).any():
+        raise ValueError(f"cost has {np.isnan(cost).sum()} NaN among {cost.size} values")
+    bits = np.random.PCG64(len(cost)).random_raw(len(cost))      # this stream is the same in every NumPy
+    order = np.lexsort((bits, cost)).astype(np.int64)
+    return order[:TILE_TOP] if collection.startswith("tile:") else order
+
+
+def write_submission(costs, path):
+    """Write the CSV: five collections in their order, stems sorted; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    costs : dict of str to ndarray, shape (c,)
+        {ID: cost}, ID = "{collection}:{file stem}".
+    path : str or Path
+        Folders above it are made.
+
+    Returns
+    -------
+    Path
+        `path`.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to write, an ID is not "{collection}:{stem}", or a cost cannot be ranked; names the ID.
+    """
+    if not costs:
+        raise ValueError(f"{path}: no costs to write; expected {{ID: cost}}")
+    rows = []
+    for name, cost in costs.items():
+        collection, stem = _split_id(name)
+        if collection is None:
+            raise ValueError(f"{path}: ID {name!r} is not COLLECTION:STEM with one of {', '.join(COLLECTIONS)}")
+        try:
+            indices = top_configs(cost, collection)
+        except ValueError as fault:
+            raise ValueError(f"{path}: {name}: {fault}") from fault
+        rows.append((COLLECTIONS.index(collection), stem, f"{name},{';'.join(map(str, indices))}\n"))
+    replace_file(path, HEADER + "\n" + "".join(row for *_, row in sorted(rows)))
+    return Path(path)
+
+
+def read_submission(path):
+    """Read a submission, or the competition's sample.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    dict of str to ndarray of int64
+        {ID: indices, fastest first}, in the order of the file.
+
+    Raises
+    ------
+    DataError
+        If the file is not there or not in the exact form; names the first fault and its line.
+    """
+    rows, _, problems = _parse_submission(path)
+    if problems:
+        raise DataError(f"{path}: {problems[0]}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
+    return {name: indices for _, name, indices in rows}
+
+
+def check_submission(path, data_root=None, sample=None):
+    """Say in words what is wrong with a submission; strict, so that what is valid here is accepted and meant.
+
+    The sample decides which IDs there must be; without it the test files under `data_root` do. The number of
+    configurations comes from the test files, whichever of them are there. Without either, only what the CSV
+    alone can show is checked. Tile rows hold exactly 5 indices (all where there are fewer): more would not count.
+
+    Parameters
+    ----------
+    path : str or Path
+        The CSV.
+    data_root : str or Path
+        As in `npz_paths`; may be partial.
+    sample : str or Path
+        The competition's sample_submission.csv; its indices are not trusted, they stop at 1000 where there
+        are 1001 and name five where there are fewer.
+
+    Returns
+    -------
+    list of str
+        The problems; empty = valid.
+    """
+    rows, named, problems = _parse_submission(path)
+    counts, sample_sizes = {}, None
+    if data_root is not None:
+        counts, faults = _config_counts(data_root)
+        problems += faults
+    if sample is not None:
+        try:
+            sample_sizes = {name: len(indices) for name, indices in read_submission(sample).items()}
+        except DataError as fault:
+            problems.append(f"sample {fault}")
+    expected = counts if sample_sizes is None else sample_sizes
+    source = f"the test files under {data_root}" if sample_sizes is None else f"the sample {sample}"
+    if expected:
+        problems += _listed("missing", f"in {source}", set(expected) - named)
+        problems += _listed("unknown", f"not in {source}", named - set(expected))
+    for line, name, indices in rows:
+        collection = _split_id(name)[0]
+        if collection is not None:
+            words = _index_problems(indices, collection, counts.get(name), (sample_sizes or {}).get(name, 1))
+            problems += [f"line {line}: {name} {word}" for word in words]
+    return problems
+
+
+def replace_file(path, text):
+    """Write a text so that `path` is at every moment the old file or the whole new one.
+
+    Parameters
+    ----------
+    path : str or Path
+        Folders above it are made.
+    text : str
+        Written as UTF-8, line ends as they are.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(text.encode("utf-8"))
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _split_id(name):
+    """"layout:xla:random:abc" -> ("layout:xla:random", "abc"); (None, None) if it is no ID."""
+    collection, _, stem = str(name).rpartition(":")
+    ok = collection in COLLECTIONS and re.fullmatch(r"[^\s,;\"/\\]+", stem)
+    return (collection, stem) if ok else (None, None)
+
+
+def _parse_submission(path):
+    """([(line, ID, indices)] that can be read, each ID once; all IDs named; [problem])."""
+    try:
+        text = Path(path).read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        return [], set(), [f"{path} cannot be read as UTF-8 text ({fault})"]
+    problems = []
+    if text.startswith("\ufeff"):
+        problems.append("line 1: starts with a byte order mark; write plain UTF-8")
+    if "\r" in text:
+        problems.append(f"line {text[:text.index(chr(13))].count(chr(10)) + 1}: has a carriage return; "
+                        "end lines with a line feed alone")
+    lines = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if not lines or lines[0] != HEADER:
+        problems.append(f"line 1: is {lines[0][:60] if lines else ''!r}; expected the header {HEADER}")
+    rows, line_of = [], {}
+    for line, row in enumerate(lines[1:], start=2):
+        name, *fields = row.split(",")
+        if not row.strip():
+            problems.append(f"line {line}: is blank")
+        elif len(fields) != 1:
+            problems.append(f"line {line}: has {len(fields) + 1} fields; expected {HEADER}")
+        elif _split_id(name)[0] is None:
+            problems.append(f"line {line}: ID {name[:80]!r} is not COLLECTION:STEM with one of "
+                            f"{', '.join(COLLECTIONS)}")
+        elif name in line_of:
+            problems.append(f"line {line}: {name} again; it is on line {line_of[name]}")
+        elif not INTEGERS.fullmatch(fields[0]):
+            problems.append(f"line {line}: {name} {fields[0][:60]!r} is not integers joined by ';'")
+            line_of[name] = line
+        else:
+            rows.append((line, name, np.array(fields[0].split(";"), dtype=np.int64)))
+            line_of[name] = line
+    return rows, set(line_of), problems
+
+
+def _config_counts(data_root):
+    """({ID: number of configurations or None}, [problem]) from the headers of the test files alone."""
+    counts, problems = {}, []
+    for collection in COLLECTIONS:
+        try:
+            paths = npz_paths(data_root, collection, "test")
+        except DataError as fault:
+            return {}, [str(fault)]
+        for path in paths:
+            name = f"{collection}:{path.stem}"
+            counts[name] = None
+            try:
+                with NpzFile(path) as npz:
+                    (counts[name],) = npz.open("config_runtime", "iuf")[1]
+            except ValueError as fault:                       # DataError, or a shape of another rank
+                problems.append(f"{name}: the number of its configurations is unknown ({fault})")
+    return counts, problems or ([] if counts else [f"no test file under {data_root}"])
+
+
+def _index_problems(indices, collection, count, least):
+    """What is wrong with one row; count: configurations of the graph or None; least: indices in the sample."""
+    tile, size, words = collection.startswith("tile:"), len(indices), []
+    if count is not None:
+        wanted = min(TILE_TOP, count) if tile else count
+        if size != wanted:
+            words.append(f"names {size} indices; expected {wanted} of the graph's {count} configurations")
+    elif tile and size > TILE_TOP:
+        words.append(f"names {size} indices; only the first {TILE_TOP} count, name no more")
+    elif not tile and size < least:
+        words.append(f"names {size} indices; the sample names {least}")
+    limit = count if count is not None else math.inf if tile else size
+    outside = indices[(indices < 0) | (indices >= limit)]
+    if len(outside):
+        words.append(f"names index {outside[0]}; expected 0..{limit - 1 if limit < math.inf else ''}")
+    values, times = np.unique(indices, return_counts=True)
+    if len(values) < size:
+        words.append(f"names index {values[times > 1][0]} more than once")
+    return words
+
+
+def _listed(kind, where, names):
+    """One problem a collection, not one a row: a partial submission may lack hundreds."""
+    groups = {}
+    for name in sorted(names):
+        groups.setdefault(name.rpartition(":")[0], []).append(name)
+    return [f"{collection}: {len(group)} {kind} ID, {where}: {', '.join(group[:3])}{', ...' * (len(group) > 3)}"
+            for collection, group in groups.items()]

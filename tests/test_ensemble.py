@@ -1,0 +1,113 @@
+"""Combined costs against scipy and laws."""
+import numpy as np
+import pytest
+from scipy import stats
+
+from kit.ensemble import combine, mean_rank, mean_zscore
+
+HOW = pytest.mark.parametrize("how", [mean_rank, mean_zscore])
+
+
+def drawn_costs(seed, values=5):
+    return np.random.default_rng(seed).integers(0, values, (3, 12)).astype(float)
+
+
+@pytest.mark.parametrize("weights", [None, [1, 2, 0.5]])
+def test_combined_costs_are_those_of_scipy(weights):
+    for seed in range(10):
+        costs = drawn_costs(seed)
+        assert mean_rank(costs, weights) == pytest.approx(
+            np.average(stats.rankdata(costs, axis=1), axis=0, weights=weights), abs=1e-12)
+        assert mean_zscore(costs, weights) == pytest.approx(
+            np.average(stats.zscore(costs, axis=1), axis=0, weights=weights), abs=1e-12)
+
+
+@HOW
+def test_a_model_s_scale_and_offset_do_not_matter(how):
+    costs = drawn_costs(0)
+    assert how([costs[0] * 1e6 + 3, costs[1], costs[2] / 64]) == pytest.approx(how(costs), abs=1e-9)
+
+
+@HOW
+def test_models_that_agree_are_believed(how):
+    cost = np.random.default_rng(0).random(20)
+    assert np.argsort(how([cost, cost, cost])).tolist() == np.argsort(cost).tolist()
+
+
+@HOW
+def test_the_order_of_configurations_does_not_matter(how):
+    costs, order = drawn_costs(1), np.random.default_rng(2).permutation(12)
+    assert how(costs[:, order]) == pytest.approx(how(costs)[order], abs=1e-12)
+
+
+def test_ranks_see_only_the_order():
+    costs = drawn_costs(3)
+    assert (mean_rank(costs) == mean_rank(np.exp(costs))).all()
+    assert mean_rank([[-np.inf, 0.0, np.inf]]).tolist() == [1, 2, 3]
+
+
+def test_ties_share_their_mean_rank():
+    assert mean_rank([[7, 7, 1, 9, 7]]).tolist() == [3, 3, 1, 5, 3]
+
+
+def test_configurations_that_models_rank_alike_stay_tied():
+    assert len(set(mean_rank([[0, 1, 2], [1, 2, 0], [2, 0, 1]]))) == 1
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, -1e300, 1e-300])
+def test_a_constant_prediction_has_no_say(constant):
+    assert mean_zscore([[constant] * 10]).tolist() == [0.0] * 10
+    cost = np.arange(10.0)
+    assert mean_zscore([[constant] * 10, cost]) == pytest.approx(mean_zscore([cost]) / 2)
+    assert np.argsort(mean_rank([[constant] * 10, cost])).tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-9, 1e200])
+def test_a_prediction_of_any_size_has_its_say(scale):
+    cost = np.arange(10.0)
+    assert mean_zscore([cost * scale]) == pytest.approx(mean_zscore([cost]))
+
+
+def test_a_weight_of_zero_is_a_model_left_out():
+    costs = drawn_costs(4)
+    for how in (mean_rank, mean_zscore):
+        assert how(costs, [1, 0, 1]) == pytest.approx(how(costs[[0, 2]]), abs=1e-12)
+
+
+@HOW
+def test_bad_costs_are_named(how):
+    with pytest.raises(ValueError, match=r"costs have shapes \(2,\), \(3,\); expected \(c,\), the same"):
+        how([[1, 2], [1, 2, 3]])
+    with pytest.raises(ValueError, match="costs have shapes of nothing"):
+        how([])
+    with pytest.raises(ValueError, match="costs of model 1 have 2 NaN among 3 values"):
+        how([[1, 2, 3], [np.nan, 1, np.nan]])
+    for weights in ([1], [1, -1], [0, 0], [1, np.nan], [1, np.inf]):
+        with pytest.raises(ValueError, match="expected 2 finite values >= 0, not all 0"):
+            how([[1, 2], [2, 1]], weights)
+
+
+def test_a_zscore_of_infinity_is_refused():
+    with pytest.raises(ValueError, match="costs have 1 infinite values; mean_rank takes them"):
+        mean_zscore([[1, np.inf]])
+
+
+def test_whole_predictions_combine_graph_by_graph():
+    a, b = drawn_costs(5)[:2]
+    first, second = {"x:b": a, "x:a": b[:4]}, {"x:a": a[:4], "x:b": b}
+    for how in (mean_rank, mean_zscore):
+        combined = combine(iter([first, second]), how, weights=[1, 3])
+        assert list(combined) == ["x:b", "x:a"]
+        assert (combined["x:b"] == how([a, b], [1, 3])).all()
+        assert (combined["x:a"] == how([b[:4], a[:4]], [1, 3])).all()
+    assert combine({"x:a": [3.0, 1.0]})["x:a"].tolist() == [2, 1]
+
+
+def test_predictions_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match="^prediction 1 differs from prediction 0: it lacks 2 ID, the first b; "
+                                         "it alone has 1 ID, the first d$"):
+        combine([{"a": [1], "b": [1], "c": [1]}, {"a": [1], "d": [1]}])
+    with pytest.raises(ValueError, match=r"^b: costs have shapes \(1,\), \(2,\)"):
+        combine([{"a": [1], "b": [1]}, {"a": [1], "b": [1, 2]}])
+    with pytest.raises(ValueError, match="^no prediction to combine"):
+        combine([])

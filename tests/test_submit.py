@@ -1,0 +1,362 @@
+"""Rows, the file, its checks and the ledger, on a drawn data root and on the real files."""
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kit.archive import DataError
+from kit.ledger import list_runs, record_leaderboard, record_run
+from kit.metrics import tile_score
+from kit.submit import check_submission, read_submission, top_configs, write_submission
+
+REAL = Path(__file__).resolve().parents[2] / "shared/tpugraphs"
+# ID -> configurations of the drawn data root
+GRAPHS = {"tile:xla:aa": 7, "tile:xla:bb": 3, "layout:xla:random:u.4x4": 4, "layout:nlp:default:aa": 2}
+
+
+def write_npz(path, **arrays):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, **arrays)
+
+
+@pytest.fixture
+def root(tmp_path):
+    for name, c in GRAPHS.items():
+        write_npz(tmp_path / "npz" / f"{name.replace(':', '/').rpartition('/')[0]}/test/{name.split(':')[-1]}.npz",
+                  config_runtime=np.zeros(c, np.int64), config_feat=np.zeros((c, 24), np.float32))
+    return tmp_path / "npz"
+
+
+@pytest.fixture
+def good(tmp_path):
+    rng = np.random.default_rng(0)
+    return write_submission({name: rng.random(c) for name, c in GRAPHS.items()}, tmp_path / "good.csv")
+
+
+def edited(path, *changes):
+    """A copy of a text file with (old, new) applied; every old must be there."""
+    data = path.read_bytes()
+    for old, new in changes:
+        assert old.encode() in data
+        data = data.replace(old.encode(), new.encode(), 1)
+    copy = path.with_name("edited.csv")
+    copy.write_bytes(data)
+    return copy
+
+
+def csv_of(tmp_path, *rows):
+    path = tmp_path / "rows.csv"
+    path.write_text("ID,TopConfigs\n" + "".join(row + "\n" for row in rows))
+    return path
+
+
+def test_the_fastest_come_first():
+    cost = np.random.default_rng(0).permutation(50)
+    assert (top_configs(cost, "layout:nlp:random") == np.argsort(cost)).all()
+    assert (top_configs(cost, "tile:xla") == np.argsort(cost)[:5]).all()
+    assert top_configs(cost, "tile:xla").dtype == np.int64
+    assert top_configs([2.0, -np.inf, np.inf], "tile:xla").tolist() == [1, 0, 2]
+
+
+def test_ties_are_broken_always_alike_and_not_by_index():
+    firsts = [top_configs(np.zeros(c), "tile:xla") for c in range(20, 1020)]
+    assert all((first == top_configs(np.zeros(c), "tile:xla")).all() for c, first in zip(range(20, 1020), firsts))
+    default_tried = np.mean([0 in first for first in firsts])
+    by_chance = np.mean([5 / c for c in range(20, 1020)])
+    assert default_tried == pytest.approx(by_chance, abs=0.02)
+    order = top_configs(np.repeat([1, 0], 50), "layout:xla:random")
+    assert set(order[:50]) == set(range(50, 100)) and (np.diff(order[:50]) < 0).any()
+
+
+@pytest.mark.parametrize("cost, collection, message", [
+    ([1.0], "tile:nlp", "no collection 'tile:nlp'; there are tile:xla, layout:xla:random"),
+    ([1.0, np.nan], "tile:xla", "cost has 1 NaN among 2 values"),
+    ([], "tile:xla", r"cost has shape \(0,\)"),
+    ([[1.0]], "tile:xla", r"cost has shape \(1, 1\)"),
+    (["a"], "tile:xla", "dtype <U1")])
+def test_costs_that_cannot_be_ranked_are_refused(cost, collection, message):
+    with pytest.raises(ValueError, match=message):
+        top_configs(cost, collection)
+
+
+def test_a_submission_is_exactly_these_bytes(tmp_path):
+    costs = {"layout:nlp:default:b": [2, 1], "tile:xla:z": range(9, 0, -1), "layout:xla:random:a": [1, 3, 2],
+             "layout:nlp:default:a": [1, 2], "tile:xla:a": [2, 1]}
+    path = write_submission(costs, tmp_path / "new" / "s.csv")
+    assert path.read_bytes() == (b"ID,TopConfigs\ntile:xla:a,1;0\ntile:xla:z,8;7;6;5;4\nlayout:xla:random:a,0;2;1\n"
+                                 b"layout:nlp:default:a,0;1\nlayout:nlp:default:b,1;0\n")
+    again = write_submission(dict(reversed(costs.items())), tmp_path / "s2.csv")
+    assert again.read_bytes() == path.read_bytes()
+    assert [p.name for p in path.parent.iterdir()] == ["s.csv"]
+
+
+def test_what_is_written_is_read_back(good):
+    read = read_submission(good)
+    assert {name: len(indices) for name, indices in read.items()} == {**GRAPHS, "tile:xla:aa": 5}
+    assert all(indices.dtype == np.int64 for indices in read.values())
+
+
+def test_a_failed_write_leaves_the_old_file(good):
+    before = good.read_bytes()
+    for costs, message in (({"tile:xla:a": [1.0, np.nan]}, "tile:xla:a: cost has 1 NaN"),
+                           ({"tile:xla:a,b": [1.0]}, "ID 'tile:xla:a,b' is not COLLECTION:STEM"),
+                           ({"layout:xla:a": [1.0]}, "ID 'layout:xla:a' is not"),
+                           ({}, "no costs to write")):
+        with pytest.raises(ValueError, match=message):
+            write_submission(costs, good)
+    assert good.read_bytes() == before and not list(good.parent.glob(".*"))
+
+
+def test_a_valid_submission_has_no_problems(good, root):
+    assert check_submission(good) == []
+    assert check_submission(good, root) == [] == check_submission(good, root.parent)
+    assert check_submission(good, sample=good) == [] == check_submission(good, root, good)
+
+
+CHANGES = [
+    (("ID,TopConfigs", "id,TopConfigs"), "line 1: is 'id,TopConfigs'; expected the header ID,TopConfigs"),
+    (("ID,TopConfigs\n", ""), "line 1: is 'tile:xla:aa,"),
+    (("ID,", "\ufeffID,"), "line 1: starts with a byte order mark; write plain UTF-8"),
+    (("s\n", "s\r\n"), "line 1: has a carriage return; end lines with a line feed alone"),
+    (("\ntile", "\n\ntile"), "line 2: is blank"),
+    (("\ntile", "\n  \ntile"), "line 2: is blank"),
+    (("bb,", "bb,0,"), "line 3: has 3 fields; expected ID,TopConfigs"),
+    (("bb,", "bb"), "line 3: has 1 fields; expected ID,TopConfigs"),
+    (("tile:xla:bb", "tile:xla:aa"), "line 3: tile:xla:aa again; it is on line 2"),
+    (("tile:xla:bb", "tile:nlp:bb"), "line 3: ID 'tile:nlp:bb' is not COLLECTION:STEM with one of tile:xla,"),
+    (("tile:xla:bb", '"tile:xla:bb"'), "line 3: ID '\"tile:xla:bb\"' is not COLLECTION:STEM"),
+    (("bb,", "bb, "), "is not integers joined by ';'"),
+    (("bb,", "bb,1.0;"), "is not integers joined by ';'"),
+    (("bb,", "bb,;"), "is not integers joined by ';'"),
+    (("bb,", "bb,+1;"), "is not integers joined by ';'"),
+    (("bb,", "bb,\u0661;"), "is not integers joined by ';'"),
+    (("bb,", "bb,99999999999999999999;"), "is not integers joined by ';'"),
+]
+
+
+@pytest.mark.parametrize("change, problem", CHANGES)
+def test_a_fault_of_form_is_told_with_its_line(good, root, change, problem):
+    path = edited(good, change)
+    assert any(problem in word for word in check_submission(path, root))
+    assert any(problem in word for word in check_submission(path))
+    with pytest.raises(DataError, match="edited.csv: line "):
+        read_submission(path)
+
+
+@pytest.mark.parametrize("row, problem", [
+    ("tile:xla:aa,0;1;2;3", "names 4 indices; expected 5 of the graph's 7 configurations"),
+    ("tile:xla:aa,0;1;2;3;4;5", "names 6 indices; expected 5 of the graph's 7 configurations"),
+    ("tile:xla:aa,0;1;2;3;7", "names index 7; expected 0..6"),
+    ("tile:xla:aa,0;1;2;3;-1", "names index -1; expected 0..6"),
+    ("tile:xla:aa,0;1;2;3;3", "names index 3 more than once"),
+    ("tile:xla:bb,0;1", "names 2 indices; expected 3 of the graph's 3 configurations"),
+    ("tile:xla:bb,0;1;2;3;4", "names 5 indices; expected 3 of the graph's 3 configurations"),
+    ("layout:xla:random:u.4x4,0;1;2", "names 3 indices; expected 4 of the graph's 4 configurations"),
+    ("layout:xla:random:u.4x4,0;1;2;2", "names index 2 more than once"),
+    ("layout:xla:random:u.4x4,0;1;2;4", "names index 4; expected 0..3")])
+def test_a_fault_of_indices_is_told_with_its_row(tmp_path, root, row, problem):
+    name = row.split(",")[0]
+    assert f"line 2: {name} {problem}" in check_submission(csv_of(tmp_path, row), root)
+
+
+@pytest.mark.parametrize("row, problem", [
+    ("layout:xla:random:a,0;1;3", "names index 3; expected 0..2"),
+    ("layout:xla:random:a,1;0;0", "names index 0 more than once"),
+    ("tile:xla:a,0;-1", "names index -1; expected 0.."),
+    ("tile:xla:a,0;0", "names index 0 more than once"),
+    ("tile:xla:a,9;8;7;6;5;4", "names 6 indices; only the first 5 count, name no more")])
+def test_some_faults_need_no_data_to_be_seen(tmp_path, row, problem):
+    assert check_submission(csv_of(tmp_path, row)) == [f"line 2: {row.split(',')[0]} {problem}"]
+
+
+def test_missing_and_unknown_rows_are_told_once_a_collection(tmp_path, root):
+    path = csv_of(tmp_path, "layout:nlp:default:aa,0;1", "layout:nlp:random:x,0", "tile:xla:y,0")
+    assert check_submission(path, root) == [
+        f"layout:xla:random: 1 missing ID, in the test files under {root}: layout:xla:random:u.4x4",
+        f"tile:xla: 2 missing ID, in the test files under {root}: tile:xla:aa, tile:xla:bb",
+        f"layout:nlp:random: 1 unknown ID, not in the test files under {root}: layout:nlp:random:x",
+        f"tile:xla: 1 unknown ID, not in the test files under {root}: tile:xla:y"]
+    path = path.rename(tmp_path / "three.csv")
+    many = csv_of(tmp_path, *(f"tile:xla:t{i},0" for i in range(900)))
+    problem = next(word for word in check_submission(path, sample=many) if "missing" in word)
+    assert problem.startswith("tile:xla: 900 missing ID") and problem.endswith("tile:xla:t1, tile:xla:t10, ...")
+
+
+def test_the_sample_decides_which_rows_there_are_and_files_how_long(tmp_path, root):
+    sample = csv_of(tmp_path, "tile:xla:elsewhere,0;1;2;3;4", "layout:xla:random:u.4x4,0;1;2",
+                    "layout:nlp:random:away,0;1;2", "tile:xla:bb,0;1;2;3;4").rename(tmp_path / "sample.csv")
+    rows = {"tile:xla:elsewhere": "0;1;2", "layout:xla:random:u.4x4": "3;0;1;2", "tile:xla:bb": "2;0;1",
+            "layout:nlp:random:away": "3;2;1;0"}
+    def problems(**changes):
+        named = {**rows, **changes}
+        return check_submission(csv_of(tmp_path, *(f"{k},{v}" for k, v in named.items() if v)), root, sample)
+    assert problems() == []
+    assert problems(**{"layout:nlp:random:away": "1;0"}) == [
+        "line 5: layout:nlp:random:away names 2 indices; the sample names 3"]
+    assert problems(**{"layout:xla:random:u.4x4": "0;1;2"}) == [
+        "line 3: layout:xla:random:u.4x4 names 3 indices; expected 4 of the graph's 4 configurations"]
+    assert problems(**{"tile:xla:elsewhere": ""}) == [
+        f"tile:xla: 1 missing ID, in the sample {sample}: tile:xla:elsewhere"]
+    assert problems(**{"tile:xla:aa": "0;1;2;3;4"}) == [
+        f"tile:xla: 1 unknown ID, not in the sample {sample}: tile:xla:aa"]
+
+
+@pytest.mark.parametrize("damage", ["text", "cut", "no array", "rank", "pickle"])
+def test_a_damaged_test_file_is_told_and_the_others_are_still_checked(tmp_path, root, good, damage):
+    path = root / "tile/xla/test/aa.npz"
+    if damage == "text":
+        path.write_text("not an archive")
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:200])
+    elif damage == "no array":
+        write_npz(path, config_feat=np.zeros(3))
+    elif damage == "rank":
+        write_npz(path, config_runtime=np.zeros((7, 1), np.int64))
+    else:
+        buffer = io.BytesIO()
+        np.save(buffer, np.array([{}], dtype=object), allow_pickle=True)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("config_runtime.npy", buffer.getvalue())
+    problems = check_submission(edited(good, ("u.4x4,", "u.4x4,0;")), root)
+    assert problems[0].startswith("tile:xla:aa: the number of its configurations is unknown (")
+    assert problems[1].startswith("line 4: layout:xla:random:u.4x4 names 5 indices") and len(problems) == 3
+
+
+def test_places_that_are_not_there_are_told(tmp_path, good):
+    assert "no.csv cannot be read as UTF-8 text" in check_submission(tmp_path / "no.csv")[0]
+    assert "no folder with tile/ or layout/" in check_submission(good, tmp_path / "nowhere")[0]
+    (tmp_path / "empty/tile").mkdir(parents=True)
+    assert check_submission(good, tmp_path / "empty") == [f"no test file under {tmp_path / 'empty'}"]
+    assert "sample" in check_submission(good, sample=tmp_path / "no.csv")[0]
+    (tmp_path / "bytes.csv").write_bytes(b"ID,TopConfigs\n\xff")
+    with pytest.raises(DataError, match="cannot be read as UTF-8 text"):
+        read_submission(tmp_path / "bytes.csv")
+    (tmp_path / "nothing.csv").write_bytes(b"")
+    assert check_submission(tmp_path / "nothing.csv") == ["line 1: is ''; expected the header ID,TopConfigs"]
+
+
+def test_only_headers_are_read(root, good):
+    path = root / "layout/nlp/default/test/aa.npz"
+    write_npz(path, config_runtime=np.zeros(2, np.int64), node_config_feat=np.random.default_rng(0).random(9000))
+    with zipfile.ZipFile(path) as archive:
+        middle = archive.getinfo("node_config_feat.npy").header_offset + 5000
+    data = bytearray(path.read_bytes())
+    data[middle:middle + 100] = bytes(100)      # numpy.load would fail on the big array
+    path.write_bytes(data)
+    with pytest.raises(zipfile.BadZipFile), np.load(path) as file:
+        file["node_config_feat"]
+    assert check_submission(good, root) == []
+
+
+needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the real TpuGraphs files are not at ../shared/tpugraphs")
+
+
+@needs_real
+def test_the_competition_s_own_sample_is_well_formed_but_too_short_for_the_graph_with_1001_configurations():
+    sample = REAL / "sample_submission.csv"
+    assert len(read_submission(sample)) == 894
+    assert check_submission(sample, sample=sample) == []
+    problems = check_submission(sample, REAL, sample)
+    assert len(problems) == 1
+    assert problems[0].endswith("layout:nlp:default:3a0c5517a87df8d82fd637b83298a3ba names 1000 indices; "
+                                "expected 1001 of the graph's 1001 configurations")
+
+
+@needs_real
+def test_a_submission_for_the_real_test_files_is_valid(tmp_path):
+    costs = {}
+    for path in sorted(REAL.glob("npz/**/test/*.npz")):
+        with np.load(path) as file:
+            name = ":".join([*path.relative_to(REAL / "npz").parts[:-2], path.stem])
+            costs[name] = np.random.default_rng(0).random(len(file["config_runtime"]))
+    path = write_submission(costs, tmp_path / "s.csv")
+    assert len(costs) == 16 and check_submission(path, REAL) == []
+
+
+@needs_real
+def test_a_model_that_knows_nothing_gains_nothing_from_the_file_order():
+    # the compiler's default, first in a raw file, is better than chance: breaking ties by index would show it
+    gains = []
+    for path in sorted(REAL.glob("npz/tile/xla/train/*.npz")):
+        with np.load(path) as file:
+            ratio = file["config_runtime"] / file["config_runtime_normalizers"]
+        gains.append(tile_score(np.arange(len(ratio)), ratio, k=1) - tile_score(np.zeros(len(ratio)), ratio, k=1))
+    assert np.mean(gains) > 0.5
+
+
+def one_run(folder, csv, run="a", **changes):
+    entry = {"data": "sample data", "parameters": {"steps": np.int64(3), "seeds": np.arange(2), "root": Path("x")},
+             "validation": {"tile:xla": {"score": np.float64(0.9), "low": float("nan"), "high": 0.95, "graphs": 4}}}
+    return record_run(folder, run, csv, **{**entry, **changes})
+
+
+def test_an_entry_says_what_a_run_was(tmp_path, good):
+    path = one_run(tmp_path / "ledger", good)
+    record = json.loads(path.read_text())
+    assert record["parameters"] == {"steps": 3, "seeds": [0, 1], "root": "x"}
+    assert record["validation"]["tile:xla"] == {"score": 0.9, "low": None, "high": 0.95, "graphs": 4}
+    assert record["leaderboard"] == {"public": None, "private": None} and record["commit"] is None
+    assert record["sha256"] == hashlib.sha256(good.read_bytes()).hexdigest()
+    before = path.read_bytes()
+    assert one_run(tmp_path / "ledger", good).read_bytes() == before
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_an_entry_names_the_commit_and_whether_files_differ(tmp_path, good):
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True,
+                       capture_output=True)
+    git("init")
+    git("add", "good.csv")
+    git("commit", "-m", "x")
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True).stdout.strip()
+    assert json.loads(one_run(tmp_path / "ledger", good).read_text())["commit"] == head
+    good.write_bytes(good.read_bytes() + b"\n")
+    assert json.loads(one_run(tmp_path / "ledger", good).read_text())["commit"] == head + "-dirty"
+
+
+def test_leaderboard_scores_stay_with_their_csv(tmp_path, good):
+    ledger = tmp_path / "ledger"
+    one_run(ledger, good)
+    record_leaderboard(ledger, "a", public=0.5)
+    record_leaderboard(ledger, "a", private=0.25)
+    assert json.loads(one_run(ledger, good).read_text())["leaderboard"] == {"public": 0.5, "private": 0.25}
+    other = csv_of(tmp_path, "tile:xla:a,0")
+    with pytest.raises(ValueError, match="a.json is about another CSV, one with a leaderboard score"):
+        one_run(ledger, other)
+    one_run(ledger, good, "b")
+    assert json.loads(one_run(ledger, other, "b").read_text())["leaderboard"]["public"] is None
+    with pytest.raises(ValueError, match="c.json: no such run; recorded are a, b"):
+        record_leaderboard(ledger, "c", public=0.5)
+    for results in ({"tile:nlp": {"score": 1.0}}, {"tile:xla": {"low": 1.0}}):
+        with pytest.raises(ValueError, match="is no collection with a \"score\"; the collections are tile:xla"):
+            one_run(ledger, good, validation=results)
+    for name in ("", "../a", "a/b", ".a", "a b"):
+        with pytest.raises(ValueError, match="cannot be a file name"):
+            one_run(ledger, good, name)
+
+
+def test_the_ledger_lists_every_run_even_a_damaged_one(tmp_path, good):
+    ledger = tmp_path / "ledger"
+    for run in ("c", "a"):
+        one_run(ledger, good, run)
+    for name, text in (("b", "{"), ("d", "[]"), ("e", '{"data": 1}')):
+        (ledger / f"{name}.json").write_text(text)
+    rows = list_runs(ledger)
+    assert [row["run"] for row in rows] == list("abcde")
+    assert [row["same_as"] for row in rows] == ["", "", "a", "", ""]
+    assert rows[0]["tile:xla"] == 0.9 and rows[0]["layout:xla:random"] is None and rows[0]["data"] == "sample data"
+    assert [bool(row["problem"]) for row in rows] == [False, True, False, True, True]
+    assert rows[1]["problem"].startswith(f"{ledger / 'b.json'} is not a ledger entry (JSONDecodeError: ")
+    with pytest.raises(ValueError, match="d.json is not a ledger entry"):
+        record_leaderboard(ledger, "d", public=0.5)
+    with pytest.raises(ValueError, match="e.json is not a ledger entry"):
+        one_run(ledger, good, "e")
+    assert len({tuple(row) for row in rows}) == 1
+    assert list_runs(tmp_path / "nowhere") == []
