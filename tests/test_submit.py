@@ -110,6 +110,9 @@ def test_a_failed_write_leaves_the_old_file(good):
                            ({}, "no costs to write")):
         with pytest.raises(ValueError, match=message):
             write_submission(costs, good)
+    (good.parent / "folder").mkdir()
+    with pytest.raises(OSError):
+        write_submission({"tile:xla:a": [1.0]}, good.parent / "folder")
     assert good.read_bytes() == before and not list(good.parent.glob(".*"))
 
 
