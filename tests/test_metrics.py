@@ -299,11 +299,11 @@ def test_a_ceiling_that_cannot_be_known_says_why():
 
 def test_configurations_measured_very_often_are_no_obstacle():
     rng = np.random.default_rng(0)
-    config = np.r_[np.arange(40), np.repeat([0, 1, 2], 70_000)]
+    config = np.r_[np.arange(40), np.repeat([0, 1, 2], 300_000)]     # e^-2000 underflows
     runtime = (1e9 * np.exp(rng.normal(0, 1e-3, len(config)) + 1.11e-2 * config)).astype(np.int64)
     tied = sum(math.comb(int(count), 2) for count in np.bincount(config))
     untied = 1 - tied / math.comb(len(config), 2)           # configurations lie 11 sigma apart: only ties cost
-    assert noise_ceiling(runtime, config, kendall_tau, draws=2).mean == pytest.approx(math.sqrt(untied))
+    assert noise_ceiling(runtime, config, kendall_tau, draws=1).mean == pytest.approx(math.sqrt(untied))
 
 
 def test_a_ceiling_needs_runtimes():
