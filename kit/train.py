@@ -4,6 +4,7 @@ A step draws graphs and configurations from (seed, step) alone, and dropout like
 resumed ends with the same weights as one that was not.
 """
 import os
+import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ import numpy as np
 import torch
 
 from kit.losses import pairwise_hinge_loss
+
+CHECKPOINT_SECONDS = 60          # at most this much work is lost to a kill
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,12 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     loss : callable
         (cost (k,), runtime (k,)) -> scalar Tensor.
     valid : sequence of LayoutGraph or TileGraph
+        As with `graphs`, those without two different runtimes are left out.
     score : callable, optional
         (cost (c,), runtime (c,)) -> float, higher is better; needed with `valid`.
     checkpoint : str or Path, optional
-        Written at each validation and at an interrupt; if it is there already, training goes on from it.
+        Written at each validation and about once a minute between two steps; if it is there already, training
+        goes on from it.
     report : callable, optional
         Called with one line of text at each validation.
 
@@ -59,12 +64,12 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     Raises
     ------
     ValueError
-        If no graph has two different runtimes, or the checkpoint belongs to other settings.
+        If no graph has two different runtimes, or the checkpoint is damaged or belongs to other settings.
     FloatingPointError
-        If the loss is not finite.
+        If the loss or its gradient is not finite.
     """
     s = settings or TrainSettings()
-    usable = [g for g in graphs if len(np.unique(target(g))) > 1]
+    usable, valid = ([g for g in some if len(np.unique(target(g))) > 1] for some in (graphs, valid))
     if not usable:
         raise ValueError(f"none of the {len(graphs)} training graphs has two different runtimes to rank")
     model.to(s.device)
@@ -72,52 +77,57 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
         model.fit_scale(usable)
     optimizer = torch.optim.AdamW(model.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay)
     history = {"step": [], "loss": [], "score": [], "best_step": 0, "seconds": 0.0}
-    best, first = clone(model.state_dict()), 0
-    # what a checkpoint must agree with to be gone on from
-    made_by = {"train": asdict(s), "model": asdict(model.settings), "loss": loss.__name__,
-               "graphs": [[g.graph_id, len(target(g))] for g in usable], "valid": [g.graph_id for g in valid]}
+    best, first, losses = clone(model.state_dict()), 0, []
+    # what a checkpoint must agree with to be gone on from; a partial has no name, only a repr with an address
+    loss_name = getattr(loss, "__name__", re.sub(" at 0x[0-9a-f]+", "", repr(loss)))
+    made_by = {**asdict(s), **{f"model {name}": value for name, value in asdict(model.settings).items()},
+               "loss": loss_name, "graphs": [size_of(g) for g in usable], "valid": [size_of(g) for g in valid]}
+    del made_by["device"]
     if checkpoint is not None and Path(checkpoint).exists():
-        saved = torch.load(checkpoint, map_location=s.device, weights_only=True)
-        differ = [name for name in made_by if saved["made_by"][name] != made_by[name]]
+        saved = read_checkpoint(checkpoint, s.device)
+        before = saved.get("made_by", {})
+        differ = [name for name in made_by if before.get(name) != made_by[name]]
         if differ:
-            raise ValueError(f"{checkpoint}: written with other {' and '.join(differ)} ({saved['made_by'][differ[0]]}, "
-                             f"now {made_by[differ[0]]}); use another checkpoint or delete it")
+            name = differ[0]
+            raise ValueError(f"{checkpoint}: written with other {', '.join(differ)} ({name} {before.get(name)!s:.60}, "
+                             f"now {made_by[name]!s:.60}); use another checkpoint or delete it")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        history, best, first = saved["history"], saved["best"], saved["step"]
+        history, best, first, losses = saved["history"], saved["best"], saved["step"], saved["losses"]
 
     def save(step):
         if checkpoint is not None:
             save_checkpoint(checkpoint, model, best=best, optimizer=optimizer.state_dict(), step=step,
-                            made_by=made_by, history=history)
+                            made_by=made_by, history=history, losses=losses)
 
     data = [(model.prepare(g), torch.as_tensor(target(g), device=s.device)) for g in usable]
     if hasattr(model, "set_size"):
         model.set_size.fill_(s.configs_per_step)
-    losses, start, step = [], time.monotonic() - history["seconds"], first
-    try:
-        while step < s.steps:
-            for group in optimizer.param_groups:
-                group["lr"] = s.learning_rate * schedule(step, s)
-            losses.append(train_step(model, data, optimizer, loss, step, s))
-            step += 1
-            if step % s.validate_every == 0 or step == s.steps:
-                history["seconds"] = time.monotonic() - start
-                scores = [score(predict(model, g), target(g)) for g in valid]
-                now = float(np.mean(scores)) if scores else float("nan")
-                if s.keep == "last" or not scores or now > max(history["score"], default=-np.inf):
-                    best, history["best_step"] = clone(model.state_dict()), step
-                history["step"].append(step)
-                history["loss"].append(float(np.mean(losses)))
-                history["score"].append(now)
-                losses = []
-                save(step)
-                if report:
-                    report(f"step {step:>6} of {s.steps}  loss {history['loss'][-1]:.4f}  "
-                           f"validation {now:.4f}  {history['seconds']:.0f} s")
-    except KeyboardInterrupt:
-        save(step)
-        raise
+    start, step, written = time.monotonic() - history["seconds"], first, time.monotonic()
+    while step < s.steps:
+        for group in optimizer.param_groups:
+            group["lr"] = s.learning_rate * schedule(step, s)
+        losses.append(train_step(model, data, optimizer, loss, step, s))
+        step += 1
+        validates = step % s.validate_every == 0 or step == s.steps
+        if validates:
+            scores = [score(predict(model, g), target(g)) for g in valid]
+            now = float(np.mean(scores)) if scores else float("nan")
+            # a score may be NaN where all costs are equal; such weights are kept only while there are no others
+            if s.keep == "last" or not history["best_step"] or not scores or now > np.nanmax(
+                    [-np.inf, *history["score"]]):
+                best, history["best_step"] = clone(model.state_dict()), step
+            history["step"].append(step)
+            history["loss"].append(float(np.mean(losses)))
+            history["score"].append(now)
+            losses = []
+        history["seconds"] = time.monotonic() - start
+        if validates or time.monotonic() - written > CHECKPOINT_SECONDS:
+            save(step)
+            written = time.monotonic()
+        if validates and report:
+            report(f"step {step:>6} of {s.steps}  loss {history['loss'][-1]:.4f}  "
+                   f"validation {now:.4f}  {history['seconds']:.0f} s")
     model.load_state_dict(best)
     return history
 
@@ -138,9 +148,10 @@ def train_step(model, data, optimizer, loss, step, settings):
             if value.requires_grad:
                 value.backward()
             total += float(value.detach())
-    if not np.isfinite(total):
-        raise FloatingPointError(f"the loss is {total} at step {step}; lower the learning rate")
-    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip))
+    if not np.isfinite(total + norm):
+        raise FloatingPointError(f"the loss is {total} at step {step}, its gradient has norm {norm}; "
+                                 "lower the learning rate")
     optimizer.step()
     return total
 
@@ -174,10 +185,11 @@ def predict(model, graph, budget=1 << 30, seed=0):
     model : LayoutGNN, TileModel or any module with their methods
     graph : LayoutGraph or TileGraph
     budget : int
-        Bytes that activations may take; configurations are scored in chunks that fit.
+        Bytes that activations may take; configurations are scored in chunks of equal size that fit, at least one.
     seed : int
         Configurations are put into chunks in an order drawn from it, never in file order. A transductive model
-        sees as many together as in training, the last chunk filled up from the others.
+        sees as many together as in training (fewer only if `budget` is too small), the last chunk filled up from
+        the others.
 
     Returns
     -------
@@ -191,21 +203,30 @@ def predict(model, graph, budget=1 << 30, seed=0):
     """
     if not model.fitted:
         raise ValueError("this model has no feature statistics; train it or load a checkpoint first")
-    training = model.training
-    model.eval()
     tensors, c = model.prepare(graph), len(graph.config_runtime)
     size = min(c, model.configs_within(tensors, budget))
     if model.transductive:
         size = min(size, int(model.set_size))
+    else:
+        size = -(-c // -(-c // size))        # as many chunks, but of equal size, so that little is scored twice
     order = np.random.default_rng(seed).permutation(c)
     cost = np.empty(c)
-    for start in range(0, c, size):
-        chunk = order[np.arange(start, start + size) % c]
-        cost[order[start:start + size]] = model(tensors, torch.as_tensor(chunk)).double().cpu()[:c - start]
-    model.train(training)
+    training = model.training
+    model.eval()
+    try:
+        for start in range(0, c, size):
+            chunk = order[np.arange(start, start + size) % c]
+            cost[chunk[:c - start]] = model(tensors, torch.as_tensor(chunk))[:c - start].double().cpu().numpy()
+    finally:
+        model.train(training)
     if not np.isfinite(cost).all():
         raise ValueError(f"{graph.graph_id}: the model gives {(~np.isfinite(cost)).sum()} costs that are not finite")
     return cost
+
+
+def size_of(graph):
+    """What tells one graph, or one way of pruning it, from another: name, nodes, edges, configurations."""
+    return [graph.graph_id, len(graph.node_feat), len(graph.edge_index), len(graph.config_runtime)]
 
 
 def clone(state):
@@ -230,6 +251,20 @@ def save_checkpoint(path, model, **extra):
     os.replace(part, path)
 
 
+def read_checkpoint(path, device="cpu"):
+    """What `save_checkpoint` wrote; nothing is unpickled but plain data and tensors, else ValueError."""
+    try:
+        saved = torch.load(path, map_location=device, weights_only=True)
+        if not isinstance(saved["model"], dict):
+            raise TypeError("no weights in it")
+    except FileNotFoundError:
+        raise
+    except Exception as fault:               # torch.load raises a dozen types
+        raise ValueError(f"{path}: not a checkpoint, or a damaged one ({type(fault).__name__}); delete it and "
+                         "train anew, or fetch it again") from fault
+    return saved
+
+
 def load_checkpoint(path, model):
     """Load weights into a model of the same settings; of a training checkpoint, the best ones.
 
@@ -248,12 +283,10 @@ def load_checkpoint(path, model):
     ValueError
         If the file is damaged, holds anything but plain data, or does not fit the model.
     """
+    saved = read_checkpoint(path)
+    weights = saved.pop("model")
     try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        weights = saved.pop("model")
         model.load_state_dict(saved.get("best", weights))
-    except FileNotFoundError:
-        raise
-    except Exception as fault:           # torch.load and load_state_dict raise a dozen types
-        raise ValueError(f"{path}: not a checkpoint of this model ({fault})") from fault
+    except RuntimeError as fault:
+        raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
     return saved
