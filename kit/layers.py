@@ -114,7 +114,7 @@ def fastest_aggregation(messages, width, repeats=5):
                 aggregate(messages, x, how).sum().backward()
                 x.grad.sum().item()          # .item() waits for a GPU
                 seconds[how] = min(seconds.get(how, np.inf), time.perf_counter() - start)
-        except ImportError:
+        except (ImportError, OSError):       # OSError: built for another PyTorch
             continue
     return min(seconds, key=seconds.get), seconds
 

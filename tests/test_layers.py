@@ -1,0 +1,201 @@
+"""Message passing against slow loops, dense matrices and torch-scatter; norms and gates against torch's own."""
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kit.layers import (
+    NUMERIC,
+    ConfigAttention,
+    Messages,
+    Sage,
+    SqueezeExcite,
+    aggregate,
+    fastest_aggregation,
+    instance_norm,
+    mean_messages,
+    node_tensors,
+)
+from kit.scale import signed_log
+
+#   0 -> 1 -> 2      4 -> 4       5: alone
+#   0 => 2 (twice)   3 -> 2
+DRAWN = np.array([[0, 1], [1, 2], [0, 2], [0, 2], [4, 4], [3, 2]])
+NONE = np.zeros((0, 2), np.int64)
+EDGES = pytest.mark.parametrize("edges", [DRAWN, DRAWN[::-1], DRAWN[:, ::-1], DRAWN[:1], NONE],
+                                ids=["drawn", "reordered", "turned", "one edge", "no edges"])
+
+
+def slow_mean(edges, x):
+    out = 0 * x
+    for node in range(len(x)):
+        senders = [u for u, v in edges.tolist() if v == node]
+        if senders:
+            out[node] = sum(x[u] for u in senders) / len(senders)
+    return out
+
+
+def in_double(messages):
+    return messages._replace(matrix=messages.matrix.double(), transposed=messages.transposed.double())
+
+
+def drawn_x(*shape, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+
+
+def test_a_drawn_graph_has_the_means_that_one_sees():
+    x = torch.tensor([[1.0], [2.0], [4.0], [8.0], [16.0], [32.0]])
+    assert aggregate(mean_messages(DRAWN, 6), x).ravel().tolist() == [0, 1, (2 + 1 + 1 + 8) / 4, 0, 16, 0]
+
+
+@EDGES
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (6, 3, 2)])
+def test_sparse_mean_is_the_slow_mean(edges, shape):
+    x = drawn_x(*shape)
+    assert torch.allclose(aggregate(in_double(mean_messages(edges, 6)), x), slow_mean(edges, x), atol=1e-6)
+
+
+@EDGES
+def test_sparse_mean_of_large_graphs_is_that_of_a_dense_matrix(edges):
+    rng = np.random.default_rng(0)
+    edges = np.concatenate([edges, rng.integers(0, 300, (900, 2))])
+    dense = torch.zeros(300, 300)
+    dense.index_put_((torch.as_tensor(edges[:, 1].copy()), torch.as_tensor(edges[:, 0].copy())), torch.tensor(1.0),
+                     accumulate=True)
+    dense /= dense.sum(1, keepdim=True).clamp(min=1)
+    x = drawn_x(300, 4, 5, dtype=torch.float32)
+    assert torch.allclose(aggregate(mean_messages(edges, 300), x), torch.einsum("uv,vkw->ukw", dense, x), atol=1e-6)
+
+
+@EDGES
+def test_the_gradient_is_that_of_finite_differences_and_of_the_slow_mean(edges):
+    messages, x = in_double(mean_messages(edges, 6)), drawn_x(6, 2, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: aggregate(messages, x), x)
+    weight = drawn_x(6, 2, 2)
+    ours = torch.autograd.grad((aggregate(messages, x) * weight).sum(), x)[0]
+    theirs = torch.autograd.grad((slow_mean(edges, x) * weight).sum(), x)[0]
+    assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+@EDGES
+def test_sorted_edges_say_the_same_as_the_matrix(edges):
+    messages = mean_messages(edges, 6)
+    pointer, sender = messages.pointer.tolist(), messages.sender.tolist()
+    assert (len(pointer), pointer[0], pointer[-1]) == (7, 0, len(edges))
+    for node in range(6):
+        assert sender[pointer[node]:pointer[node + 1]] == [u for u, v in edges.tolist() if v == node]
+
+
+def test_the_matrix_holds_parallel_edges_once():
+    assert mean_messages(DRAWN, 6).matrix.values().numel() == len({tuple(edge) for edge in DRAWN.tolist()})
+
+
+@pytest.mark.scatter
+@EDGES
+def test_torch_scatter_gives_the_same_means_and_gradients(edges):
+    messages, x = in_double(mean_messages(edges, 6)), drawn_x(6, 3, 2).requires_grad_()
+    assert torch.allclose(aggregate(messages, x, "scatter"), slow_mean(edges, x), atol=1e-6)
+    weight = drawn_x(6, 3, 2)
+    both = [torch.autograd.grad((aggregate(messages, x, how) * weight).sum(), x)[0] for how in ("sparse", "scatter")]
+    assert torch.allclose(*both, atol=1e-6)
+
+
+def test_the_fastest_aggregation_is_one_that_ran():
+    how, seconds = fastest_aggregation(mean_messages(DRAWN, 6), width=8, repeats=2)
+    assert how in seconds and "sparse" in seconds
+    assert all(0 < s < np.inf for s in seconds.values())
+    assert seconds[how] == min(seconds.values())
+
+
+@pytest.mark.parametrize("fault", [ImportError, OSError])
+def test_a_torch_scatter_that_does_not_load_is_passed_over(fault, monkeypatch):
+    class Broken(types.ModuleType):
+        def __getattr__(self, name):
+            raise fault("undefined symbol")
+    monkeypatch.setitem(sys.modules, "torch_scatter", Broken("torch_scatter"))
+    how, seconds = fastest_aggregation(mean_messages(DRAWN, 6), width=8, repeats=1)
+    assert how == "sparse" and list(seconds) == ["sparse"]
+
+
+def test_a_faster_torch_scatter_is_chosen(monkeypatch):
+    """A stand-in that says what torch-scatter says, through the same call; its time is not the point."""
+    scatter = types.ModuleType("torch_scatter")
+
+    def segment_csr(source, pointer, reduce):
+        assert reduce == "mean"
+        parts = [source[a:b].mean(0) if b > a else source.new_zeros(source.shape[1:])
+                 for a, b in zip(pointer.tolist(), pointer.tolist()[1:])]
+        return torch.stack(parts)
+    scatter.segment_csr = segment_csr
+    monkeypatch.setitem(sys.modules, "torch_scatter", scatter)
+    messages, x = in_double(mean_messages(DRAWN, 6)), drawn_x(6, 3, 2)
+    assert torch.allclose(aggregate(messages, x, "scatter"), slow_mean(DRAWN, x), atol=1e-6)
+    clock = iter([0, 5, 0, 3])           # sparse takes 5 s, the stand-in 3
+    monkeypatch.setattr("kit.layers.time.perf_counter", lambda: next(clock))
+    assert fastest_aggregation(mean_messages(DRAWN, 6), width=8, repeats=1) == ("scatter", {"sparse": 5, "scatter": 3})
+
+
+def test_instance_norm_is_torch_s():
+    x = drawn_x(7, 3, 5, dtype=torch.float32) * 4 + 2                  # (n, k, width)
+    theirs = nn.InstanceNorm1d(5)(x.permute(1, 2, 0)).permute(2, 0, 1)
+    assert torch.allclose(instance_norm(x), theirs, atol=1e-6)
+
+
+def test_instance_norm_of_equal_nodes_is_zero():
+    assert instance_norm(torch.full((4, 2, 3), 5.0)).abs().max() == 0
+    assert instance_norm(torch.full((1, 2, 3), 5.0)).abs().max() == 0
+
+
+def test_squeeze_excite_gates_each_node_alone():
+    gate, x = SqueezeExcite(6, 2), drawn_x(4, 3, 6, dtype=torch.float32)
+    out = gate(x)
+    with torch.no_grad():
+        for node in range(4):
+            for config in range(3):
+                one = x[node, config]
+                hidden = (gate.squeeze.weight @ one + gate.squeeze.bias).clamp(min=0)
+                slow = one / (1 + torch.exp(-(gate.excite.weight @ hidden + gate.excite.bias)))
+                assert torch.allclose(out[node, config], slow, atol=1e-6)
+
+
+def test_a_narrow_squeeze_keeps_one_unit():
+    assert SqueezeExcite(4, 8).squeeze.out_features == 1
+
+
+def test_attention_weighs_the_configurations_of_a_node_and_feature():
+    attend, x = ConfigAttention(), drawn_x(4, 3, 2, dtype=torch.float32)
+    out = attend(x).detach()
+    assert out.shape == (4, 3, 4) and torch.equal(out[..., :2], x)
+    for node in range(4):
+        for feature in range(2):
+            column = x[node, :, feature]
+            share = torch.exp(column / 0.5) / torch.exp(column / 0.5).sum()
+            assert torch.allclose(out[node, :, 2 + feature], column * share, atol=1e-6)
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_sage_projects_the_mean_of_the_neighbours(directions):
+    sage, x = Sage(5, 3, directions, "sparse"), drawn_x(6, 2, 5, dtype=torch.float32)
+    ways = [DRAWN, DRAWN[:, ::-1]][:directions]
+    slow = sage.own(x) + sum(linear(slow_mean(edges, x)) for linear, edges in zip(sage.neighbours, ways))
+    ours = sage(x, [mean_messages(edges, 6) for edges in ways])
+    assert torch.allclose(ours, slow, atol=1e-6)
+
+
+def test_node_tensors_are_scaled_numbers_opcodes_and_repaired_digits():
+    node_feat = np.zeros((2, 140), np.float32)
+    node_feat[0, [0, 21, 22, 30]] = 1, 8, 128, -2
+    node_feat[0, 134:140] = 1, 0, 0, 0, 0, 0                          # rank 2, the rest is padding
+    scales = torch.stack([torch.full((NUMERIC,), 0.5), torch.full((NUMERIC,), 2.0)]).double()
+    numeric, opcode, layout = node_tensors(node_feat, np.array([3, 120]), scales)
+    assert numeric.dtype == torch.float32 and opcode.tolist() == [3, 120]
+    assert np.allclose(numeric, (signed_log(node_feat[:, :NUMERIC]) - 0.5) * 2, atol=1e-6)
+    assert layout.tolist() == [[3, 2, 1, 1, 1, 1], [1] * 6]           # digits + 2
+
+
+def test_messages_are_ready_for_the_cpu_without_being_told():
+    messages = mean_messages(DRAWN.astype(np.int32), 6)
+    assert isinstance(messages, Messages) and {t.device.type for t in messages} == {"cpu"}

@@ -1,0 +1,134 @@
+"""Ranking losses against double loops, explicit products and laws."""
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from kit.losses import list_mle_loss, pairwise_hinge_loss
+
+LOSSES = pytest.mark.parametrize("loss", [pairwise_hinge_loss, list_mle_loss])
+
+
+def drawn(seed, k=9, values=None):
+    """Costs in float64 and int64 runtimes; few `values` make ties, None makes none."""
+    rng = np.random.default_rng(seed)
+    runtime = rng.permutation(k) if values is None else rng.integers(0, values, k)
+    return torch.tensor(rng.normal(size=k)), torch.tensor(runtime + 10 ** 6)
+
+
+def slow_hinge(cost, runtime, margin):
+    pairs = [max(0.0, margin - (cost[i] - cost[j])) for i in range(len(cost)) for j in range(len(cost))
+             if runtime[i] > runtime[j]]
+    return sum(pairs) / len(pairs) if pairs else 0.0
+
+
+def plackett_luce(cost, runtime):
+    """Probability of the measured order: draw the fastest, then the fastest of the rest, and so on."""
+    left, probability = sorted(range(len(cost)), key=lambda i: runtime[i]), 1.0
+    while left:
+        probability *= math.exp(-cost[left[0]]) / sum(math.exp(-cost[i]) for i in left)
+        left.pop(0)
+    return probability
+
+
+@pytest.mark.parametrize("margin", [1.0, 0.01, 0.0])
+@pytest.mark.parametrize("values", [None, 3, 1])
+def test_hinge_is_the_mean_over_strictly_ordered_pairs(margin, values):
+    for seed in range(5):
+        cost, runtime = drawn(seed, values=values)
+        assert float(pairwise_hinge_loss(cost, runtime, margin)) == pytest.approx(
+            slow_hinge(cost.tolist(), runtime.tolist(), margin), abs=1e-12)
+
+
+@pytest.mark.parametrize("values", [None, 3, 1])
+def test_list_mle_is_the_likelihood_of_the_measured_order(values):
+    for seed in range(5):
+        cost, runtime = drawn(seed, values=values)
+        assert float(list_mle_loss(cost, runtime)) == pytest.approx(
+            -math.log(plackett_luce(cost.tolist(), runtime.tolist())) / len(cost), abs=1e-12)
+
+
+def test_likelihoods_of_all_orders_add_up_to_one():
+    cost = torch.tensor([0.3, -1.0, 2.0, 0.5], dtype=torch.float64)
+    orders = torch.cartesian_prod(*[torch.arange(4)] * 4)
+    orders = orders[[len(set(row.tolist())) == 4 for row in orders]]
+    assert len(orders) == 24
+    assert sum(math.exp(-4 * float(list_mle_loss(cost, order))) for order in orders) == pytest.approx(1)
+
+
+@LOSSES
+@pytest.mark.parametrize("values", [None, 3])
+def test_gradients_are_those_of_finite_differences(loss, values):
+    cost, runtime = drawn(0, values=values)
+    assert torch.autograd.gradcheck(lambda c: loss(c, runtime), cost.requires_grad_())
+
+
+@LOSSES
+def test_a_step_against_the_gradient_makes_the_loss_smaller(loss):
+    cost, runtime = drawn(1)
+    cost.requires_grad_()
+    before = loss(cost, runtime)
+    before.backward()
+    assert loss(cost - 1e-3 * cost.grad, runtime) < before
+
+
+@LOSSES
+def test_the_order_of_configurations_does_not_matter(loss):
+    cost, runtime = drawn(2)
+    order = torch.randperm(len(cost), generator=torch.Generator().manual_seed(0))
+    assert float(loss(cost[order], runtime[order])) == pytest.approx(float(loss(cost, runtime)), abs=1e-12)
+
+
+@LOSSES
+def test_only_differences_of_costs_and_the_order_of_runtimes_matter(loss):
+    cost, runtime = drawn(3)
+    expected = pytest.approx(float(loss(cost, runtime)), abs=1e-12)
+    assert float(loss(cost + 100, runtime)) == expected
+    assert float(loss(cost, (runtime - 10 ** 6) ** 3)) == expected
+    assert float(loss(cost, runtime.double() / 3)) == expected
+
+
+def test_the_margin_is_in_units_of_the_cost():
+    cost, runtime = drawn(4)
+    assert float(pairwise_hinge_loss(cost * 8, runtime, 8.0)) == pytest.approx(
+        8 * float(pairwise_hinge_loss(cost, runtime, 1.0)))
+
+
+@pytest.mark.parametrize("base", [2 ** 24, 2 ** 53, 2 ** 62])
+@LOSSES
+def test_runtimes_that_differ_by_one_ns_are_told_apart(loss, base):
+    cost = torch.tensor([0.0, 3.0, 1.0])
+    near, far = torch.tensor([base + 1, base, base + 2]), torch.tensor([1, 0, 2])
+    assert torch.equal(loss(cost, near), loss(cost, far))
+    assert loss(cost, near) > 1 > 0.5 > loss(cost.sort()[0], near.sort()[0])
+
+
+def test_equal_runtimes_ask_for_nothing():
+    cost = torch.tensor([0.0, 5.0, -5.0], requires_grad=True)
+    value = pairwise_hinge_loss(cost, torch.full((3,), 7))
+    value.backward()
+    assert value == 0 and cost.grad.tolist() == [0, 0, 0]
+
+
+def test_costs_in_order_by_a_margin_are_perfect():
+    cost = torch.tensor([0.0, 1.0, 2.0, 3.0], requires_grad=True)
+    value = pairwise_hinge_loss(cost, torch.tensor([1, 2, 3, 4]), margin=1.0)
+    value.backward()
+    assert value == 0 and cost.grad.tolist() == [0, 0, 0, 0]
+
+
+@LOSSES
+def test_one_configuration_has_no_loss(loss):
+    cost = torch.tensor([2.0], requires_grad=True)
+    value = loss(cost, torch.tensor([5]))
+    value.backward()
+    assert value == 0 and cost.grad == 0
+
+
+@LOSSES
+def test_huge_costs_stay_finite(loss):
+    cost = torch.tensor([1e4, -1e4, 0.0], requires_grad=True)
+    value = loss(cost, torch.tensor([1, 2, 3]))
+    value.backward()
+    assert value.isfinite() and cost.grad.isfinite().all()
