@@ -30,8 +30,8 @@ from ipykernel.kernelspec import get_kernel_dict
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
-from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
-from kit.sample import write_sample  # noqa: E402
+from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths  # noqa: E402
+from kit.workflow import open_data, wanted  # noqa: E402
 
 OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
 LOCK = Path(".run", "lock.json")
@@ -46,10 +46,7 @@ class RunError(Exception):
 
 
 def parse(argv):
-    """Command line -> namespace; `only` and `collections` are lists, `p` holds (name, Python value)."""
-    def names(text):
-        return [name.strip() for name in text.split(",") if name.strip()]
-
+    """Command line -> namespace; `p` holds (name, Python value)."""
     def assignment(text):
         name, equals, value = text.partition("=")
         if not (equals and name.isidentifier()):
@@ -62,8 +59,8 @@ def parse(argv):
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/")
     parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")
-    parser.add_argument("--only", type=names, metavar="03,04", help="only notebooks whose names start so")
-    parser.add_argument("--collections", type=names, metavar="A,B", help=f"default: {','.join(COLLECTIONS)}")
+    parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start so")
+    parser.add_argument("--collections", metavar="A,B", help=f"default: {','.join(COLLECTIONS)}")
     parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data and of the work on it")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
@@ -77,14 +74,8 @@ def show(path):
 
 
 def digest(*parts):
-    """One hex digest of bytes and of whatever JSON can say."""
-    parts = [p if isinstance(p, bytes) else json.dumps(p, sort_keys=True).encode() for p in parts]
-    return hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()
-
-
-def kit_version():
-    """Digest of the kit's sources."""
-    return digest(*(path.read_bytes() for path in sorted((PROJECT / "kit").glob("*.py"))))
+    """Hex digest of what JSON can say."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def write_text(path, text):
@@ -121,40 +112,13 @@ def lock(folder):
         path.unlink(missing_ok=True)
 
 
-def sample_data(size):
-    """Write the sample data, unless this version of the kit has done so before; give back its data root."""
-    root, made_by = PROJECT / "data" / f"sample-{size}", kit_version()
-    stamp, partial = root / ".made_by", root.with_name(root.name + ".partial")
-    with lock(root.parent):
-        if not (stamp.is_file() and stamp.read_text() == made_by):
-            print(f"writing sample data ({size}) to {show(root)}", flush=True)
-            shutil.rmtree(partial, ignore_errors=True)
-            write_sample(partial, size=size)
-            (partial / stamp.name).write_text(made_by)
-            shutil.rmtree(root, ignore_errors=True)
-            os.replace(partial, root)
-    return find_data_root(root)
-
-
-def find_data(args):
-    """Data root, the size of the sample data or None, and the default name of the out folder."""
-    try:
-        root = find_data_root(args.data_root).resolve()
-        return root, None, f"data-{digest(str(root))[:8]}"
-    except DataError:
-        if args.data_root or os.environ.get("TPUGRAPHS_ROOT"):
-            raise
-        size = args.size or "small"
-        return sample_data(size), size, f"sample-{size}"
-
-
 def select(only):
     """All notebooks in order, and those among them that were asked for."""
-    notebooks = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb"))
-    unknown = [name for name in only or [] if not any(n.stem.startswith(name) for n in notebooks)]
+    notebooks, starts = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb")), (only or "").split(",")
+    unknown = [start for start in starts if not any(n.stem.startswith(start) for n in notebooks)]
     if unknown:
         raise RunError(f"no notebook {', '.join(unknown)}; there are {', '.join(n.stem for n in notebooks)}")
-    return notebooks, [n for n in notebooks if n.stem.startswith(tuple(only or [""]))]
+    return notebooks, [n for n in notebooks if n.stem.startswith(tuple(starts))]
 
 
 def share_out(notebooks, options, asked):
@@ -246,33 +210,34 @@ def run_steps(notebooks, parameters, out, basis, fresh):
 
 def run(args):
     """The whole run; gives back the exit status."""
-    start, collections = time.time(), args.collections or list(COLLECTIONS)
-    for unknown in set(collections) - set(COLLECTIONS):
-        raise RunError(f"no collection {unknown}; there are {', '.join(COLLECTIONS)}")
+    start, size, asked, collections = time.time(), args.size or "small", dict(args.p), wanted(args.collections)
     notebooks, selected = select(args.only)
-    share_out(selected, {}, dict(args.p))       # wrong names stop here, before anything is written
-    root, sample, name = find_data(args)
+    share_out(selected, {}, asked)              # wrong names stop here, before anything is written
+    root, is_sample = open_data(args.data_root, size, PROJECT / "data")
+    root = root.resolve()
+    name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
     out = Path(args.out or PROJECT / "submissions" / name).expanduser().resolve()
-    files = {c: [path for split in SPLITS for path in npz_paths(root, c, split)] for c in collections}
+    files = {c: [(p, p.stat()) for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
     missing = [c for c in collections if not files[c]]
     if missing == collections:
         raise RunError(f"{root}: no npz file of {', '.join(collections)}")
-    options = zip(OPTIONS, (str(root), str(out), args.collections, args.size or sample))
-    parameters = share_out(selected, {k: v for k, v in options if v is not None}, dict(args.p))
+    options = {"data_root": str(root), "out_dir": str(out)}
+    options |= {"collections": collections} if args.collections else {}
+    options |= {"size": size} if args.size or is_sample else {}
+    parameters = share_out(selected, options, asked)
     with lock(out):
-        print(f"data  {f'sample data ({sample}), simulated runtimes: ' if sample else ''}{show(root)}",
-              f"out   {show(out)}", *[f"none  {c}: no files, left out" for c in missing], sep="\n", flush=True)
+        print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
-        stats = [(p, p.stat()) for c in files for p in files[c]]
-        basis = [kit_version(), [[str(p), stat.st_size, stat.st_mtime_ns] for p, stat in stats]]
-        problems = run_steps(notebooks, parameters, out, basis, args.fresh)
+        kit = [path.read_text() for path in sorted((PROJECT / "kit").glob("*.py"))]
+        stats = [[str(p), stat.st_size, stat.st_mtime_ns] for c in files for p, stat in files[c]]
+        problems = run_steps(notebooks, parameters, out, digest(kit, stats), args.fresh)
     print(f"finished in {time.time() - start:.0f} s")
     scores, submission = out / "scores.csv", out / "submission.csv"
     if scores.is_file():
         text = pd.read_csv(scores, dtype=str, keep_default_na=False).to_string(index=False)
-        print(f"\nscores{' (sample data)' if sample else ''}\n{text}\n")
+        print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
     for path, reason in problems:
-        print(f"unreadable, left out: {path}: {reason}")
+        print(f"unreadable, left out: {reason if path in reason else f'{path}: {reason}'}")
     if not submission.is_file() and not args.only:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     print(show(submission if submission.is_file() else out), flush=True)

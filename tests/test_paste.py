@@ -13,8 +13,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-FLOW = ("archive", "data", "programs", "simulate", "sample", "proto", "prune", "pad", "scale", "layers", "model",
-        "losses", "train", "noise", "metrics", "ensemble", "submit", "kaggle_io", "search", "plots")
+FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "proto", "prune", "pad",
+        "scale", "layers", "model", "losses", "train", "noise", "metrics", "baselines", "ensemble", "submit",
+        "ledger", "kaggle_io", "search", "plots", "plots_eda", "workflow")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
 SOURCE = {name: (KIT / f"{name}.py").read_text() for name in MODULES}
@@ -208,10 +209,10 @@ def test_each_module_stands_alone_with_only_what_it_imports(tmp_path):
 
 PIPELINE = """
 costs = {}
-write_sample("data", seed=0, size="tiny")
+root = write_sample("data", seed=0, size="tiny")
 for collection in COLLECTIONS:
     tile = collection == "tile:xla"
-    graphs = {split: [(read_tile if tile else read_layout)(path) for path in npz_paths("data", collection, split)]
+    graphs = {split: [(read_tile if tile else read_layout)(path) for path in npz_paths(root, collection, split)]
               for split in ("train", "test")}
     if not tile:
         graphs = {split: [prune(graph) for graph in graphs[split]] for split in graphs}
@@ -221,7 +222,7 @@ for collection in COLLECTIONS:
     costs.update({f"{collection}:{graph.graph_id}": predict(model, graph) for graph in graphs["test"]})
 write_submission(costs, "submission.csv")
 import json
-print(json.dumps([check_submission("submission.csv", "data"), open("submission.csv").read(),
+print(json.dumps([check_submission("submission.csv", root), open("submission.csv").read(),
                   {name: [x.hex() for x in cost.tolist()] for name, cost in costs.items()}]))
 """
 

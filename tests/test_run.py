@@ -31,9 +31,12 @@ with open(out / "problems.jsonl", "a") as file:
 """
 
 SAMPLE = """
-def write_sample(root, seed=0, size="small"):
-    (root / "tile" / "xla" / "train").mkdir(parents=True)
-    (root / "tile" / "xla" / "train" / f"{size}.npz").write_bytes(b"")
+def write_sample(root, seed=0, size="small", progress=False):
+    if not root.exists():
+        (root / "npz" / "tile" / "xla" / "train").mkdir(parents=True)
+        (root / "npz" / "tile" / "xla" / "train" / f"{size}.npz").touch()
+        (root / "truth").mkdir()
+    return root / "npz"
 """
 
 
@@ -80,8 +83,8 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
     status, lines, errors = run(clone)
     assert (status, errors) == (0, "")
     assert ran(clone) == ["00_first 3", "01_last 3"]
-    assert lines[0] == "data  root" and lines[-1] == os.path.join("out", "submission.csv")
-    assert "none  layout:nlp:random: no files, left out" in lines
+    assert lines[:2] == ["data set: root", "results: out"] and lines[-1] == os.path.join("out", "submission.csv")
+    assert "no files, left out: layout:nlp:random" in lines
     assert any("done: 00_first saw 1 kernels" in line for line in lines)
     assert [line.split() for line in lines if "tile:xla" in line] == [["tile:xla", "0.5"]]
     assert sorted(p.name for p in (clone / "out" / "notebooks").iterdir()) == ["00_first.ipynb", "01_last.ipynb"]
@@ -127,7 +130,7 @@ def test_unreadable_files_are_named_once_each_time_although_the_submission_is_wr
         status, lines, _ = run(clone)
         assert status == 3
         assert [line for line in lines if "unreadable" in line] == [
-            "unreadable, left out: a.npz: a.npz: edge_index refers to node 9"]
+            "unreadable, left out: a.npz: edge_index refers to node 9"]
         assert lines[-1] == os.path.join("out", "submission.csv")
     assert json.loads((clone / "out" / "problems.jsonl").read_text())["path"] == "a.npz"
     assert len(ran(clone)) == 2
@@ -169,11 +172,10 @@ def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, s
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
-def test_without_a_data_set_sample_data_is_written_once_and_said_to_be_that(clone):
-    where = os.path.join("data", "sample-tiny")
-    says = f"data  sample data (tiny), simulated runtimes: {where}"
-    for first_lines in ([f"writing sample data (tiny) to {where}", says], [says]):
+def test_without_a_data_set_sample_data_is_used_and_said_to_be_that(clone):
+    where = os.path.join("data", "sample-tiny", "npz")
+    for _ in range(2):
         status, lines, _ = run(clone, "--size", "tiny", data=())
-        assert status == 0 and lines[:len(first_lines)] == first_lines
-        assert "scores (sample data)" in lines
+        assert status == 0 and "sample data" in lines[0] and lines[0].endswith(where)
+        assert "scores on sample data" in lines
     assert len(ran(clone)) == 2
