@@ -136,8 +136,8 @@ class LayoutGNN(nn.Module):
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        # at the widest point about six (n, k, width) float32 tensors are alive
-        return max(1, int(budget // (len(tensors.opcode) * self.settings.width * 4 * 6)))
+        # at the widest point seven (n, k, width) float32 tensors are alive, and the sparse product may copy one
+        return max(1, int(budget // (len(tensors.opcode) * self.settings.width * 4 * 8)))
 
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
