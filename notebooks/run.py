@@ -168,7 +168,7 @@ def execute(notebook, target, parameters, label):
     thread.start()
     while thread.is_alive():
         line = f"{label} {time.time() - start:6.0f} s  {last.text}"[:shutil.get_terminal_size().columns - 1]
-        print("\r\033[K" + line if live else line + "\n", end="", flush=True)
+        print("\r\033[K" + line if live else line.rstrip() + "\n", end="", flush=True)
         thread.join(1 if live else 60)
     if failure:
         text = "\n".join(getattr(failure[0], "traceback", [f"{type(failure[0]).__name__}: {failure[0]}"]))
@@ -204,7 +204,9 @@ def run_steps(notebooks, parameters, out, basis, fresh):
                 write_text(marker, json.dumps(step, indent=1))
         keys.append(step["key"])
         problems.update(dict.fromkeys(map(tuple, step["problems"])))
-    write_text(log, "".join(json.dumps({"path": path, "reason": reason}) + "\n" for path, reason in problems))
+    log.unlink(missing_ok=True)
+    if problems:
+        write_text(log, "".join(json.dumps({"path": path, "reason": why}) + "\n" for path, why in problems))
     return list(problems)
 
 

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from kit.sample import write_sample
-from kit.submit import check_submission
+from kit.submit import check_submission, read_submission
 
 PROJECT = Path(__file__).resolve().parents[1]
 PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
@@ -142,13 +142,15 @@ def test_damaged_files_are_named_and_the_others_go_through(finished, tmp_path):
             if member != "edge_index.npy":
                 new.writestr(member, old.read(member))
     os.replace(tmp_path / "new.npz", without)
-    status, lines, errors = run(tmp_path)
+    status, lines, errors = run(tmp_path, "--only", "03,04,05,06", "--collections", "tile:xla,layout:xla:random")
     assert status == 3, errors or "\n".join(lines[-30:])
     named = [line for line in lines if line.startswith("unreadable, left out: ")]
     assert len(named) == 2
     assert any(cut.name in line and "not a readable npz file" in line for line in named)
     assert any(without.name in line and "edge_index is missing" in line for line in named)
-    assert check_submission(tmp_path / "out" / "submission.csv", tmp_path / "data") == []
+    expected = {f"tile:xla:{p.stem}" for p in (tmp_path / "data" / "npz").glob("tile/xla/test/*.npz")}
+    expected |= {f"layout:xla:random:{p.stem}" for p in (tmp_path / "data" / "npz").glob("layout/xla/random/test/*")}
+    assert set(read_submission(tmp_path / "out" / "submission.csv")) == expected
     assert lines[-1] == os.path.join("out", "submission.csv")
     written = [json.loads(line)["path"] for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
     assert sorted(Path(path).name for path in written) == sorted([cut.name, without.name])
