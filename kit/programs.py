@@ -1,0 +1,239 @@
+"""HLO-like programs for the sample data: one operation a call, layers with their gradients.
+
+A `Program` is grown one operation a call and holds what an official layout file holds: opcodes, the 140 node
+columns as far as they are defined for the operation, edges without operand order, HLO computations, and the
+configurable nodes with the pair of dimensions of each of their tensors that may be minor-most. A layer returns its
+output and a function from that output's gradient to its input's, which appends the backward operations.
+
+References
+----------
+Column and opcode numbers: github.com/google-research-datasets/tpu_graphs, README.md and hlo_opcode.h.
+"""
+from types import MappingProxyType
+
+import numpy as np
+
+OPCODE_OF = MappingProxyType({
+    "add": 2, "broadcast": 13, "compare": 20, "constant": 24, "convolution": 26, "copy": 27,
+    "divide": 32, "dot": 34, "exponential": 37, "fusion": 41, "get-tuple-element": 45, "logistic": 107,
+    "maximum": 57, "multiply": 59, "parameter": 63, "reduce": 70, "reduce-window": 72, "reshape": 75, "rsqrt": 81,
+    "select": 83, "select-and-scatter": 84, "subtract": 95, "tanh": 96, "transpose": 98, "tuple": 100,
+})
+TYPE_COLUMN = MappingProxyType({"pred": 3, "f32": 13, "bf16": 15, "tuple": 18})
+EMPTY_PRODUCTS = (28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132)      # 1 where a node has no such list
+ACTIVATION, WEIGHT = (3, 0), (3, 2)      # features before batch, output before input features: as in public files
+
+
+class Program:
+    """A program under construction; node numbers are handed back by every call.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    dtype : str
+        Element type of its tensors, "f32" or "bf16".
+    bare : bool
+        Start without the reducing computations and the parameter tuple of a whole program.
+    """
+
+    def __init__(self, rng, dtype="f32", bare=False):
+        self.rng, self.dtype = rng, dtype
+        self.rows, self.opcodes, self.edges, self.shapes, self.outputs, self.splits = [], [], set(), [], [], [0]
+        self.configurable = {}              # node -> (group name, pairs of its output, input and kernel)
+        if bare:
+            return
+        self.scalar_max, self.scalar_add = (self._computation(op) for op in ("maximum", "add"))
+        self.splits.append(len(self.rows))
+        self.inputs = self.add("parameter", dtype="tuple")
+        self.zero = self.add("constant")
+
+    def add(self, op, shape=(), operands=(), dtype=None, minor=None, columns=None, root=False):
+        """Append one operation.
+
+        Parameters
+        ----------
+        op : str
+        shape : sequence of int
+        operands : sequence of int
+        dtype : str
+        minor : sequence of int
+            Dimensions from minor to major; None for the usual order, last dimension first.
+        columns : dict of int to number or sequence
+            First column -> values.
+        root : bool
+            Whether it is the result of its computation.
+
+        Returns
+        -------
+        int
+            The node.
+        """
+        row, rank = np.zeros(140, dtype=np.float32), len(shape)
+        row[list(EMPTY_PRODUCTS)] = 1
+        row[0], row[TYPE_COLUMN[dtype or self.dtype]] = root, 1
+        row[21:21 + rank], row[27], row[28] = shape, sum(shape), np.prod(shape, dtype=np.float64)
+        row[134:134 + rank] = range(rank)[::-1] if minor is None else minor
+        for first, values in (columns or {}).items():
+            values = np.atleast_1d(values)
+            row[first:first + len(values)] = values
+        node = len(self.rows)
+        self.rows.append(row)
+        self.opcodes.append(OPCODE_OF[op])
+        self.shapes.append(tuple(shape))
+        self.edges.update((node, u) for u in operands)
+        return node
+
+    def repeat(self, u):
+        """A second node like `u`, without operands."""
+        self.rows.append(self.rows[u].copy())
+        self.opcodes.append(self.opcodes[u])
+        self.shapes.append(self.shapes[u])
+        return len(self.rows) - 1
+
+    def operand_of(self, v):
+        """The first operand of `v`."""
+        return min(u for w, u in self.edges if w == v)
+
+    def _computation(self, op):
+        left, right = (self.add("parameter", columns={30: i}) for i in range(2))
+        return self.add(op, (), (left, right), root=True)
+
+    def arrays(self):
+        """node_feat (n, 140), node_opcode (n,), edge_index (m, 2), node_config_ids (nc,), node_splits (1, s)."""
+        return {
+            "node_feat": np.stack(self.rows), "node_opcode": np.array(self.opcodes, dtype=np.uint8),
+            "edge_index": np.array(sorted(self.edges), dtype=np.int64).reshape(-1, 2),
+            "node_config_ids": np.array(sorted(self.configurable), dtype=np.int64),
+            "node_splits": np.array([[*self.splits, len(self.rows)]], dtype=np.int64),
+        }
+
+    # one operation each
+
+    def weight(self, shape, pair=None):
+        """A model parameter; three in ten lie in memory with the two dimensions of `pair` swapped."""
+        minor = None
+        if pair:
+            minor = list(pair if self.rng.random() < 0.7 else pair[::-1])
+            minor += [d for d in range(len(shape))[::-1] if d not in pair]
+        return self.add("get-tuple-element", shape, [self.inputs], minor=minor)
+
+    def spread(self, shape, u=None, dims=()):
+        """Broadcast of node `u` (None: a constant), whose dimensions become `dims`."""
+        u = self.zero if u is None else u
+        return self.add("broadcast", shape, [u], columns={31: list(dims)} if dims else None)
+
+    def each(self, op, *operands, dtype=None):
+        """An elementwise operation."""
+        return self.add(op, self.shapes[operands[-1]], operands, dtype)
+
+    def reduce(self, u, dims, scalar):
+        """Sum or maximum, as the computation `scalar` says, over `dims`."""
+        shape = [size for d, size in enumerate(self.shapes[u]) if d not in dims]
+        return self.add("reduce", shape, [scalar, u, self.zero], columns={31: list(dims)})
+
+    def reshape(self, u, shape, group, pairs):
+        """`pairs`: of the output and of the input."""
+        node = self.add("reshape", shape, [u])
+        self.configurable[node] = group, pairs
+        return node
+
+    def dot(self, shape, left, right, group, pairs):
+        """`pairs`: of the output, of `left`, of `right`; a row follows the operand order that edges imply."""
+        node = self.add("dot", shape, [left, right])
+        out, *of = pairs
+        if left > right and (self.shapes[left][0] != shape[0] or self.shapes[right][0] == shape[0]):
+            of.reverse()                       # edges have no order: `simulate.layout_simulator` says what counts
+        self.configurable[node] = group, (out, *of)
+        return node
+
+    def window(self, size, stride, low, high, dilation=(1, 1), base=(1, 1), reverse=False):
+        """Columns 37-92 of a window: per dimension, then sum and product."""
+        columns = {}
+        for first, values in zip(range(37, 85, 8), (size, stride, low, high, dilation, base)):
+            columns |= {first: list(values), first + 6: [sum(values), int(np.prod(values))]}
+        flags = len(size) * reverse
+        return columns | {85: [int(reverse)] * len(size), 91: [flags, len(size) - flags]}
+
+    def convolution(self, x, w, shape, numbers, window, group, pairs):
+        """`numbers`: columns 93-106, the dimension numbers of input, kernel and output."""
+        node = self.add("convolution", shape, [x, w], columns=window | {93: numbers, 107: [1, 1]})
+        self.configurable[node] = group, pairs
+        return node
+
+    # layers: each returns its output and a function from the output's gradient to the input's
+
+    def update(self, w, grad):
+        """One step of gradient descent; the new weight is a result of the program."""
+        step = self.each("multiply", self.spread(self.shapes[grad]), grad)
+        self.outputs.append(self.each("subtract", w, step))
+
+    def conv_layer(self, x, features, taps, stride, group, bias, tied, linear=False):
+        """Convolution, bias, rectifier unless `linear`; `tied`: its gradients share the forward group's choice."""
+        batch, size, _, depth = self.shapes[x]
+        after = -(-size // stride)
+        low = max((after - 1) * stride + taps - size, 0) // 2
+        high = (after - 1) * stride + taps - size - low
+        back = taps - 1 - low
+        w = self.weight((taps, taps, depth, features), WEIGHT)
+        y = z = self.convolution(
+            x, w, (batch, after, after, features), [0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3],
+            self.window([taps] * 2, [stride] * 2, [low] * 2, [high] * 2), group, (ACTIVATION, ACTIVATION, WEIGHT))
+        if bias:
+            z = self.each("add", self.spread(self.shapes[y], self.weight((features,)), (3,)), y)
+        if linear:
+            mask = None
+        else:
+            floor = self.spread(self.shapes[y])
+            z = self.each("maximum", floor, z)
+            mask = self.each("compare", floor, z, dtype="pred")
+
+        def backward(grad):
+            if mask:
+                grad = self.each("select", mask, floor, grad)
+            self.update(w, self.convolution(
+                x, grad, self.shapes[w], [3, 0, 1, 2, 0, 0, 0, 3, 1, 2, 0, 0, 2, 3],
+                self.window([after] * 2, [1] * 2, [low] * 2, [high] * 2, dilation=[stride] * 2),
+                group if tied else "kernel", (WEIGHT, ACTIVATION, ACTIVATION)))
+            if self.opcodes[x] == OPCODE_OF["get-tuple-element"]:
+                return None                                # nobody asks for the gradient of the images
+            return self.convolution(
+                grad, w, self.shapes[x], [0, 3, 1, 2, 0, 0, 3, 2, 0, 1, 0, 0, 0, 3],
+                self.window([taps] * 2, [1] * 2, [back] * 2, [size + taps - 2 - (after - 1) * stride - back] * 2,
+                            base=[stride] * 2, reverse=True),
+                group if tied else group + "/input", (ACTIVATION, ACTIVATION, WEIGHT))
+
+        return z, backward
+
+    def pool_layer(self, x):
+        """Maximum over 3 x 3 at stride 2, no padding."""
+        batch, size, _, depth = self.shapes[x]
+        shape = batch, (size - 3) // 2 + 1, (size - 3) // 2 + 1, depth
+        window = self.window([1, 3, 3, 1], [1, 2, 2, 1], [0] * 4, [0] * 4, [1] * 4, [1] * 4)
+        y = self.add("reduce-window", shape, [self.scalar_max, x, self.zero], columns=window)
+        return y, lambda grad: self.add("select-and-scatter", self.shapes[x],
+                                        [self.scalar_add, x, grad, self.zero], columns=window)
+
+    def dense_layer(self, x, w, shape, group, pairs, tied):
+        """A Dot with a weight; `pairs` of output, input and weight."""
+        out, of_x, of_w = pairs
+        y = self.dot(shape, x, w, group, pairs)
+
+        def backward(grad):
+            self.update(w, self.dot(self.shapes[w], x, grad, group if tied else "kernel",
+                                    (of_w, of_x, out)))
+            return self.dot(self.shapes[x], grad, w, group if tied else group + "/input", (of_x, out, of_w))
+
+        return y, backward
+
+    def norm_layer(self, x):
+        """x / root mean square of its last dimension; the gradient through the mean is left out."""
+        last = len(self.shapes[x]) - 1
+        mean = self.reduce(self.each("multiply", x), [last], self.scalar_add)
+        scale = self.spread(self.shapes[x], self.each("rsqrt", mean), range(last))
+        return self.each("multiply", x, scale), lambda grad: self.each("multiply", grad, scale)
+
+    def finish(self, name):
+        """Append the root tuple of all results."""
+        self.add("tuple", (), self.outputs, dtype="tuple", columns={29: len(self.outputs)}, root=True)
+        self.name = name
+        return self

@@ -1,0 +1,484 @@
+"""Sample data: the official format, whole or not at all, and runtimes that follow the written formulae."""
+import math
+import re
+import shutil
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from kit import sample
+from kit.sample import SAMPLE_SIZES, write_sample
+from kit.simulate import layout_simulator, simulate_layout
+from kit.tiles import simulate_tile
+
+PROGRAM = ("node_feat", "node_opcode", "edge_index", "node_config_ids")
+LAYOUTS = [f"layout/{source}/{search}" for source in ("xla", "nlp") for search in ("random", "default")]
+
+
+def load(path):
+    with np.load(path, allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+def files(root, collection, split="*"):
+    return sorted((root / "npz" / collection).glob(f"{split}/*.npz"))
+
+
+def labelled(root, path):
+    """The arrays of a file, with the truth in place of a test file's placeholders."""
+    truth = root / "truth" / path.relative_to(root / "npz")
+    return load(path) | (load(truth) if truth.is_file() else {})
+
+
+# The second implementation: one configuration, one node, one operand at a time; layouts as (minor, second) tuples.
+
+WIDTHS = dict(zip(range(2, 21), (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)))
+ELEMENTWISE = {1, 2, 20, 25, 32, 37, 50, 57, 58, 59, 60, 81, 83, 94, 95, 96, 107}
+PEAK, BANDWIDTH = 61.5e12, 450e9
+
+
+class Tensor:
+    def __init__(self, row):
+        self.dims = [int(d) for d in row[21:27] if d]
+        self.width = sum(width for column, width in WIDTHS.items() if row[column])
+        self.layout = [int(d) for d in row[134:134 + len(self.dims)]]
+        self.default = tuple(self.layout[:2])
+        self.row = row
+
+    def bytes(self, pair):
+        total = self.width
+        for d, size in enumerate(self.dims):
+            unit = 128 if pair[:1] == (d,) else 8 if pair[1:] == (d,) else 1
+            total *= math.ceil(size / unit) * unit
+        return total
+
+    def size(self):
+        return math.prod(self.dims)
+
+
+def operand_lists(arrays):
+    lists = [[] for _ in arrays["node_feat"]]
+    for v, u in sorted(arrays["edge_index"].tolist()):
+        lists[v].append(u)
+    return lists
+
+
+def first_and_kernel(arrays, nodes, operands, v):
+    a, b = operands[v][0], operands[v][-1]
+    if arrays["node_opcode"][v] == 34:
+        if nodes[b].dims[0] == nodes[v].dims[0] != nodes[a].dims[0]:
+            a, b = b, a
+    elif arrays["node_opcode"][v] == 26:
+        row, taps = nodes[v].row, []
+        while len(taps) < 4 and row[37 + len(taps)]:
+            taps.append(int(row[37 + len(taps)]))
+        a_fits, b_fits = (all(nodes[u].dims[int(row[101 + i])] == t for i, t in enumerate(taps)) for u in (a, b))
+        if a_fits and not b_fits:
+            a, b = b, a
+    return a, b
+
+
+def slow_layout(arrays, rows):
+    """(own, copies) in seconds of one configuration, rows (nc, 18)."""
+    nodes, opcodes = [Tensor(row) for row in arrays["node_feat"]], arrays["node_opcode"].tolist()
+    row_of = dict(zip(arrays["node_config_ids"].tolist(), rows))
+    own, copies, operands_of = 0.0, 0.0, operand_lists(arrays)
+    arrives = []                                       # pair of each output; None: whatever is wanted
+    for v, node in enumerate(nodes):
+        operands, pair = operands_of[v], node.default
+        alike = [u for u in operands if len(nodes[u].dims) == len(node.dims)]
+        if opcodes[v] in (26, 34, 75):
+            row = row_of.get(v, [-1] * 18)
+            a, b = first_and_kernel(arrays, nodes, operands_of, v)
+            wanted = []
+            for slot, u in ((0, v), (6, a), (12, b)):
+                digits = tuple(int(d) for d in row[slot:slot + 2] if d >= 0)
+                wanted.append(digits or nodes[u].default)
+            pair = wanted[0]
+            for u, want in {(a, wanted[1]), (b, wanted[2])} if a != b else {(a, wanted[1])}:
+                if arrives[u] not in (None, want) and len(nodes[u].dims) > 1:
+                    copies += (nodes[u].bytes(arrives[u]) + nodes[u].bytes(want)) / (BANDWIDTH / 2)
+            ends = [p[:1] == (len(nodes[u].dims) - 1,) for p, u in zip(wanted, (v, a, b))]
+            traffic = node.bytes(pair) + nodes[a].bytes(wanted[1])
+            if opcodes[v] == 75:
+                own += traffic / BANDWIDTH * (1 if ends[0] == ends[1] else 2)
+            else:
+                traffic += nodes[b].bytes(wanted[2])
+                if opcodes[v] == 26:
+                    contracted = int(node.row[44]) * nodes[b].dims[int(node.row[99])]
+                    features = node.dims[int(node.row[106])]
+                else:
+                    same_rank = len(node.dims) == len(nodes[a].dims) == len(nodes[b].dims)
+                    batch = math.prod(node.dims[:-2]) if same_rank else 1
+                    contracted = math.sqrt(nodes[a].size() * nodes[b].size() / node.size() / batch)
+                    features = node.dims[-1]
+                fill = contracted / (128 * math.ceil(contracted / 128)) * features / (128 * math.ceil(features / 128))
+                compute = 2 * node.size() * contracted / PEAK / fill
+                own += max(compute * (1 if ends[0] else 1.5), traffic / BANDWIDTH)
+        elif opcodes[v] in (13, 24, 48):
+            pair = None
+        elif opcodes[v] == 98:
+            came = arrives[operands[0]]
+            source = [int(d) for d in node.row[31:31 + len(node.dims)]]       # of the operand
+            pair = came and tuple(source.index(d) for d in came)
+        elif (opcodes[v] in ELEMENTWISE or opcodes[v] in (72, 76, 84)) and alike:
+            fixed = [u for u in alike if arrives[u] is not None]
+            pair = arrives[fixed[-1]] if fixed else None
+            for u in fixed[:-1]:
+                if arrives[u] != pair and not nodes[u].row[3] and len(nodes[u].dims) > 1:
+                    copies += nodes[u].bytes(arrives[u]) / (BANDWIDTH / 2)
+        if opcodes[v] in (70, 72, 84):
+            own += sum(nodes[u].bytes(nodes[u].default) for u in (v, *operands)) / BANDWIDTH
+        arrives.append(pair)
+    return own, copies
+
+
+def slow_tile(arrays, config):
+    """Seconds of one tile configuration (24,)."""
+    nodes, opcodes = [Tensor(row) for row in arrays["node_feat"]], arrays["node_opcode"].tolist()
+    out, operands_of = nodes[-1], operand_lists(arrays)
+
+    def cut(node, bounds):
+        tile, count, order = {}, {}, node.layout[::-1]
+        for i, d in enumerate(order):
+            unit = {0: 128, 1: 8}.get(len(order) - 1 - i, 1)
+            blocks = math.ceil(node.dims[d] / unit)
+            bound = min(max(int(bounds[i]), 1), blocks)
+            tile[d], count[d] = bound * unit, math.ceil(blocks / bound)
+        return tile, count
+
+    tile, count = cut(out, config[8:14])
+    elements, tiles = math.prod(tile.values()), math.prod(count.values())
+    outside = operands_of[-1]
+    inner = [v for v, op in enumerate(opcodes) if op == 63 and v not in outside] or outside
+    share = {}
+    for v in inner:
+        part = elements * max(1, nodes[v].size() / out.size()) * nodes[v].width
+        share[v] = min(nodes[v].bytes(nodes[v].default), part)
+    if 26 in opcodes:
+        v = opcodes.index(26)
+        row = nodes[v].row.astype(int)
+        x, w = first_and_kernel(arrays, nodes, operands_of, v)
+        k_tile, k_count = cut(nodes[w], config[:6])
+        steps = math.prod(n for d, n in k_count.items() if d != row[100])
+        contracted, features = k_tile[row[99]], tile[row[106]]
+        halo, window = tile[row[105]], 1
+        for i, d in enumerate(d for d in sorted(tile) if d not in (row[105], row[106])):
+            taps = k_tile[row[101 + i]]
+            halo, window = halo * ((tile[d] - 1) * max(1, row[45 + i]) + taps), window * taps
+        load = contracted * (halo * nodes[x].width + window * features * nodes[w].width)
+        once = sum(share[u] for u in inner if u not in (x, w))
+        rows = elements / features
+        fill = contracted / (128 * math.ceil(contracted / 128)) * rows / (rows + 128)
+        compute = 2 * elements * contracted * window / PEAK / fill
+    else:
+        steps, load, once = 1, sum(share.values()), 0
+        work = 0.0
+        for v in range(len(nodes) - (opcodes[-1] == 41)):
+            if opcodes[v] not in (13, 24, 48, 63):
+                sizes = [nodes[u].size() / out.size() for u in (v, *operands_of[v])]
+                work += max(1, *sizes)
+        compute = elements * work / (2 * 1024 * 0.94e9)
+        if any(nodes[v].size() == out.size() and nodes[v].default != out.default for v in inner):
+            compute *= 2
+    store, minor = elements * out.width, out.layout[0]
+    run = out.width * tile[minor]
+    if len(out.dims) > 1:
+        run *= tile[out.layout[1]] if tile[minor] >= out.dims[minor] else 8
+    dma = (load + (store + once) / steps) / BANDWIDTH * (1 + 1024 / run)
+    held = load + store + once
+    if 2 * held <= 16 * 2**20:
+        step = max(compute, dma)
+    else:
+        step = compute + dma * max(1, held / (16 * 2**20))
+    return 1e-6 + load / BANDWIDTH + tiles * steps * (step + 0.2e-6)
+
+
+@pytest.mark.parametrize("collection", LAYOUTS)
+def test_layout_runtimes_are_those_of_the_formulae_node_by_node(tiny_sample, collection):
+    rng = np.random.default_rng(0)
+    for path in files(tiny_sample, collection)[:4]:
+        arrays = load(path)
+        rows = arrays["node_config_feat"][:3].astype(int)
+        mixed = arrays["node_config_feat"][rng.integers(90, size=rows.shape[1]), np.arange(rows.shape[1])].astype(int)
+        rows = np.concatenate([rows, mixed[None]])                        # groups torn apart as well
+        own, copies = simulate_layout(*(arrays[k] for k in PROGRAM), rows, parts=True)
+        expected = [slow_layout(arrays, row) for row in rows]
+        np.testing.assert_allclose(np.stack([own, copies], 1), expected, rtol=1e-9)
+
+
+def test_layout_runtimes_of_real_programs_are_those_of_the_formulae(real_data):
+    for folder in ("xla/random/train", "xla/default/test", "nlp/random/test"):
+        arrays = load(min((real_data / "npz" / "layout" / folder).glob("*.npz")))
+        rows = arrays["node_config_feat"][:4].astype(int)
+        found = np.stack(simulate_layout(*(arrays[k] for k in PROGRAM), rows, parts=True), 1)
+        np.testing.assert_allclose(found, [slow_layout(arrays, row) for row in rows], rtol=1e-9)
+        assert (found > 0).all()
+
+
+def test_tile_runtimes_are_those_of_the_formulae_step_by_step(tiny_sample):
+    for path in files(tiny_sample, "tile/xla"):
+        arrays = load(path)
+        found = simulate_tile(*(arrays[k] for k in (*PROGRAM[:3], "config_feat")))
+        np.testing.assert_allclose(found, [slow_tile(arrays, row) for row in arrays["config_feat"]], rtol=1e-9)
+
+
+#   0 parameter -> 2 dot <- 1 parameter       2 -> 3 maximum -> 4 dot <- 1       all 1024 x 1024 float32
+CHAIN = {"node_feat": np.zeros((5, 140)), "node_opcode": np.array([63, 63, 34, 57, 34]),
+         "edge_index": np.array([[2, 0], [2, 1], [3, 2], [4, 1], [4, 3]]), "node_config_ids": np.array([2, 4])}
+CHAIN["node_feat"][:, 13], CHAIN["node_feat"][:, 21:23], CHAIN["node_feat"][:, 134] = 1, 1024, 1
+ONE_WAY = 4 * 1024 * 1024 / 450e9                                # seconds to move one of them
+
+
+def chain_rows(*pairs):
+    """(1, 2, 18): output, input, kernel of both Dots as "10", "01" or "" for the compiler's choice."""
+    rows = np.full((1, 2, 18), -1)
+    for i, pair in enumerate(pairs):
+        if pair:
+            rows[0, i // 3, 6 * (i % 3):6 * (i % 3) + 2] = [int(d) for d in pair]
+    return rows
+
+
+@pytest.mark.parametrize("pairs, moved", [
+    (("", "", "", "", "", ""), 0),
+    (("10", "10", "10", "10", "10", "10"), 0),                   # said aloud what the compiler does anyway
+    (("01", "", "", "", "01", ""), 0),                           # turned, but both sides of the maximum agree ...
+    (("01", "", "", "", "", ""), 4),                             # ... and here not: read and written at half speed
+    (("", "01", "01", "", "01", "01"), 16),
+])
+def test_only_disagreement_is_copied(pairs, moved):
+    # operand 1 of node 4 is the parameter: the earlier one is the first, so its second is the maximum
+    first_last = (*pairs[:4], pairs[5], pairs[4])
+    _, copies = simulate_layout(*(CHAIN[k] for k in PROGRAM), chain_rows(*first_last), parts=True)
+    np.testing.assert_allclose(copies, moved * ONE_WAY)
+
+
+def test_more_bytes_are_never_faster():
+    rng = np.random.default_rng(0)
+    rows = np.full((60, 2, 18), -1)
+    for first in (0, 6, 12):
+        rows[:, :, first:first + 2] = rng.permuted(np.tile([0, 1], (60, 2, 1)), axis=-1)
+    half, more = CHAIN["node_feat"].copy(), CHAIN["node_feat"].copy()
+    half[:, [13, 15]] = 0, 1                                     # bfloat16
+    more[:, 21] = 1025                                           # one row more: 8 more as sublanes, 128 as lanes
+    small, whole, large = (np.stack(simulate_layout(feat, *(CHAIN[k] for k in PROGRAM[1:]), rows, parts=True))
+                           for feat in (half, CHAIN["node_feat"], more))
+    assert (small <= whole).all() and (whole <= large).all()
+    copied = whole[1] > 0
+    assert copied.any() and (small[1] < whole[1])[copied].all() and (whole[1] < large[1])[copied].all()
+
+
+def test_rows_outside_the_format_are_refused():
+    run = layout_simulator(*(CHAIN[k] for k in PROGRAM))
+    with pytest.raises(ValueError, match=re.escape("config_rows has shape (1, 3, 18); expected (k, 2, 18)")):
+        run(np.zeros((1, 3, 18)))
+    with pytest.raises(ValueError, match=re.escape("config_rows holds 0.0..6.0; digits lie in -1..5")):
+        run(np.eye(18)[None, :2] * 6)
+
+
+def kinds(arrays):
+    return {key: (a.dtype, a.ndim) for key, a in arrays.items()}
+
+
+def check_graph(arrays):
+    """What holds for every graph, official or sample."""
+    feat, edges, n = arrays["node_feat"], arrays["edge_index"], len(arrays["node_feat"])
+    assert feat.shape == (n, 140) and arrays["node_opcode"].shape == (n,)
+    assert (edges[:, 1] < edges[:, 0]).all() and edges.min() >= 0 and edges.max() < n
+    assert len(np.unique(edges, axis=0)) == len(edges)
+    assert np.isin(feat[:, 2:21].sum(1), (0, 1)).all()
+    for row in feat:
+        dims = row[21:27][row[21:27] > 0]
+        assert row[27] == dims.sum() and row[28] == np.float32(dims.prod(dtype=np.float64))
+        assert sorted(row[134:134 + len(dims)]) == list(range(len(dims))) and not row[134 + len(dims):].any()
+
+
+@pytest.mark.parametrize("collection", LAYOUTS)
+def test_layout_files_have_the_official_form(tiny_sample, real_data, collection):
+    official = load(next((real_data / "npz" / collection).rglob("*.npz")))
+    for path in files(tiny_sample, collection):
+        arrays = load(path)
+        assert kinds(arrays) == kinds(official)
+        check_graph(arrays)
+        ids, rows = arrays["node_config_ids"], arrays["node_config_feat"]
+        assert set(arrays["node_opcode"][ids]) <= {26, 34, 75} and (np.diff(ids) > 0).all()
+        assert rows.shape == (len(arrays["config_runtime"]), len(ids), 18)
+        assert np.array_equal(arrays["node_splits"][0][[0, -1]], [0, len(arrays["node_feat"])])
+        given = (rows >= 0).sum((0, 2)) > 0
+        for k in np.flatnonzero(given):
+            node, digits = Tensor(arrays["node_feat"][ids[k]]), rows[:, k, :6].astype(int)
+            lengths = set((digits >= 0).sum(1).tolist()) - {0}
+            assert lengths == {len(node.dims) if arrays["node_opcode"][ids[k]] == 75 else 2}
+            assert digits.max() < len(node.dims)
+
+
+def test_tile_files_have_the_official_form(tiny_sample, real_data):
+    official = load(next((real_data / "npz/tile/xla/train").glob("*.npz")))
+    for path in files(tiny_sample, "tile/xla"):
+        arrays = labelled(tiny_sample, path)
+        assert kinds(arrays) == kinds(official)
+        check_graph(arrays)
+        bounds, ratio = arrays["config_feat"], arrays["config_runtime"] / arrays["config_runtime_normalizers"]
+        assert len(np.unique(bounds, axis=0)) == len(bounds) and not bounds[:, 16:].any()
+        for first in (0, 8):
+            part = bounds[:, first:first + 8]
+            used = (part[:, :6] > 0).all(0)
+            assert np.array_equal(part[:, 6], part[:, :6].sum(1))
+            assert np.array_equal(part[:, 7], part[:, :6][:, used].prod(1) if used.any() else np.zeros(len(part)))
+        assert ratio[0] == 1 and len(set(arrays["config_runtime_normalizers"].tolist())) > 1
+
+
+def test_check_graph_holds_for_official_files(real_data):
+    for path in sorted(real_data.rglob("tile/xla/*/*.npz"))[:12] + sorted(real_data.rglob("layout/xla/*/*/*.npz"))[:3]:
+        arrays = load(path)
+        n = len(arrays["node_feat"])
+        assert (arrays["edge_index"][:, 1] < arrays["edge_index"][:, 0]).all() and arrays["edge_index"].max() < n
+        assert len(np.unique(arrays["edge_index"], axis=0)) == len(arrays["edge_index"])
+
+
+def test_some_edges_are_stored_column_by_column(tiny_sample):
+    orders = {load(p)["edge_index"].flags.c_contiguous for c in LAYOUTS for p in files(tiny_sample, c)}
+    assert orders == {True, False}
+
+
+def test_names_hide_test_programs_and_both_searches_share_programs(tiny_sample):
+    for source in ("xla", "nlp"):
+        by_search = [{p.relative_to(tiny_sample / "npz/layout" / source / s): load(p)
+                      for p in files(tiny_sample, f"layout/{source}/{s}")} for s in ("random", "default")]
+        assert list(by_search[0]) == list(by_search[1])
+        for first, second in zip(*(group.values() for group in by_search)):
+            assert all(np.array_equal(first[k], second[k]) for k in PROGRAM)
+        stems = [p.stem for p in by_search[0] if p.parent.name == "test"]
+        assert stems and all(re.fullmatch("[0-9a-f]{32}", stem) for stem in stems)
+        assert not any(re.fullmatch("[0-9a-f]{32}", p.stem) for p in by_search[0] if p.parent.name != "test")
+    assert all(re.fullmatch("[a-z_0-9]+_-?[0-9a-f]+", p.stem) for p in files(tiny_sample, "tile/xla", "train"))
+
+
+def test_test_labels_are_placeholders_and_the_truth_stands_beside(tiny_sample):
+    for collection in ["tile/xla", *LAYOUTS]:
+        for path in files(tiny_sample, collection):
+            arrays, truth = load(path), tiny_sample / "truth" / path.relative_to(tiny_sample / "npz")
+            assert truth.is_file() == (path.parent.name == "test")
+            if truth.is_file():
+                assert not arrays["config_runtime"].any()
+                assert (arrays.get("config_runtime_normalizers", np.ones(1)) == 1).all()
+                assert {k for k in arrays if k.startswith("config_runtime")} == set(load(truth))
+                assert all((a > 0).all() and a.shape == arrays[k].shape for k, a in load(truth).items())
+            else:
+                assert (arrays["config_runtime"] > 0).all()
+    assert "Sample data" in (tiny_sample / "README.txt").read_text()
+
+
+@pytest.mark.parametrize("collection", LAYOUTS)
+def test_runtimes_are_the_simulated_ones_times_small_noise(tiny_sample, collection):
+    noise = []
+    for path in files(tiny_sample, collection):
+        arrays = labelled(tiny_sample, path)
+        seconds = simulate_layout(*(arrays[k] for k in PROGRAM), arrays["node_config_feat"])
+        noise.append(np.log(arrays["config_runtime"] / seconds / 1e9))
+        assert 0.002 < noise[-1].std() < 0.006
+    assert abs(np.concatenate(noise).mean()) < 0.001
+
+
+def test_tile_runtimes_are_the_simulated_ones_times_small_noise(tiny_sample):
+    for path in files(tiny_sample, "tile/xla"):
+        arrays = labelled(tiny_sample, path)
+        seconds = simulate_tile(*(arrays[k] for k in (*PROGRAM[:3], "config_feat")))
+        for found, true in ((arrays["config_runtime"], seconds), (arrays["config_runtime_normalizers"], seconds[0])):
+            assert np.abs(np.log(found / true / 1e9)).max() < 0.06
+        assert 1 <= seconds[0] / seconds.min() < 1.6                    # the compiler's default comes first
+
+
+@pytest.mark.parametrize("collection", LAYOUTS)
+def test_configurations_repeat_and_change_in_groups(tiny_sample, collection):
+    for path in files(tiny_sample, collection):
+        rows = load(path)["node_config_feat"]
+        c, nc = rows.shape[:2]
+        _, first, repeats = np.unique(rows.reshape(c, -1), axis=0, return_index=True, return_counts=True)
+        assert repeats.max() >= SAMPLE_SIZES["tiny"].repeats
+        assert 0.1 <= (c - len(first)) / c <= 0.6
+        columns = [np.unique(rows[:, k], axis=0, return_inverse=True)[1].ravel().tolist() for k in range(nc)]
+        groups = {tuple(map({v: i for i, v in enumerate(dict.fromkeys(col))}.get, col)) for col in columns}
+        assert 4 <= len(groups) <= 16 and max(len(set(g)) for g in groups) <= 9
+        if collection.endswith("default"):
+            codes = np.array(sorted(groups)).T
+            usual = codes[first[repeats.argmax()]]
+            assert ((codes != usual).sum(1) <= 3).all()
+
+
+@pytest.mark.parametrize("collection", LAYOUTS)
+def test_who_sees_each_node_alone_cannot_rank(tiny_sample, collection):
+    alone, whole = [], []
+    for path in files(tiny_sample, collection):
+        arrays = labelled(tiny_sample, path)
+        rows = arrays["node_config_feat"]
+        first = np.unique(rows.reshape(len(rows), -1), axis=0, return_index=True)[1]
+        own, copies = simulate_layout(*(arrays[k] for k in PROGRAM), rows[first], parts=True)
+        alone.append(kendalltau(own, arrays["config_runtime"][first])[0])
+        whole.append(kendalltau(own + copies, arrays["config_runtime"][first])[0])
+    assert np.median(whole) > 0.9 and np.median(alone) < 0.6
+    assert np.mean(np.array(whole) - alone) > 0.3
+
+
+def contents(folder):
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_same_seed_same_bytes(tiny_sample, tmp_path):
+    npz = write_sample(tmp_path / "again", seed=0, size="tiny")
+    assert npz == tmp_path / "again/npz" and contents(npz.parent) == contents(tiny_sample)
+    other = contents(write_sample(tmp_path / "other", seed=1, size="tiny"))
+    assert not set(other.values()) & set(contents(npz).values())
+
+
+def test_a_whole_sample_is_not_written_again(tiny_sample, tmp_path, monkeypatch, capsys):
+    root = tmp_path / "copy"
+    shutil.copytree(tiny_sample, root)
+    monkeypatch.setattr(sample, "_write_kernel", None)
+    assert write_sample(root, size="tiny", progress=True) == root / "npz"
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interrupted_write_leaves_nothing(tiny_sample, tmp_path, monkeypatch):
+    root, calls, whole = tmp_path / "deep/sample", [], sample._write_program
+
+    def interrupted(*args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        whole(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sample, "_write_program", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write_sample(root, size="tiny")
+    assert len(calls) == 4 and list(root.parent.iterdir()) == []
+    write_sample(root, size="tiny")
+    assert contents(root) == contents(tiny_sample) and list(root.parent.iterdir()) == [root]
+
+
+def test_a_folder_with_other_content_is_refused(tiny_sample, tmp_path):
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(ValueError) as error:
+        write_sample(tmp_path, size="tiny")
+    assert str(error.value) == (f"{tmp_path} holds something else; expected Sample data, format 1, seed 0, size tiny, "
+                                "40 files. Delete the folder or give another one.")
+    with pytest.raises(ValueError, match="holds Sample data, format 1, seed 0, size tiny, 40 files.; expected Sample "
+                                         "data, format 1, seed 5, size tiny"):
+        write_sample(tiny_sample, seed=5, size="tiny")
+    root = tmp_path / "partial"
+    shutil.copytree(tiny_sample, root)
+    files(root, "tile/xla")[0].unlink()
+    with pytest.raises(ValueError, match=re.escape("39 npz files; expected 40. Delete the folder to have it written")):
+        write_sample(root, size="tiny")
+    with pytest.raises(ValueError, match="size is 'huge'; expected one of tiny, small"):
+        write_sample(tmp_path / "new", size="huge")
+    assert not (tmp_path / "new").exists() and (tmp_path / "note.txt").read_text() == "mine"
+
+
+def test_progress_is_shown_only_if_asked(tmp_path, capsys):
+    write_sample(tmp_path / "quiet", size="tiny")
+    assert capsys.readouterr().out == ""
+    write_sample(tmp_path / "loud", size="tiny", progress=True)
+    assert capsys.readouterr().out.splitlines()[-1] == "sample data: test written (3 of 3)"
