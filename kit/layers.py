@@ -171,5 +171,5 @@ def node_tensors(node_feat, node_opcode, node_scale):
     repaired, _ = repad_layout(node_feat)
     device = node_scale.device
     return (torch.as_tensor(scale(node_feat[:, :NUMERIC], Scaler(mean, factor)), device=device),
-            torch.as_tensor(node_opcode, device=device),
+            torch.tensor(node_opcode, device=device),
             torch.as_tensor(repaired[:, NUMERIC:].astype(np.int64).clip(-1, 5) + 2, device=device))

@@ -130,8 +130,8 @@ class LayoutGNN(nn.Module):
         return LayoutTensors(
             *node_tensors(graph.node_feat[order], graph.node_opcode[order], self.node_scale),
             torch.as_tensor(graph.code_rows.astype(np.int64) + 2, device=device),
-            torch.as_tensor(graph.node_group, device=device),
-            torch.as_tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32), device=device),
+            torch.tensor(graph.node_group, device=device),
+            torch.tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32), device=device),
             tuple(mean_messages(e, n, device) for e in directions))
 
     def configs_within(self, tensors, budget):

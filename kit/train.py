@@ -100,7 +100,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
             save_checkpoint(checkpoint, model, best=best, optimizer=optimizer.state_dict(), step=step,
                             made_by=made_by, history=history, losses=losses)
 
-    data = [(model.prepare(g), torch.as_tensor(target(g), device=s.device)) for g in usable]
+    data = [(model.prepare(g), torch.tensor(target(g), device=s.device)) for g in usable]
     if hasattr(model, "set_size"):
         model.set_size.fill_(s.configs_per_step)
     start, step, written = time.monotonic() - history["seconds"], first, time.monotonic()
