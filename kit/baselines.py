@@ -4,6 +4,7 @@ from sklearn.linear_model import RidgeCV
 
 CONFIGURABLE = (26, 34, 75)              # convolution, dot, reshape: the only configurable opcodes in the data set
 PENALTIES = tuple(10.0 ** p for p in range(-2, 6))
+RIDGE_ROWS = 100_000                     # 300 MB of counts; a whole collection has a million configurations
 
 
 def digit_counts(graph):
@@ -16,18 +17,21 @@ def digit_counts(graph):
     Returns
     -------
     ndarray, shape (c, 3 * 18 * 7), float64
-        For convolution, dot and reshape, 18 places and the digits -1..5.
+        For convolution, dot and reshape, 18 places and the digits -1..5; nodes of other opcodes are not counted.
     """
     nc, codes, places = graph.code_rows.shape
-    slot = np.searchsorted(CONFIGURABLE, graph.node_opcode[graph.node_config_ids]).clip(max=2)      # (nc,)
+    opcode = graph.node_opcode[graph.node_config_ids]                                   # (nc,)
+    slot, counted = np.searchsorted(CONFIGURABLE, opcode).clip(max=2), np.isin(opcode, CONFIGURABLE)
     # one table row per (group, code), summed over the group's nodes; then one look-up per (configuration, group)
     groups = graph.config_codes.shape[1]
     table = np.zeros((groups, codes, 3, places, 7))
     node, code, place = np.ogrid[:nc, :codes, :places]
-    np.add.at(table, (graph.node_group[node], code, slot[node], place, graph.code_rows + 1), 1)
-    table = table.reshape(groups, codes, -1)
-    return sum((table[g, graph.config_codes[:, g]] for g in range(groups)),
-               start=np.zeros((len(graph.config_runtime), table.shape[-1])))
+    np.add.at(table, (graph.node_group[node], code, slot[node], place, graph.code_rows + 1), counted[node])
+    table = table.reshape(groups, codes, 3 * places * 7)
+    counts = np.zeros((len(graph.config_codes), 3 * places * 7))
+    for g in range(groups):
+        counts += table[g, graph.config_codes[:, g]]
+    return counts
 
 
 def fit_digit_ridge(graphs):
@@ -36,18 +40,36 @@ def fit_digit_ridge(graphs):
     Parameters
     ----------
     graphs : sequence of LayoutGraph
-        Training graphs; every graph weighs the same. The penalty is chosen by leave-one-out error.
+        Training graphs; every graph weighs the same. The penalty is chosen by leave-one-out error. Of many
+        configurations an even share of each graph is used, `RIDGE_ROWS` in all.
 
     Returns
     -------
     callable
         LayoutGraph -> cost (c,), lower is faster.
+
+    Raises
+    ------
+    ValueError
+        If there is no graph.
     """
-    features = np.concatenate([digit_counts(g) - digit_counts(g).mean(axis=0) for g in graphs])
-    ranks = np.concatenate([np.unique(g.config_runtime, return_inverse=True)[1] / len(g.config_runtime) for g in graphs])
-    weights = np.concatenate([np.full(len(g.config_runtime), 1 / len(g.config_runtime)) for g in graphs])
+    if not graphs:
+        raise ValueError("ridge regression needs at least one training graph")
+    graphs = [_evenly_spaced(g, max(RIDGE_ROWS // len(graphs), 1)) for g in graphs]
+    counts = [digit_counts(g) for g in graphs]
+    features = np.concatenate([x - x.mean(axis=0) for x in counts])
+    ranks = [np.unique(g.config_runtime, return_inverse=True)[1] for g in graphs]
+    ranks = np.concatenate([(rank - rank.mean()) / max(rank.max(), 1) for rank in ranks])
+    weights = np.concatenate([np.full(len(x), 1 / len(x)) for x in counts])
     ridge = RidgeCV(PENALTIES).fit(features, ranks, weights / weights.mean())
     return lambda graph: ridge.predict(digit_counts(graph))
+
+
+def _evenly_spaced(graph, most):
+    """A layout graph with at most `most` of its configurations."""
+    c = len(graph.config_runtime)
+    index = np.arange(min(c, most)) * c // min(c, most)
+    return graph._replace(config_codes=graph.config_codes[index], config_runtime=graph.config_runtime[index])
 
 
 def default_tile_score(graph):

@@ -11,6 +11,7 @@ Data set: Phothilimthana et al., TpuGraphs, arXiv:2308.13490.
 """
 import os
 import zlib
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ class LayoutGraph(NamedTuple):
     node_opcode: np.ndarray                  # (n,) int64
     edge_index: np.ndarray                   # (m, 2) int64; row [u, v]: u consumes the output of v
     node_config_ids: np.ndarray              # (nc,) int64; the configurable nodes
-    node_splits: np.ndarray                  # (s,) int64; first node of each HLO computation
+    node_splits: np.ndarray                  # (s,) int64; computation i has the nodes from splits[i] to splits[i + 1]
     config_codes: np.ndarray                 # (c, g) uint8, uint16 or uint32
     node_group: np.ndarray                   # (nc,) int64 in 0..g-1
     code_rows: np.ndarray                    # (nc, k, 18) int8; codes that a group lacks are rows of -1
@@ -74,10 +75,10 @@ def find_data_root(explicit=None):
     slug = "predict-ai-model-runtime"
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
         explicit = os.environ["TPUGRAPHS_ROOT"]
-    places = [Path(explicit).expanduser()] if explicit is not None else [
+    places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
         Path("/kaggle/input/competitions", slug), Path("/kaggle/input", slug),
         Path("/content/tpugraphs"), Path("/content/drive/MyDrive/tpugraphs"),
-        Path("~/data/tpugraphs").expanduser(), Path("data")]
+        Path(os.path.expanduser("~/data/tpugraphs")), Path("data")]
     looked = [place / sub for place in places for sub in ("", "npz", "npz_all/npz", "npz_all")]
     for folder in looked:
         if (folder / "tile").is_dir() or (folder / "layout").is_dir():
@@ -167,7 +168,7 @@ def read_layout(path, configs=None):
         n = len(node_feat)
         node_config_ids = npz.array("node_config_ids", "iu", (None,), np.int64, low=0, high=n - 1)
         npz.check(len(np.unique(node_config_ids)) == len(node_config_ids), "node_config_ids", "names a node twice")
-        node_splits = npz.array("node_splits", "iu", None, np.int64, low=0, high=n).ravel()
+        node_splits = npz.array("node_splits", "iu", None, np.int64, low=0, high=n)    # stored as (1, s) or (s,)
         runtime = npz.array("config_runtime", "iu", (None,), np.int64, low=0)
         c = len(runtime)
         npz.check(c > 0, "config_runtime", "holds no configuration")
@@ -251,33 +252,36 @@ def _digit_rows(npz, c, nc, keep):
     step = max(1, CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
     starts = range(0, c, step)
     if fortran:                  # never seen in the data set; it cannot be streamed by configuration
-        dense = npz.array(name, "fiu", shape, np.float32)
+        dense = npz.array(name, "fiu", shape, dtype)
         chunks = (dense[start:start + step] for start in starts)
     else:
         chunks = npz.chunks(stream, name, shape, dtype, starts)
     order = np.argsort(keep, kind="stable")
-    weights = 7 ** np.arange(DIGITS)         # 7 digit values; 7**18 < 2**53, so a float64 sum is an exact key
+    weights = 7 ** np.arange(DIGITS, dtype=np.int64)         # 7 digit values; 7**18 < 2**53, so a float64 sum is an exact key
     row_ids, keys = np.zeros((nc, len(keep)), np.uint8), pd.Index([], dtype=np.int64)
-    for chunk, start in zip(chunks, starts):         # in this order zip runs the generator to its end
-        stop = start + len(chunk)
-        slots = order[slice(*np.searchsorted(keep, [start, stop], sorter=order))]      # places in `keep`
-        if not np.array_equal(keep[slots], np.arange(start, stop)):
-            chunk = chunk[keep[slots] - start]
-        with np.errstate(invalid="ignore"):          # NaN -> int8 is caught by the comparison
-            digits = chunk.astype(np.int8)
-        if digits.size and not (-1 <= digits.min() and digits.max() <= 5 and (digits == chunk).all()):
-            bad = np.argwhere((digits != chunk) | (digits < -1) | (digits > 5))[0]
-            npz.check(False, name, f"holds {chunk[tuple(bad)]} in configuration {keep[slots[bad[0]]]}, node "
-                       f"{bad[1]}, digit {bad[2]}; digits are integers in -1..5")
-        # einsum, not @: BLAS threads cost ten times more than this product of 18 columns takes
-        wide = chunk.reshape(-1, DIGITS).astype(np.float64)
-        chunk_keys = np.einsum("rd,d->r", wide, weights.astype(np.float64)).astype(np.int64)
-        ids, values = pd.factorize(chunk_keys)
-        known = keys.get_indexer(values)
-        known[known < 0] = len(keys) + np.arange((known < 0).sum())
-        keys = keys.append(pd.Index(values[known >= len(keys)]))
-        row_ids = row_ids.astype(np.promote_types(row_ids.dtype, _smallest_unsigned(len(keys))), copy=False)
-        row_ids[:, slots] = known[ids].reshape(len(slots), nc).T
+    with closing(chunks):
+        for chunk, start in zip(chunks, starts):         # in this order zip runs the generator to its end
+            stop = start + len(chunk)
+            slots = order[slice(*np.searchsorted(keep, [start, stop], sorter=order))]      # places in `keep`
+            if not np.array_equal(keep[slots], np.arange(start, stop)):
+                chunk = chunk[keep[slots] - start]
+            with np.errstate(invalid="ignore"):          # NaN -> int8 is caught by the comparison
+                digits = chunk.astype(np.int8)
+            if digits.size and not (-1 <= digits.min() and digits.max() <= 5 and (digits == chunk).all()):
+                bad = np.argwhere((digits != chunk) | (digits < -1) | (digits > 5))[0]
+                npz.check(False, name, f"holds {chunk[tuple(bad)]} in configuration {keep[slots[bad[0]]]}, node "
+                          f"{bad[1]}, digit {bad[2]}; digits are integers in -1..5")
+            # einsum, not @: BLAS threads cost ten times more than this product of 18 columns takes
+            wide = chunk.reshape(-1, DIGITS).astype(np.float64)
+            chunk_keys = np.einsum("rd,d->r", wide, weights.astype(np.float64)).astype(np.int64)
+            ids, values = pd.factorize(chunk_keys)
+            known = keys.get_indexer(values)
+            new = known < 0
+            if new.any():                                # a new index is hashed anew
+                known[new] = len(keys) + np.arange(new.sum())
+                keys = keys.append(pd.Index(values[new]))
+            row_ids = row_ids.astype(np.promote_types(row_ids.dtype, _smallest_unsigned(len(keys))), copy=False)
+            row_ids[:, slots] = known[ids].reshape(len(slots), nc).T
     # a key is the sum of digit * 7**i with digits -1..5: shifted by one, the digits are its base-7 digits
     shifted = keys.to_numpy() + weights.sum()
     rows = (shifted[:, None] // weights % 7 - 1).astype(np.int8)

@@ -20,7 +20,7 @@ def tensor_rank(node_feat):
     Returns
     -------
     ndarray, shape (n,), int64
-        The number of leading non-zero sizes; no dimension has size 0 in any public file. Tuples have rank 0.
+        The number of non-zero sizes; no dimension has size 0 in any public file. Tuples have rank 0.
 
     Examples
     --------

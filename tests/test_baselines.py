@@ -1,0 +1,114 @@
+"""Counts of digits are what a slow loop counts, and ridge regression on them learns what digits decide."""
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+import kit.baselines
+from kit.baselines import default_tile_score, digit_counts, fit_digit_ridge
+from kit.data import LayoutGraph, TileGraph, dense_configs, read_tile
+
+OPCODES = (26, 34, 75)           # convolution, dot, reshape
+
+
+def made_up(rng, c=120, nc=6, groups=4, codes=3, opcodes=OPCODES):
+    """A graph whose runtime is decided by the first output digit of each node."""
+    node_group = np.append(np.arange(groups), rng.integers(0, groups, nc - groups))
+    graph = LayoutGraph("made up", np.zeros((nc + 2, 140), np.float32), np.append([1, 1], rng.choice(opcodes, nc)),
+                        np.zeros((0, 2), np.int64), np.arange(2, nc + 2), np.array([0, nc + 2]),
+                        rng.integers(0, codes, (c, groups), dtype=np.uint8), node_group,
+                        rng.integers(-1, 6, (nc, codes, 18), dtype=np.int8), np.ones(c, np.int64))
+    cost = dense_configs(graph, np.arange(c))[:, :, 0].sum(axis=1) + 10
+    return graph._replace(config_runtime=1000 * cost + rng.integers(0, 10, c))
+
+
+def slow_counts(graph):
+    dense = dense_configs(graph, np.arange(len(graph.config_runtime)))
+    counts = np.zeros((len(dense), 3, 18, 7))
+    for j, nodes in enumerate(dense):
+        for node, digits in zip(graph.node_config_ids, nodes):
+            for place, digit in enumerate(digits):
+                if graph.node_opcode[node] in OPCODES:
+                    counts[j, OPCODES.index(graph.node_opcode[node]), place, digit + 1] += 1
+    return counts.reshape(len(dense), -1)
+
+
+@pytest.mark.parametrize("opcodes", [OPCODES, (34,), (26, 75), (1, 30, 34, 76)])
+def test_digit_counts_are_those_of_a_slow_loop(opcodes):
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        graph = made_up(rng, c=9, opcodes=opcodes)
+        assert (digit_counts(graph) == slow_counts(graph)).all()
+
+
+def test_every_configured_digit_is_counted_once():
+    graph = made_up(np.random.default_rng(1))
+    assert (digit_counts(graph).sum(axis=1) == 6 * 18).all()
+
+
+def test_without_configurable_nodes_all_counts_are_zero():
+    graph = made_up(np.random.default_rng(2))._replace(
+        node_config_ids=np.zeros(0, np.int64), node_group=np.zeros(0, np.int64),
+        code_rows=np.zeros((0, 1, 18), np.int8), config_codes=np.zeros((120, 0), np.uint8))
+    assert digit_counts(graph).shape == (120, 378) and not digit_counts(graph).any()
+
+
+def test_ridge_ranks_configurations_of_a_graph_that_it_never_saw():
+    rng = np.random.default_rng(3)
+    cost = fit_digit_ridge([made_up(rng, opcodes=(34,)) for _ in range(40)])
+    graphs = [made_up(rng, opcodes=(34,)) for _ in range(9)]
+    assert [cost(g).shape for g in graphs] == [(120,)] * 9
+    taus = [kendalltau(cost(g), g.config_runtime).statistic for g in graphs]
+    assert min(taus) > 0 and np.mean(taus) > 0.5
+
+
+def test_ridge_learns_nothing_from_runtimes_without_order():
+    rng = np.random.default_rng(4)
+    train = [made_up(rng, opcodes=(34,)) for _ in range(12)]
+    cost = fit_digit_ridge([g._replace(config_runtime=rng.permutation(g.config_runtime)) for g in train])
+    taus = [kendalltau(cost(g), g.config_runtime).statistic for g in (made_up(rng, opcodes=(34,)) for _ in range(9))]
+    assert abs(np.mean(taus)) < 0.3
+
+
+def test_a_graph_weighs_the_same_however_often_its_configurations_are_listed():
+    one = made_up(np.random.default_rng(5))
+    opposite = one._replace(config_runtime=one.config_runtime.max() - one.config_runtime + 1)
+    often = opposite._replace(config_codes=np.tile(one.config_codes, (3, 1)),
+                              config_runtime=np.tile(opposite.config_runtime, 3))
+    assert np.ptp(fit_digit_ridge([one])(one)) > 0.1
+    for graphs in ([one, opposite], [one, often]):
+        assert np.ptp(fit_digit_ridge(graphs)(one)) < 1e-9, "what one says the other denies"
+    assert np.ptp(fit_digit_ridge([one, opposite, opposite])(one)) > 0.1
+
+
+def test_of_many_configurations_an_even_share_of_each_graph_is_used(monkeypatch):
+    rng = np.random.default_rng(6)
+    graphs, seen = [made_up(rng, c=c) for c in (100, 10, 33)], []
+    monkeypatch.setattr(kit.baselines, "RIDGE_ROWS", 60)
+    monkeypatch.setattr(kit.baselines, "digit_counts", lambda graph: (seen.append(graph), digit_counts(graph))[1])
+    fit_digit_ridge(graphs)
+    assert [g.config_runtime.tolist() for g in seen] == [
+        graphs[0].config_runtime[::5].tolist(), graphs[1].config_runtime.tolist(),
+        graphs[2].config_runtime[[33 * i // 20 for i in range(20)]].tolist()]
+    assert all((g.config_codes[:1] == whole.config_codes[:1]).all() for g, whole in zip(seen, graphs))
+
+
+def test_ridge_needs_a_graph():
+    with pytest.raises(ValueError, match="^ridge regression needs at least one training graph$"):
+        fit_digit_ridge([])
+
+
+def test_the_score_of_the_default_tile_is_one_minus_its_slowdown():
+    rng = np.random.default_rng(7)
+    normalizers = rng.integers(1000, 1100, 50)
+    runtime = np.rint(normalizers * rng.uniform(0.8, 3, 50)).astype(np.int64)
+    runtime[13] = normalizers[13]                                   # the default itself
+    graph = TileGraph("made up", *[None] * 3, np.zeros((50, 24)), runtime, normalizers)
+    measured = runtime / normalizers
+    assert default_tile_score(graph) == pytest.approx(1 - (measured[13] / measured.min() - 1))
+    only = graph._replace(config_runtime=normalizers[:1], config_runtime_normalizers=normalizers[:1])
+    assert default_tile_score(only) == 1.0
+
+
+def test_the_compilers_choice_is_never_better_than_the_best_tile(real_data):
+    for path in sorted((real_data / "npz").glob("tile/xla/train/*.npz")):
+        assert 0.5 < default_tile_score(read_tile(path)) <= 1.0
