@@ -1,0 +1,264 @@
+"""Pictures hold what they were given, are labelled, and survive one graph and none."""
+import matplotlib.pyplot as plt
+import networkx as nx
+import numpy as np
+import pytest
+from matplotlib.collections import LineCollection
+
+from kit.data import COLLECTIONS, LayoutGraph, npz_paths, read_layout
+from kit.opcodes import OPCODE_NAMES
+from kit.plots import (
+    collection_lines,
+    collection_style,
+    ensemble_gain,
+    graph_scatter,
+    learning_curve,
+    per_graph_scores,
+    scores_with_intervals,
+    shortened,
+    spaced,
+)
+from kit.plots_eda import _depths, _positions, group_options, opcode_shares, program_graph, runtime_spread
+from kit.prune import k_hop_nodes
+
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+def history(scores, best=2):
+    return {"step": [1, 2, 3][:len(scores)], "loss": [3.0, 2.0, 1.0][:len(scores)], "score": scores, "best_step": best}
+
+
+#   0 (parameter) -> 1 (dot, group 0) -> 2 (add) -> 3 (dot, group 0) -> 5 (reshape, group 1)
+#                                        4 (constant) ----------------^
+def drawn_graph():
+    edges = np.array([[1, 0], [2, 1], [3, 2], [5, 3], [5, 4]])
+    opcode = np.array([OPCODE_NAMES.index(n) for n in ("parameter", "dot", "add", "dot", "constant", "reshape")])
+    return LayoutGraph("drawn", np.zeros((6, 140), np.float32), opcode, edges, np.array([1, 3, 5]), np.array([0]),
+                       np.array([[0, 0], [1, 0]], np.uint8), np.array([0, 0, 1]), np.zeros((3, 2, 18), np.int8),
+                       np.array([10, 20]))
+
+
+def draw_drawn(nodes, **options):
+    return program_graph(drawn_graph(), np.array(nodes, dtype=int), OPCODE_NAMES, **options)
+
+
+COUNTS = np.bincount([2, 2, 26, 34], minlength=len(OPCODE_NAMES))
+PICTURES = {                  # picture: [of several graphs, of one, of none]
+    "learning_curve": (learning_curve, [
+        ({"a": [history([0.1, 0.3, 0.2]), history([0.2, 0.5, 0.1])], "b": [history([0.3, 0.3, 0.3])]},),
+        ({"a": [history([NAN], best=1)]},), ({},)]),
+    "scores_with_intervals": (scores_with_intervals, [
+        ([("tile:xla", "a", 0.9, 0.8, 0.95), ("tile:xla", "b", 0.8, 0.7, 0.9)], {"tile:xla": 0.97}),
+        ([("tile:xla", "a", 0.9, NAN, NAN)],), ([],)]),
+    "per_graph_scores": (per_graph_scores, [
+        ({"a": {"g": 0.1, "h": 0.5}, "b": {"g": 0.2}}, {"h": 0.9}), ({"a": {"g": 0.1}},), ({},)]),
+    "ensemble_gain": (ensemble_gain, [
+        ({"x": [0.1, 0.2], "y": [0.3]}, {"mean rank": {"x": 0.3, "y": 0.3}}), ({"x": [0.1]}, {"r": {}}), ({}, {})]),
+    "graph_scatter": (graph_scatter, [
+        ({"tile:xla": [(1, 2), (30, 4000)]}, "nodes", "configurations", ((1, "equal"),)),
+        ({"tile:xla": [(5, 7)]}, "nodes", "configurations"), ({"tile:xla": []}, "nodes", "configurations")]),
+    "collection_lines": (collection_lines, [
+        ({("tile:xla", "near"): ([0, 1], [2, 3]), ("tile:xla", "all"): ([0, 1], [4, 5])}, "hops", "kept (%)"),
+        ({("tile:xla", ""): ([0], [2])}, "hops", "kept (%)"), ({}, "hops", "kept (%)")]),
+    "opcode_shares": (opcode_shares, [
+        ({"tile:xla": COUNTS, "layout:xla:random": COUNTS[::-1]}, OPCODE_NAMES), ({"tile:xla": COUNTS}, OPCODE_NAMES),
+        ({}, OPCODE_NAMES)]),
+    "runtime_spread": (runtime_spread, [
+        ({"tile:xla": {"g": [1.0, 1.5, 1.0], "h": [2, 4]}}, {"tile:xla": {"g": 0.01}}), ({"tile:xla": {"g": [7, 9]}},),
+        ({"tile:xla": {"same": [5, 5]}},)]),
+    "group_options": (group_options, [
+        ({"g": ([5, 1], [8, 2]), "h": ([2], [3])},), ({"g": ([1], [1])},), ({},)]),
+    "program_graph": (draw_drawn, [([0, 1, 2, 3, 4, 5],), ([1],), ([],)]),
+}
+CASES = [pytest.param(*PICTURES[name], id=name) for name in PICTURES]
+
+
+@pytest.mark.parametrize("draw, cases", CASES)
+def test_axes_are_labelled_for_many_graphs_one_and_none(draw, cases):
+    for case in cases:
+        ax = draw(*case, title="sample data: a title")
+        assert ax.get_xlabel() and ax.get_ylabel() and ax.get_title(loc="left") == "sample data: a title"
+        ax.figure.canvas.draw()                                  # a warning, as of a missing glyph, is an error
+        assert ax.figure.get_size_inches()[0] * ax.figure.dpi == 800
+
+
+@pytest.mark.parametrize("draw, cases", CASES)
+def test_only_an_empty_picture_says_that_there_is_nothing_to_show(draw, cases):
+    said = ["nothing to show" in [text.get_text() for text in draw(*case).texts] for case in cases]
+    assert said == [False, draw is learning_curve, True]         # its one curve has no validation score
+
+
+@pytest.mark.parametrize("draw, cases", CASES)
+def test_a_given_axes_is_drawn_on_and_no_figure_is_opened(draw, cases):
+    ax = plt.figure().subplots()
+    assert draw(*cases[0], ax=ax) is ax
+    assert len(plt.get_fignums()) == 1
+
+
+def lines(ax, label=None):
+    """{label: line} of the lines that have a label of their own."""
+    found = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
+    return found if label is None else found[label]
+
+
+def test_a_learning_curve_is_the_mean_over_seeds_with_a_dot_at_the_weights_that_were_kept():
+    a, b = history([0.1, 0.3, 0.2], best=2), history([0.2, 0.5, 0.4], best=2)
+    ax = learning_curve({"model": [a, b]})
+    np.testing.assert_allclose(lines(ax, "model (2 seeds)").get_xydata(), [(1, 0.15), (2, 0.4), (3, 0.3)])
+    dots = [tuple(line.get_xydata()[0]) for line in ax.lines if line.get_marker() == "o"]
+    assert dots == [(2, 0.3), (2, 0.5)]
+    loss = learning_curve({"model": [a]}, value="loss")
+    np.testing.assert_allclose(lines(loss, "model (1 seed)").get_ydata(), [3, 2, 1])
+
+
+def test_a_seed_that_stopped_early_shortens_the_mean_not_the_others():
+    ax = learning_curve({"m": [history([0.1, 0.3, 0.2]), history([0.3])]})
+    np.testing.assert_allclose(lines(ax, "m (2 seeds)").get_xydata(), [(1, 0.2)])
+    assert sorted(len(line.get_xdata()) for line in ax.lines if line.get_linewidth() < 1) == [1, 3]
+
+
+def test_each_score_has_its_dot_its_interval_and_its_collections_ceiling():
+    rows = [("tile:xla", "a", 0.9, 0.8, 0.95), ("layout:xla:random", "a", 0.5, NAN, NAN),
+            ("tile:xla", "b", 0.7, 0.6, 0.8)]
+    ax = scores_with_intervals(rows, {"tile:xla": 0.97, "layout:xla:random": NAN})
+    assert list(lines(ax)) == ["a", "b", "noise ceiling"]
+    assert lines(ax, "a").get_xdata().tolist() == [0.9, 0.5]
+    assert lines(ax, "noise ceiling").get_xydata().tolist() == [[0.97, 0]]
+    ends = np.array([path.vertices[:, 0] for bars in ax.collections for path in bars.get_paths()])
+    assert ends[np.isfinite(ends).all(axis=1)].tolist() == [[0.8, 0.95], [0.6, 0.8]]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["tile:xla", "layout:xla:random"]
+
+
+def test_graphs_stand_in_the_order_of_the_first_models_scores():
+    ax = per_graph_scores({"a": {"x": 0.5, "y": 0.1, "z": NAN}, "b": {"x": 0.2, "y": 0.3}}, {"x": 0.8})
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["z", "y", "x"]
+    np.testing.assert_array_equal(lines(ax, "a").get_xdata(), [NAN, 0.1, 0.5])
+    np.testing.assert_array_equal(lines(ax, "b").get_xdata(), [NAN, 0.3, 0.2])
+    assert lines(ax, "noise ceiling").get_xydata().tolist() == [[0.8, 2]]
+
+
+def test_of_many_graphs_a_few_are_drawn_and_the_label_says_so():
+    ax = per_graph_scores({"a": {f"g{i}": i / 100 for i in range(100)}}, most=11)
+    assert lines(ax, "a").get_xdata()[[0, -1]].tolist() == [0, 0.99]
+    assert ax.get_ylabel() == "graph (11 of 100)" and len(ax.get_yticklabels()) == 11
+
+
+def test_an_ensemble_stands_beside_every_member():
+    ax = ensemble_gain({"x": [0.1, 0.3], "y": [0.5]}, {"mean rank": {"x": 0.4}, "mean z-score": {"y": 0.6}})
+    assert lines(ax, "one member").get_xydata().tolist() == [[0.1, 0], [0.3, 0], [0.5, 1]]
+    assert lines(ax, "mean of the members").get_xdata().tolist() == [0.2, 0.5]
+    np.testing.assert_array_equal(lines(ax, "mean rank").get_xdata(), [0.4, NAN])
+    np.testing.assert_array_equal(lines(ax, "mean z-score").get_xdata(), [NAN, 0.6])
+
+
+def test_a_collection_looks_the_same_in_every_picture():
+    alone = graph_scatter({COLLECTIONS[3]: [(1, 1)]}, "x", "y").lines[0]
+    among = graph_scatter({name: [(1, 1)] for name in COLLECTIONS}, "x", "y").lines[3]
+    assert alone.get_color() == among.get_color() and alone.get_marker() == among.get_marker()
+    styles = [tuple(collection_style(name).values()) for name in COLLECTIONS]
+    assert all(len(set(kind)) == len(COLLECTIONS) for kind in zip(*styles))
+
+
+def test_points_without_a_place_on_logarithmic_axes_are_left_out_and_not_counted():
+    ax = graph_scatter({"tile:xla": [(1, 2), (0, 3), (4, NAN), (5, 6)]}, "x", "y", ratios=((10, "ten times"),))
+    assert lines(ax, "tile:xla (2)").get_xydata().tolist() == [[1, 2], [5, 6]]
+    x, y = lines(ax, "ten times").get_data()
+    np.testing.assert_allclose(y, 10 * x)
+
+
+def test_variants_differ_in_stroke_and_collections_in_colour():
+    ax = collection_lines({(c, rule): ([0, 1], [2, 3]) for c in COLLECTIONS[:2] for rule in ("near", "all")}, "x", "y")
+    drawn = [line for line in ax.lines if len(line.get_xdata())]
+    assert [line.get_linestyle() for line in drawn] == ["-", "--", "-", "--"]
+    assert drawn[0].get_color() == drawn[1].get_color() != drawn[2].get_color()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [*COLLECTIONS[:2], "near", "all"]
+
+
+def test_shares_of_operations_are_of_all_nodes():
+    ax = opcode_shares({"tile:xla": COUNTS}, OPCODE_NAMES, most=2)
+    assert lines(ax, "tile:xla").get_xdata().tolist() == [50, 25]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["add", "convolution"]
+
+
+def test_runtimes_are_told_by_their_excess_over_the_best():
+    ax = runtime_spread({"tile:xla": {"g": [10, 11, 12, 13]}}, {"tile:xla": {"g": 0.05}})
+    np.testing.assert_allclose(lines(ax, "tile:xla").get_xydata(), [(0.2, 0)])
+    np.testing.assert_allclose(lines(ax, "noise of one\nmeasurement").get_xydata(), [(0.05, 0)])
+    ends = [path.vertices[:, 0] for bars in ax.collections for path in bars.get_paths()]
+    np.testing.assert_allclose(ends, [(0.1, 0.3), (0.15, 0.25)])
+
+
+def test_a_hundred_thousand_configurations_are_drawn_as_a_few_hundred_points():
+    runtime = np.random.default_rng(0).integers(10 ** 9, 2 * 10 ** 9, 100_000)
+    ax = runtime_spread({"layout:nlp:random": {f"g{i}": runtime + i for i in range(12)}}, most=3, points=300)
+    assert sum(len(line.get_xdata()) for line in ax.lines) == 3 * (300 + 1)
+
+
+def test_a_bar_is_cut_into_its_groups_and_fills_the_row():
+    ax = group_options({"g": ([6, 3, 1], [2, 8, 8]), "h": ([2], [9])})
+    widths = [patch.get_width() for patch in ax.patches]
+    np.testing.assert_allclose(widths, [30, 10, 60, 100])        # most options first, then most nodes
+    assert [text.get_text() for text in ax.texts] == ["10 nodes, 3 groups", "2 nodes, 1 group"]
+    colours = [patch.get_facecolor() for patch in ax.patches]
+    assert colours[0] == colours[1] != colours[2] != colours[3]
+
+
+def test_a_drawn_graph_shows_all_nodes_edges_and_group_numbers():
+    ax = draw_drawn(range(6))
+    assert ax.get_ylabel() == "6 nodes, 5 edges"
+    assert len(lines(ax, "not configurable").get_xdata()) == 3
+    assert [len(c.get_offsets()) for c in ax.collections if not isinstance(c, LineCollection)] == [2, 1]
+    assert [text.get_text() for text in ax.texts] == ["0", "0", "1"]
+    edges, = (c for c in ax.collections if isinstance(c, LineCollection))
+    assert len(edges.get_segments()) == 5
+    assert all(use[0] > made[0] for use, made in edges.get_segments())       # data flows to the right
+    assert draw_drawn(range(6), most=4).get_ylabel() == "4 nodes, 3 edges"
+
+
+def test_depths_are_longest_paths():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        n = 12
+        edges = np.array([(u, v) for u in range(n) for v in range(u) if rng.random() < 0.2]).reshape(-1, 2)
+        graph = nx.DiGraph([(v, u) for u, v in edges.tolist()])
+        graph.add_nodes_from(range(n))
+        longest = [max(len(p) for s in graph for p in nx.all_simple_paths(graph, s, u)) - 1 if graph.in_degree(u) else 0
+                   for u in range(n)]
+        assert _depths(edges, n, []).tolist() == longest
+
+
+def test_ends_stand_next_to_what_they_touch():
+    #   0 -> 1 -> 2 -> 3 -> 4, and 5 -> 4 from an input, 1 -> 6 to an output
+    edges = np.array([[1, 0], [2, 1], [3, 2], [4, 3], [4, 5], [6, 1]])
+    assert _depths(edges, 7, np.arange(7)).tolist() == [0, 1, 2, 3, 4, 3, 2]
+
+
+def test_large_nodes_of_a_drawn_program_do_not_hide_each_other(tiny_sample):
+    for source in ("xla", "nlp"):
+        graph = read_layout(npz_paths(tiny_sample, f"layout:{source}:random", "train")[0])
+        nodes = k_hop_nodes(graph.edge_index, graph.node_config_ids, 1)
+        edges = np.searchsorted(nodes, graph.edge_index[np.isin(graph.edge_index, nodes).all(axis=1)])
+        large = np.isin(nodes, graph.node_config_ids)
+        xy = _positions(_depths(graph.edge_index, len(graph.node_feat), nodes)[nodes], edges, large)
+        gaps = np.abs(xy[large][:, None] - xy[large]) / [1, np.ptp(xy[:, 1])]
+        np.fill_diagonal(gaps[:, :, 0], 9)
+        assert not ((gaps[:, :, 0] < 0.35) & (gaps[:, :, 1] < 0.02)).any()
+        assert (xy[edges[:, 0], 0] > xy[edges[:, 1], 0]).all()
+
+
+@pytest.mark.parametrize("count, most", [(0, 3), (1, 3), (3, 3), (10, 3), (100, 7)])
+def test_spaced_keeps_order_and_both_ends(count, most):
+    chosen = spaced(range(count), most)
+    assert len(chosen) == min(count, most) and chosen == sorted(set(chosen))
+    assert chosen[:1] == list(range(count))[:1] and chosen[-1:] == list(range(count))[-1:]
+
+
+def test_a_shortened_name_keeps_its_start_and_its_end():
+    assert shortened("alexnet_train_batch_32", 30) == "alexnet_train_batch_32"
+    assert shortened("a" * 30 + "0123456789", 20) == "a" * 11 + "…23456789"
