@@ -3,6 +3,7 @@
 A step draws graphs and configurations from (seed, step) alone, and dropout likewise. So a run that was killed and
 resumed ends with the same weights as one that was not.
 """
+import math
 import os
 import re
 import time
@@ -80,17 +81,17 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     best, first, losses = clone(model.state_dict()), 0, []
     # what a checkpoint must agree with to be gone on from; a partial has no name, only a repr with an address
     loss_name = getattr(loss, "__name__", re.sub(" at 0x[0-9a-f]+", "", repr(loss)))
-    made_by = {**asdict(s), **{f"model {name}": value for name, value in asdict(model.settings).items()},
-               "loss": loss_name, "graphs": [size_of(g) for g in usable], "valid": [size_of(g) for g in valid]}
-    del made_by["device"]
+    made_by = {**asdict(s), **{f"model {name}": value for name, value in asdict(model.settings).items()}}
+    made_by = {name: np.asarray(value).tolist() for name, value in made_by.items() if name != "device"}
+    made_by |= {"loss": loss_name, "graphs": [size_of(g) for g in usable], "valid": [size_of(g) for g in valid]}
     if checkpoint is not None and Path(checkpoint).exists():
-        saved = read_checkpoint(checkpoint, s.device)
+        saved = read_checkpoint(checkpoint)
         before = saved.get("made_by", {})
         differ = [name for name in made_by if before.get(name) != made_by[name]]
         if differ:
             name = differ[0]
-            raise ValueError(f"{checkpoint}: written with other {', '.join(differ)} ({name} {before.get(name)!s:.60}, "
-                             f"now {made_by[name]!s:.60}); use another checkpoint or delete it")
+            raise ValueError(f"{checkpoint}: written with other {', '.join(differ)} ({name} {before.get(name)!s:.80}, "
+                             f"now {made_by[name]!s:.80}); use another checkpoint or delete it")
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         history, best, first, losses = saved["history"], saved["best"], saved["step"], saved["losses"]
@@ -106,7 +107,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     start, step, written = time.monotonic() - history["seconds"], first, time.monotonic()
     while step < s.steps:
         for group in optimizer.param_groups:
-            group["lr"] = s.learning_rate * schedule(step, s)
+            group["lr"] = float(s.learning_rate * schedule(step, s))
         losses.append(train_step(model, data, optimizer, loss, step, s))
         step += 1
         validates = step % s.validate_every == 0 or step == s.steps
@@ -166,7 +167,8 @@ def schedule(step, settings):
     warm = max(1, round(settings.warmup * settings.steps))
     if step < warm:
         return (step + 1) / warm
-    return 0.5 * (1 + np.cos(np.pi * (step - warm) / max(1, settings.steps - warm)))
+    # math, not NumPy: a checkpoint that holds a NumPy number cannot be read again without unpickling
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, settings.steps - warm)))
 
 
 def target(graph):
@@ -251,10 +253,10 @@ def save_checkpoint(path, model, **extra):
     os.replace(part, path)
 
 
-def read_checkpoint(path, device="cpu"):
+def read_checkpoint(path):
     """What `save_checkpoint` wrote; nothing is unpickled but plain data and tensors, else ValueError."""
     try:
-        saved = torch.load(path, map_location=device, weights_only=True)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(saved["model"], dict):
             raise TypeError("no weights in it")
     except FileNotFoundError:
