@@ -257,7 +257,7 @@ def _digit_rows(npz, c, nc, keep):
     else:
         chunks = npz.chunks(stream, name, shape, dtype, starts)
     order = np.argsort(keep, kind="stable")
-    weights = 7 ** np.arange(DIGITS, dtype=np.int64)         # 7 digit values; 7**18 < 2**53, so a float64 sum is an exact key
+    weights = 7 ** np.arange(DIGITS, dtype=np.int64)     # 7 digit values; 7**18 < 2**53: a float64 sum is exact
     row_ids, keys = np.zeros((nc, len(keep)), np.uint8), pd.Index([], dtype=np.int64)
     with closing(chunks):
         for chunk, start in zip(chunks, starts):         # in this order zip runs the generator to its end

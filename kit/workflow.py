@@ -138,7 +138,7 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
     Returns
     -------
     graphs : list of TileGraph or LayoutGraph
-        Layout graphs with each configuration once; only graphs with two different runtimes.
+        Layout graphs with each configuration once; only those with two different runtimes.
     trained_on : list of str
         The collections that they come from: empty if nothing can be trained on.
     """
@@ -148,7 +148,10 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
         other, opposite = {"xla": "nlp", "nlp": "xla"}[source], {"random": "default", "default": "random"}[search]
         families += [[f"layout:{source}:{opposite}"], [f"layout:{other}:{search}", f"layout:{other}:{opposite}"]]
     for family in families:
-        found = {c: [g for g in read_split(data_root, c, "train", problems, k_hops) if teaches(g)] for c in family}
+        found = {c: read_split(data_root, c, "train", problems, k_hops) for c in family}
+        if collection != "tile:xla":
+            found = {c: [drop_duplicate_configs(g)[0] for g in found[c]] for c in family}
+        found = {c: [g for g in found[c] if teaches(g)] for c in family}
         trained_on = [c for c in family if found[c]]
         if trained_on:
             break
@@ -156,14 +159,15 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
     graphs = [g for c in trained_on for g in found[c]]
     if trained_on and trained_on != [collection]:
         print(f"{collection} is therefore trained on {len(graphs)} graphs of {' and '.join(trained_on)}")
-    return [g if collection == "tile:xla" else drop_duplicate_configs(g)[0] for g in graphs], trained_on
+    return graphs, trained_on
 
 
 def teaches(graph):
-    """Whether a graph has measured runtimes and more than one configuration, so that there is an order to learn."""
-    if hasattr(graph, "config_feat"):
-        return len(graph.config_runtime) > 1 and bool(graph.config_runtime.any())
-    return bool(graph.config_runtime.any()) and bool((graph.config_codes != graph.config_codes[0]).any())
+    """Whether different configurations of a graph have different measured runtimes: an order to learn."""
+    tile = hasattr(graph, "config_feat")
+    runtime = graph.config_runtime / graph.config_runtime_normalizers if tile else graph.config_runtime
+    configs = graph.config_feat if tile else graph.config_codes
+    return bool(graph.config_runtime.any() and (runtime != runtime[0]).any() and (configs != configs[0]).any())
 
 
 def save_costs(path, costs):
@@ -205,8 +209,9 @@ def add_scores(path, rows, keys=("collection", "split", "model")):
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    old = [pd.read_csv(path)] if path.exists() else []
-    table = pd.concat([*old, pd.DataFrame(rows)], ignore_index=True).drop_duplicates(list(keys), keep="last")
+    old = pd.read_csv(path).to_dict("records") if path.exists() else []
+    columns = dict.fromkeys([*keys, *(name for row in [*old, *rows] for name in row)])
+    table = pd.DataFrame([*old, *rows], columns=list(columns)).drop_duplicates(list(keys), keep="last")
     table["place"] = table["collection"].map({c: i for i, c in enumerate(COLLECTIONS)})
     table = table.sort_values(["place"], kind="stable").drop(columns="place").reset_index(drop=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")

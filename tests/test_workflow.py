@@ -1,0 +1,300 @@
+"""What notebooks share: bad files are reported and left out, and results of earlier steps are never lost."""
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile
+from kit.prune import drop_duplicate_configs, prune
+from kit.workflow import (
+    add_scores,
+    load_costs,
+    open_data,
+    read_split,
+    sample_truth,
+    save_costs,
+    teaches,
+    training_graphs,
+    wanted,
+)
+
+LAYOUTS = COLLECTIONS[1:]
+
+
+@pytest.fixture
+def root(tiny_sample, tmp_path):
+    """The folder with tile/ and layout/ of a copy of the tiny sample, to be damaged."""
+    shutil.copytree(tiny_sample, tmp_path / "copy")
+    return tmp_path / "copy" / "npz"
+
+
+def rewrite(path, **arrays):
+    with np.load(path) as npz:
+        np.savez(path, **({name: npz[name] for name in npz.files} | arrays))
+
+
+def test_collections_come_in_the_official_order():
+    assert wanted() == list(COLLECTIONS)
+    assert wanted(["layout:nlp:random", "tile:xla"]) == ["tile:xla", "layout:nlp:random"]
+    assert wanted(" layout:nlp:random ,tile:xla,tile:xla") == ["tile:xla", "layout:nlp:random"]
+
+
+@pytest.mark.parametrize("names", ["tile:xla,layout:xla,x", ["layout:xla", "tile:xla", "x"]])
+def test_an_unknown_collection_is_answered_with_all_five(names):
+    with pytest.raises(DataError) as error:
+        wanted(names)
+    assert str(error.value) == f"no collection layout:xla, x; there are {', '.join(COLLECTIONS)}"
+
+
+def test_open_data_takes_what_is_given_and_says_which_it_is(root, capsys):
+    assert open_data(root) == open_data(root.parent) == (root, True)
+    assert capsys.readouterr().out == f"sample data, simulated runtimes: {root}\n" * 2
+    shutil.rmtree(root.parent / "truth")
+    assert open_data(str(root)) == (root, False)
+    assert capsys.readouterr().out == f"data set: {root}\n"
+
+
+def test_open_data_writes_the_sample_where_there_is_no_data_and_uses_it_again(tmp_path, tiny_sample, monkeypatch):
+    monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
+    found, is_sample = open_data("sample", size="tiny", folder=tmp_path)
+    assert is_sample and found == tmp_path / "sample-tiny" / "npz"
+    written = {p.relative_to(found): p.read_bytes() for p in found.rglob("*.npz")}
+    assert written == {p.relative_to(tiny_sample / "npz"): p.read_bytes() for p in tiny_sample.glob("npz/**/*.npz")}
+    times = {p: p.stat().st_mtime_ns for p in found.rglob("*.npz")}
+    assert open_data("sample", size="tiny", folder=tmp_path) == (found, True)
+    assert times == {p: p.stat().st_mtime_ns for p in found.rglob("*.npz")}
+
+
+def test_the_sample_is_never_used_in_place_of_data_that_was_asked_for(tmp_path, monkeypatch):
+    for ask in (lambda: open_data(tmp_path / "absent", size="tiny", folder=tmp_path / "new"),
+                lambda: (monkeypatch.setenv("TPUGRAPHS_ROOT", str(tmp_path / "absent")),
+                         open_data(size="tiny", folder=tmp_path / "new"))):
+        with pytest.raises(DataError, match=f"no folder with tile/ or layout/ in it; looked at {tmp_path}/absent"):
+            ask()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_split_is_all_its_graphs_by_name(root):
+    tiles = read_split(root, "tile:xla", "train")
+    assert [g.graph_id for g in tiles] == [p.stem for p in npz_paths(root, "tile:xla", "train")]
+    (path, *_), (graph, *_) = npz_paths(root, "layout:nlp:random", "valid"), read_split(root, "layout:nlp:random",
+                                                                                       "valid", k_hops=1)
+    expected = prune(read_layout(path), 1)
+    assert all(np.array_equal(a, b) for a, b in zip(graph, expected))
+    assert len(graph.node_feat) < len(read_layout(path).node_feat)
+    assert len(read_split(root, "tile:xla", "train", k_hops=1)) == len(tiles)
+
+
+def test_a_split_that_is_not_there_is_empty(root):
+    shutil.rmtree(root / "layout" / "nlp")
+    assert read_split(root, "layout:nlp:random", "train") == []
+
+
+@pytest.mark.parametrize("collection", ["tile:xla", "layout:xla:random"])
+def test_a_damaged_file_is_reported_and_the_others_go_on(root, collection, tmp_path, capsys):
+    first, second, *others = npz_paths(root, collection, "train")
+    first.write_bytes(first.read_bytes()[:-50])
+    rewrite(second, node_opcode=np.zeros(3, np.int64))
+    problems = tmp_path / "run" / "problems.jsonl"
+    graphs = read_split(root, collection, "train", problems)
+    assert [g.graph_id for g in graphs] == [p.stem for p in others] and others
+    reported = [json.loads(line) for line in problems.read_text().splitlines()]
+    assert [set(entry) for entry in reported] == [{"path", "reason"}] * 2
+    assert [entry["path"] for entry in reported] == [str(first), str(second)]
+    for path, entry in zip((first, second), reported):
+        with pytest.raises(DataError) as error:
+            (read_tile if collection == "tile:xla" else read_layout)(path)
+        assert entry["reason"] == str(error.value)
+    assert capsys.readouterr().out == "".join(f"left out: {entry['reason']}\n" for entry in reported)
+    read_split(root, collection, "train")                                   # only printed
+    assert len(problems.read_text().splitlines()) == 2
+
+
+def test_a_good_split_reports_no_problem(root, tmp_path, capsys):
+    read_split(root, "tile:xla", "test", tmp_path / "problems.jsonl")
+    assert not (tmp_path / "problems.jsonl").exists() and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_a_collection_is_trained_on_its_own_graphs(root, collection, capsys):
+    graphs, trained_on = training_graphs(root, collection)
+    assert trained_on == [collection] and capsys.readouterr().out == ""
+    expected = read_split(root, collection, "train")
+    if collection != "tile:xla":
+        expected = [drop_duplicate_configs(g)[0] for g in expected]
+    assert len(graphs) == len(expected) > 0
+    for graph, other in zip(graphs, expected):
+        assert all(np.array_equal(a, b) for a, b in zip(graph, other))
+
+
+SIBLINGS = {
+    "layout:xla:random": [["layout:xla:default"], ["layout:nlp:random", "layout:nlp:default"]],
+    "layout:xla:default": [["layout:xla:random"], ["layout:nlp:default", "layout:nlp:random"]],
+    "layout:nlp:random": [["layout:nlp:default"], ["layout:xla:random", "layout:xla:default"]],
+    "layout:nlp:default": [["layout:nlp:random"], ["layout:xla:default", "layout:xla:random"]],
+}
+
+
+def spoil(root, collection, how):
+    """Leave nothing to learn from in the training files of a collection."""
+    for path in npz_paths(root, collection, "train"):
+        with np.load(path) as npz:
+            arrays = {name: npz[name] for name in npz.files}
+        if how == "absent":
+            path.unlink()
+        elif how == "damaged":
+            path.write_bytes(b"")
+        elif how == "one configuration measured again and again":
+            rewrite(path, node_config_feat=np.repeat(arrays["node_config_feat"][:1],
+                                                     len(arrays["config_runtime"]), axis=0))
+        elif how == "one measurement":
+            rewrite(path, node_config_feat=arrays["node_config_feat"][:1],
+                    config_runtime=arrays["config_runtime"][:1])
+        elif how == "placeholders":
+            rewrite(path, config_runtime=np.zeros_like(arrays["config_runtime"]))
+        elif how == "equal runtimes":
+            rewrite(path, config_runtime=np.full_like(arrays["config_runtime"], 7))
+        elif how == "equal means":
+            digits = arrays["node_config_feat"]
+            digits = np.stack([np.zeros_like(digits[0]), np.ones_like(digits[0]), np.zeros_like(digits[0])])
+            rewrite(path, node_config_feat=digits, config_runtime=np.array([10, 15, 20]))
+
+
+@pytest.mark.parametrize("how", ["absent", "damaged", "one configuration measured again and again", "one measurement",
+                                 "placeholders", "equal runtimes", "equal means"])
+@pytest.mark.parametrize("collection", ["layout:xla:random", "layout:nlp:default"])
+def test_a_collection_without_anything_to_learn_is_trained_on_its_siblings(root, collection, how, capsys, tmp_path):
+    (near,), far = SIBLINGS[collection]
+    spoil(root, collection, how)
+    graphs, trained_on = training_graphs(root, collection, tmp_path / "problems.jsonl", k_hops=1)
+    assert trained_on == [near]
+    assert [g.graph_id for g in graphs] == [p.stem for p in npz_paths(root, near, "train")]
+    out = capsys.readouterr().out
+    assert f"{collection}: no training graph with two different configurations and runtimes\n" in out
+    assert out.endswith(f"{collection} is therefore trained on {len(graphs)} graphs of {near}\n")
+
+    spoil(root, near, how)
+    graphs, trained_on = training_graphs(root, collection)
+    assert trained_on == far
+    assert [g.graph_id for g in graphs] == [p.stem for c in far for p in npz_paths(root, c, "train")]
+    assert all(len(g.config_runtime) == len(np.unique(g.config_codes, axis=0)) for g in graphs)
+
+    spoil(root, far[0], how)
+    assert training_graphs(root, collection)[1] == far[1:]
+    spoil(root, far[1], how)
+    assert training_graphs(root, collection) == ([], [])
+
+
+@pytest.mark.parametrize("collection", LAYOUTS)
+def test_siblings_come_in_the_documented_order(root, collection):
+    (near,), far = SIBLINGS[collection]
+    spoil(root, collection, "absent")
+    assert training_graphs(root, collection)[1] == [near]
+    spoil(root, near, "absent")
+    assert training_graphs(root, collection)[1] == far
+
+
+def test_a_graph_that_teaches_nothing_is_left_out_of_those_that_do(root):
+    path, *others = npz_paths(root, "layout:xla:random", "train")
+    with np.load(path) as npz:
+        rewrite(path, config_runtime=np.full_like(npz["config_runtime"], 7))
+    graphs, trained_on = training_graphs(root, "layout:xla:random")
+    assert [g.graph_id for g in graphs] == [p.stem for p in others] and trained_on == ["layout:xla:random"]
+
+
+def test_tiles_have_no_siblings(root, capsys):
+    spoil(root, "tile:xla", "absent")
+    assert training_graphs(root, "tile:xla") == ([], [])
+    assert capsys.readouterr().out == "tile:xla: no training graph with two different configurations and runtimes\n"
+
+
+def test_what_teaches(root):
+    tile = read_split(root, "tile:xla", "train")[0]
+    ones = np.ones_like(tile.config_runtime)
+    assert teaches(tile) is True
+    assert not teaches(tile._replace(config_runtime=0 * ones))
+    assert not teaches(tile._replace(config_runtime=tile.config_runtime_normalizers)), "all as fast as the default"
+    assert not teaches(tile._replace(config_feat=np.ones_like(tile.config_feat)))
+    assert not any(map(teaches, read_split(root, "tile:xla", "test")))
+    assert not any(map(teaches, read_split(root, "layout:xla:random", "test"))), "placeholders teach nothing"
+
+
+def test_costs_come_back_bit_for_bit_and_the_file_is_replaced_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    costs = {"layout:xla:random:unet_3d.4x4.bf16": rng.normal(size=50), "tile:xla:a_-12": rng.normal(size=3)}
+    path = tmp_path / "predictions" / "layout:xla:random" / "m_seed0.valid.npz"
+    for expected in (costs, {}, {"tile:xla:b": np.array([1.0, np.inf])}):
+        save_costs(path, expected)
+        found = load_costs(path)
+        assert list(found) == list(expected)
+        assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
+        assert [p.name for p in path.parent.iterdir()] == [path.name], "no half-written file stays"
+
+
+def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "m.npz"
+    save_costs(path, {"tile:xla:a": np.arange(3.0)})
+    monkeypatch.setattr(np, "savez_compressed", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save_costs(path, {"tile:xla:a": np.zeros(3)})
+    assert load_costs(path)["tile:xla:a"].tolist() == [0, 1, 2]
+
+
+def score(collection, model, value, split="valid", **more):
+    return {"collection": collection, "split": split, "model": model, "score": value} | more
+
+
+def test_scores_are_added_in_official_order_and_replaced_by_their_keys(tmp_path):
+    path = tmp_path / "run" / "scores.csv"
+    add_scores(path, [score("layout:nlp:random", "gnn", 0.5), score("mean", "gnn", 0.1)])
+    add_scores(path, [score("tile:xla", "late", 0.9), score("layout:nlp:random", "gnn", 0.6)])
+    table = add_scores(path, [score("layout:nlp:random", "token", 0.7), score("layout:nlp:random", "gnn", 0.8, "test")])
+    rows = [("tile:xla", "valid", "late", 0.9), ("layout:nlp:random", "valid", "gnn", 0.6),
+            ("layout:nlp:random", "valid", "token", 0.7), ("layout:nlp:random", "test", "gnn", 0.8),
+            ("mean", "valid", "gnn", 0.1)]
+    assert list(table.itertuples(index=False, name=None)) == rows
+    pd.testing.assert_frame_equal(pd.read_csv(path), table)
+    assert [p.name for p in path.parent.iterdir()] == ["scores.csv"]
+
+
+def test_keys_of_ones_own_tell_rows_apart(tmp_path):
+    keys = ("collection", "seed")
+    add_scores(tmp_path / "s.csv", [{"collection": "tile:xla", "seed": s, "score": s / 7} for s in (0, 1)], keys)
+    table = add_scores(tmp_path / "s.csv", [{"collection": "tile:xla", "seed": 1, "score": 5.0}], keys)
+    assert table.to_dict("list") == {"collection": ["tile:xla"] * 2, "seed": [0, 1], "score": [0.0, 5.0]}
+
+
+def test_old_scores_are_kept_and_a_new_column_is_empty_for_them(tmp_path):
+    rng, path = np.random.default_rng(0), tmp_path / "scores.csv"
+    values = rng.random(300) * 10.0 ** rng.integers(-8, 3, 300)
+    add_scores(path, [score("tile:xla", f"m{i}", value) for i, value in enumerate(values)])
+    for extra in (None, float("nan"), 0.25):                       # a whole column of nothing is no warning
+        table = add_scores(path, [score("tile:xla", "new", 0.5, unseen=extra)])
+    # pandas 2 may misread the last bit
+    np.testing.assert_allclose(table.score, [*values, 0.5], rtol=1e-15, atol=0)
+    assert table.unseen.isna().tolist() == [True] * 300 + [False] and table.unseen.iloc[-1] == 0.25
+
+
+def test_a_table_without_rows_is_a_table(tmp_path):
+    assert list(add_scores(tmp_path / "s.csv", []).columns) == ["collection", "split", "model"]
+    assert add_scores(tmp_path / "s.csv", [score("tile:xla", "m", 0.5)]).score.tolist() == [0.5]
+
+
+@pytest.mark.parametrize("collection", COLLECTIONS)
+def test_the_truth_of_the_sample_is_there_for_every_test_graph_and_configuration(root, collection):
+    truth = sample_truth(root, collection)
+    graphs = {f"{collection}:{g.graph_id}": g for g in read_split(root, collection, "test")}
+    assert list(truth) == list(graphs)
+    for name, graph in graphs.items():
+        assert truth[name].shape == graph.config_runtime.shape and (truth[name] > 0).all()
+        assert len(np.unique(truth[name])) > 1 and not teaches(graph)
+    if collection == "tile:xla":
+        path = npz_paths(root, collection, "test")[0]
+        with np.load(root.parent / "truth" / path.relative_to(root)) as npz:
+            expected = [a / b for a, b in zip(npz["config_runtime"].tolist(),
+                                              npz["config_runtime_normalizers"].tolist())]
+        assert truth[f"{collection}:{path.stem}"].tolist() == expected
+    else:
+        assert all(runtime.dtype == np.int64 for runtime in truth.values())
