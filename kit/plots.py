@@ -277,7 +277,7 @@ def _ceiling_marks(ax, values):
     """A black bar a row, where there is a value."""
     y = np.flatnonzero(np.isfinite(np.asarray(values, dtype=float)))
     if len(y):
-        ax.plot(np.asarray(values)[y], y, linestyle="", marker="|", markersize=16, markeredgewidth=2, color="black",
+        ax.plot(np.asarray(values)[y], y, linestyle="", marker="|", markersize=12, markeredgewidth=2, color="black",
                 label="noise ceiling")
 
 
