@@ -1,7 +1,7 @@
 """One training loop for every model, and prediction in bounded memory.
 
 A step draws graphs and configurations from (seed, step) alone, and dropout likewise. So a run that was killed and
-resumed ends with the same weights as one that was not.
+resumed ends with the same weights as one that was not; on a CPU to the last bit.
 """
 import math
 import os
@@ -172,7 +172,17 @@ def schedule(step, settings):
 
 
 def target(graph):
-    """What to rank by: runtime in ns (int64), for tiles divided by its normalizer (float64); shape (c,)."""
+    """What to rank the configurations of a graph by; lower is faster.
+
+    Parameters
+    ----------
+    graph : LayoutGraph or TileGraph
+
+    Returns
+    -------
+    ndarray, shape (c,)
+        Runtime in ns (int64), for tiles divided by its normalizer (float64).
+    """
     if hasattr(graph, "config_runtime_normalizers"):
         return graph.config_runtime / graph.config_runtime_normalizers
     return graph.config_runtime
