@@ -15,6 +15,7 @@ from torch import nn
 from kit.data import OPCODES
 from kit.layers import NUMERIC, ConfigAttention, Sage, SqueezeExcite, instance_norm, mean_messages, node_tensors
 from kit.scale import Scaler, fit_scaler, scale
+from kit.tokens import ConfigTokenModel, ConfigTokenSettings  # noqa: F401  (one place to import a model from)
 
 DIGIT_VALUES = 8                 # -2 not configurable, -1 none, 0..5 an axis
 TILE_FEATURES = 42               # see tile_features
