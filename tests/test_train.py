@@ -353,7 +353,7 @@ def test_what_is_saved_comes_back(tmp_path):
 
 
 def test_of_a_training_checkpoint_the_best_weights_are_loaded(tmp_path):
-    best, history = trained(tmp_path / "m.pt", score=scripted([0.5, 0.9, 0.1], []))
+    best, history = trained(tmp_path / "m.pt", score=scripted([0.5, 0.9, 0.1]))
     model = LayoutGNN(TINY)
     extra = load_checkpoint(tmp_path / "m.pt", model)
     assert history["best_step"] == 8 and extra["step"] == 12
@@ -373,7 +373,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 # which weights are kept
 
-def scripted(values, _):
+def scripted(values):
     """A score that gives these values, one for each validation of the two graphs."""
     calls = iter([v for v in values for _ in VALID])
     return lambda cost, runtime: next(calls)
@@ -400,7 +400,7 @@ NAN = float("nan")
     ("best", [NAN, 0.1, 0.2], 12), ("best", [0.3, NAN, 0.2], 4), ("best", [NAN, 0.3, NAN], 8),
     ("best", [NAN, NAN, NAN], 4), ("last", [NAN, NAN, NAN], 12)])
 def test_the_weights_that_are_kept_are_those_of_the_best_validation(keep, scores, step):
-    weights, history = trained(settings=dataclasses.replace(SHORT, keep=keep), score=scripted(scores, []))
+    weights, history = trained(settings=dataclasses.replace(SHORT, keep=keep), score=scripted(scores))
     assert history["best_step"] == step and same(weights, weights_at(step))
     assert history["step"] == [4, 8, 12]
     assert history["score"] == pytest.approx(scores, nan_ok=True)
