@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_layout, read_tile
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
+from kit.submit import replace_file
 
 
 def open_data(data_root=None, size="small", folder="data"):
@@ -111,9 +111,7 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
         except DataError as fault:
             print(f"left out: {fault}")
             if problems is not None:
-                Path(problems).parent.mkdir(parents=True, exist_ok=True)
-                with open(problems, "a") as file:
-                    file.write(json.dumps({"path": str(path), "reason": str(fault)}) + "\n")
+                report_problems(problems, path, [str(fault)])
         if time.monotonic() - shown > 10:
             shown = time.monotonic()
             print(f"{collection} {split}: read {number} of {len(paths)} files in {shown - start:.0f} s")
@@ -192,32 +190,32 @@ def load_costs(path):
         return {name: npz[name] for name in npz.files}
 
 
-def add_scores(path, rows, keys=("collection", "split", "model")):
-    """Add rows to the score table of a run; a row with the same keys is replaced.
+def write_table(path, table):
+    """Write a table as CSV, all or nothing.
 
     Parameters
     ----------
     path : str or Path
-        A CSV file, made if it is not there; replaced all or nothing.
-    rows : list of dict
-    keys : sequence of str
-
-    Returns
-    -------
-    DataFrame
-        The whole table.
+    table : DataFrame
+        Numbers are rounded to four decimals.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    old = pd.read_csv(path).to_dict("records") if path.exists() else []
-    columns = dict.fromkeys([*keys, *(name for row in [*old, *rows] for name in row)])
-    table = pd.DataFrame([*old, *rows], columns=list(columns)).drop_duplicates(list(keys), keep="last")
-    table["place"] = table["collection"].map({c: i for i, c in enumerate(COLLECTIONS)})
-    table = table.sort_values(["place"], kind="stable").drop(columns="place").reset_index(drop=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    table.to_csv(part, index=False)
-    os.replace(part, path)
-    return table
+    replace_file(path, table.round(4).to_csv(index=False, lineterminator="\n"))
+
+
+def report_problems(log, path, reasons):
+    """Note what is wrong with a file, for the end of a run, which then does not exit with 0.
+
+    Parameters
+    ----------
+    log : str or Path
+        A JSON-lines file that gets one {"path", "reason"} a reason.
+    path : str or Path
+        The file that is at fault.
+    reasons : sequence of str
+    """
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a") as file:
+        file.writelines(json.dumps({"path": str(path), "reason": reason}) + "\n" for reason in reasons)
 
 
 def sample_truth(data_root, collection):

@@ -9,15 +9,16 @@ import pytest
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile
 from kit.prune import drop_duplicate_configs, prune
 from kit.workflow import (
-    add_scores,
     load_costs,
     open_data,
     read_split,
+    report_problems,
     sample_truth,
     save_costs,
     teaches,
     training_graphs,
     wanted,
+    write_table,
 )
 
 LAYOUTS = COLLECTIONS[1:]
@@ -242,44 +243,17 @@ def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert load_costs(path)["tile:xla:a"].tolist() == [0, 1, 2]
 
 
-def score(collection, model, value, split="valid", **more):
-    return {"collection": collection, "split": split, "model": model, "score": value} | more
+def test_a_table_is_written_whole_and_rounded(tmp_path):
+    write_table(tmp_path / "run" / "scores.csv", pd.DataFrame({"model": ["gnn"], "score": [1 / 3]}))
+    assert (tmp_path / "run" / "scores.csv").read_bytes() == b"model,score\ngnn,0.3333\n"
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["scores.csv"]
 
 
-def test_scores_are_added_in_official_order_and_replaced_by_their_keys(tmp_path):
-    path = tmp_path / "run" / "scores.csv"
-    add_scores(path, [score("layout:nlp:random", "gnn", 0.5), score("mean", "gnn", 0.1)])
-    add_scores(path, [score("tile:xla", "late", 0.9), score("layout:nlp:random", "gnn", 0.6)])
-    table = add_scores(path, [score("layout:nlp:random", "token", 0.7), score("layout:nlp:random", "gnn", 0.8, "test")])
-    rows = [("tile:xla", "valid", "late", 0.9), ("layout:nlp:random", "valid", "gnn", 0.6),
-            ("layout:nlp:random", "valid", "token", 0.7), ("layout:nlp:random", "test", "gnn", 0.8),
-            ("mean", "valid", "gnn", 0.1)]
-    assert list(table.itertuples(index=False, name=None)) == rows
-    pd.testing.assert_frame_equal(pd.read_csv(path), table)
-    assert [p.name for p in path.parent.iterdir()] == ["scores.csv"]
-
-
-def test_keys_of_ones_own_tell_rows_apart(tmp_path):
-    keys = ("collection", "seed")
-    add_scores(tmp_path / "s.csv", [{"collection": "tile:xla", "seed": s, "score": s / 7} for s in (0, 1)], keys)
-    table = add_scores(tmp_path / "s.csv", [{"collection": "tile:xla", "seed": 1, "score": 5.0}], keys)
-    assert table.to_dict("list") == {"collection": ["tile:xla"] * 2, "seed": [0, 1], "score": [0.0, 5.0]}
-
-
-def test_old_scores_are_kept_and_a_new_column_is_empty_for_them(tmp_path):
-    rng, path = np.random.default_rng(0), tmp_path / "scores.csv"
-    values = rng.random(300) * 10.0 ** rng.integers(-8, 3, 300)
-    add_scores(path, [score("tile:xla", f"m{i}", value) for i, value in enumerate(values)])
-    for extra in (None, float("nan"), 0.25):                       # a whole column of nothing is no warning
-        table = add_scores(path, [score("tile:xla", "new", 0.5, unseen=extra)])
-    # pandas 2 may misread the last bit
-    np.testing.assert_allclose(table.score, [*values, 0.5], rtol=1e-15, atol=0)
-    assert table.unseen.isna().tolist() == [True] * 300 + [False] and table.unseen.iloc[-1] == 0.25
-
-
-def test_a_table_without_rows_is_a_table(tmp_path):
-    assert list(add_scores(tmp_path / "s.csv", []).columns) == ["collection", "split", "model"]
-    assert add_scores(tmp_path / "s.csv", [score("tile:xla", "m", 0.5)]).score.tolist() == [0.5]
+def test_problems_pile_up_one_line_each(tmp_path):
+    for reasons in (["too short", "no header"], [], ["again"]):
+        report_problems(tmp_path / "run" / "problems.jsonl", "a.csv", reasons)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "problems.jsonl").read_text().splitlines()]
+    assert lines == [{"path": "a.csv", "reason": reason} for reason in ("too short", "no header", "again")]
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
