@@ -13,11 +13,13 @@ from kit.pad import LAYOUT, SHAPE, repad_layout
 
 OWN_FEATURES = 11                # see agreement_tables
 PAIR_FEATURES = 8
+MAX_PAIR_ROWS = 1 << 24          # 200,000 pairs of 9 codes; public graphs have at most some thousand
 
 
 class Agreement(NamedTuple):
     """Disagreements of a layout graph's codes; p pairs of configurable neighbours."""
     own: np.ndarray              # (nc, k, 11) float32
+    share: np.ndarray            # (nc,) float32; the tensor's size over the graph's largest
     pairs: np.ndarray            # (p, 2) int64; positions in node_config_ids: producer, consumer
     pair: np.ndarray             # (p, k, k, 8) float32; code of the producer, code of the consumer
 
@@ -32,16 +34,22 @@ def agreement_tables(graph):
     Returns
     -------
     Agreement
-        `own`: whether an output, an input, a kernel layout is given; then the share of disagreeing dimensions of
-        the output with the node's default, of the input and of the kernel with the default of the operand that
-        fits best, of the output with the consumers' defaults on average; then these four times the logarithm of
-        the tensor's size. `pair`: of the producer's output (the default if none is given) with the consumer's
-        input, kernel, the better of the two, and output; then these four times the logarithm of the size.
-        Nothing given disagrees with nothing.
+        Features of `own`, three: whether an output, an input, a kernel layout is given. Four: the share of
+        disagreeing dimensions of the output with the node's default, of the input and of the kernel with the
+        default of the operand that fits best, of the output with the consumers' defaults on average. Then these
+        four times the logarithm of the tensor's size. Features of `pair`, four: the producer's output (its default
+        if none is given) with the consumer's input, its kernel, the better of the two, and its output. Then these
+        four times the logarithm of the size. What is not given disagrees with nothing.
+
+    Raises
+    ------
+    ValueError
+        If pairs times codes squared pass `MAX_PAIR_ROWS`; the message names the graph.
     """
     layout = repad_layout(graph.node_feat)[0][:, LAYOUT].astype(np.int8)[:, :2]           # (n, 2)
     shape = graph.node_feat[:, SHAPE]
-    size = np.log1p(np.maximum(shape, 1).prod(axis=1)) / 10                               # (n,), about 0 to 2
+    elements = np.maximum(shape, 1).prod(axis=1)
+    size = np.log1p(elements) / 10                                                        # (n,), about 0 to 2
     ids = graph.node_config_ids
     nc, k = graph.code_rows.shape[:2]
     given = graph.code_rows[:, :, (0, 6, 12)] >= 0                                        # (nc, k, 3)
@@ -70,6 +78,9 @@ def agreement_tables(graph):
     own[:, :, 3, 1] = own[:, :, 3, 0] * size[ids, None]
 
     pairs = _configurable_pairs(graph.edge_index, place, shape)
+    if len(pairs) * k * k > MAX_PAIR_ROWS:
+        raise ValueError(f"{graph.graph_id}: {len(pairs)} pairs of neighbours with {k} codes each pass {MAX_PAIR_ROWS} "
+                         "table rows; use a model without agreement features")
     v, u = pairs.T
     delivered = np.where(given[:, :, :1], rows[:, :, 0], layout[ids][:, None])            # (nc, k, 2)
     differ = _differ(delivered[v][:, :, None, None], rows[u][:, None]) * given[u][:, None]          # (p, k, k, 3)
@@ -77,7 +88,8 @@ def agreement_tables(graph):
     pair = np.stack([differ[..., 1], differ[..., 2], np.where(given[u][:, None, :, 1:].all(axis=-1),
                      differ[..., 1:].min(axis=-1), differ[..., 1:].max(axis=-1)), differ[..., 0]], axis=-1)
     pair = np.concatenate([pair, pair * size[ids[v]][:, None, None, None]], axis=-1).astype(np.float32)
-    return Agreement(np.concatenate([given, own[..., 0], own[..., 1]], axis=-1).astype(np.float32), pairs, pair)
+    own = np.concatenate([given, own[..., 0], own[..., 1]], axis=-1).astype(np.float32)
+    return Agreement(own, (elements[ids] / elements.max()).astype(np.float32), pairs, pair)
 
 
 def _differ(a, b):

@@ -16,6 +16,7 @@ from kit.pad import repad_layout
 from kit.scale import Scaler, scale
 
 NUMERIC = 134                    # node_feat columns before the 6 layout digits
+DIGIT_VALUES = 8                 # -2 not configurable, -1 none, 0..5 an axis
 
 
 class Messages(NamedTuple):

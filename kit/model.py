@@ -12,13 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from kit.agree import OWN_FEATURES, PAIR_FEATURES, agreement_tables
 from kit.data import OPCODES
-from kit.layers import NUMERIC, ConfigAttention, Sage, SqueezeExcite, instance_norm, mean_messages, node_tensors
-from kit.scale import Scaler, fit_scaler, scale
-from kit.tokens import ConfigTokenModel, ConfigTokenSettings  # noqa: F401  (one place to import a model from)
-
-DIGIT_VALUES = 8                 # -2 not configurable, -1 none, 0..5 an axis
-TILE_FEATURES = 42               # see tile_features
+from kit.layers import (
+    DIGIT_VALUES,
+    NUMERIC,
+    ConfigAttention,
+    Sage,
+    SqueezeExcite,
+    instance_norm,
+    mean_messages,
+    node_tensors,
+)
+from kit.scale import fit_scaler
+from kit.tile_model import TileModel, TileModelSettings, tile_features  # noqa: F401  (one place to import models from)
+from kit.tokens import ConfigTokenModel, ConfigTokenSettings  # noqa: F401
 
 
 class LayoutTensors(NamedTuple):
@@ -30,15 +38,9 @@ class LayoutTensors(NamedTuple):
     node_group: torch.Tensor     # (nc,) int64
     config_codes: torch.Tensor   # (c, g) uint8, int32 where codes pass 255
     messages: tuple              # Messages, one for each direction
-
-
-class TileTensors(NamedTuple):
-    """A kernel as `TileModel` wants it."""
-    numeric: torch.Tensor        # (n, 134) float32, standardised
-    opcode: torch.Tensor         # (n,) int64
-    layout: torch.Tensor         # (n, 6) int64, digits + 2
-    config: torch.Tensor         # (c, 42) float32, standardised
-    messages: tuple              # Messages, one for each direction
+    own: torch.Tensor = None     # (nc, k, 11) float32; see agreement_tables
+    pairs: torch.Tensor = None   # (p, 2) int64; configurable neighbours: producer, consumer
+    pair: torch.Tensor = None    # (p, k, k, 8) float32; see agreement_tables
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class LayoutGNNSettings:
     config_attention: bool = True        # scores then depend on which configurations are scored together
     both_directions: bool = False        # False: messages go from consumers to producers only
     node_norm: bool = True               # instance norm over the nodes
+    agreement: bool = False              # not published: tell each node where its neighbours' layouts disagree
     dropout: float = 0.2
     aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation
     seed: int = 0                        # of the initial weights
@@ -71,7 +74,7 @@ def node_alone(settings):
         With a linear block for each GraphSAGE block; configurations are still pooled over nodes.
     """
     return replace(settings, linear_blocks=settings.linear_blocks + settings.graph_blocks, graph_blocks=0,
-                   config_attention=False, node_norm=False)
+                   config_attention=False, node_norm=False, agreement=False)
 
 
 class LayoutGNN(nn.Module):
@@ -96,6 +99,9 @@ class LayoutGNN(nn.Module):
             self.digit = nn.Embedding(DIGIT_VALUES, s.digit_width)
             self.static = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, out)
             self.config = nn.Linear(18 * s.digit_width, out, bias=False)
+            if s.agreement:
+                self.own = nn.Linear(OWN_FEATURES, out, bias=False)
+                self.pair = nn.Linear(2 * PAIR_FEATURES, out, bias=False)
             self.linears = nn.ModuleList(nn.Linear(s.width, out) for _ in range(s.linear_blocks - 1))
             for linear in (self.static, self.config, *self.linears):
                 nn.init.xavier_normal_(linear.weight)
@@ -128,12 +134,14 @@ class LayoutGNN(nn.Module):
         edges = np.argsort(order)[graph.edge_index]
         codes = graph.config_codes
         directions = (edges, edges[:, ::-1])[:2 if self.settings.both_directions else 1]
+        tables = agreement_tables(graph) if self.settings.agreement else None
         return LayoutTensors(
             *node_tensors(graph.node_feat[order], graph.node_opcode[order], self.node_scale),
             torch.as_tensor(graph.code_rows.astype(np.int64) + 2, device=device),
             torch.tensor(graph.node_group, device=device),
             torch.tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32), device=device),
-            tuple(mean_messages(e, n, device) for e in directions))
+            tuple(mean_messages(e, n, device) for e in directions),
+            *([torch.tensor(t, device=device) for t in (tables.own, tables.pairs, tables.pair)] if tables else []))
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
@@ -161,110 +169,22 @@ class LayoutGNN(nn.Module):
                                         self.opcode(tensors.opcode)], dim=1))                     # (n, out)
         table = self.config(self.digit(tensors.code_rows).flatten(2))                             # (nc, codes, out)
         nc, codes = table.shape[:2]
+        if tensors.own is not None:
+            table = table + self.own(tensors.own)
         chosen = tensors.config_codes[index].long()[:, tensors.node_group].T                      # (nc, k)
         rows = chosen + codes * torch.arange(nc, device=chosen.device)[:, None]
         configured = static[:nc, None] + F.embedding(rows, table.flatten(0, 1))                   # (nc, k, out)
+        if tensors.own is not None:
+            configured = configured + self.pair(self.disagreements(tensors, chosen))
         none = self.config(self.digit(torch.zeros(18, dtype=torch.long, device=chosen.device)).flatten())
         others = (static[nc:, None] + none).expand(-1, len(index), -1)
         return torch.cat([configured, others])
 
-
-@dataclass(frozen=True)
-class TileModelSettings:
-    """A small GraphSAGE over the kernel, joined late with the tile sizes."""
-    width: int = 64
-    graph_blocks: int = 2
-    opcode_width: int = 16
-    digit_width: int = 4
-    dropout: float = 0.1
-    aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation
-    seed: int = 0                        # of the initial weights
-
-
-class TileModel(nn.Module):
-    """Rank the tile sizes of one kernel: encode the graph once, then each configuration against it.
-
-    Mean and max over the nodes join an encoding of the configuration: its 24 numbers, how many tiles cover each
-    output dimension, and the share of padding that 8 x 128 registers add, dimensions in minor-to-major order.
-
-    Parameters
-    ----------
-    settings : TileModelSettings, optional
-    """
-    transductive = False
-
-    def __init__(self, settings=None):
-        super().__init__()
-        self.settings = s = settings or TileModelSettings()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(s.seed)
-            self.opcode = nn.Embedding(OPCODES, s.opcode_width)
-            self.digit = nn.Embedding(DIGIT_VALUES, s.digit_width)
-            self.node = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, s.width)
-            self.sages = nn.ModuleList(Sage(s.width, s.width, 2, s.aggregation) for _ in range(s.graph_blocks))
-            self.norms = nn.ModuleList(nn.LayerNorm(s.width) for _ in range(s.graph_blocks))
-            self.config = nn.Sequential(nn.Linear(TILE_FEATURES, s.width), nn.GELU(), nn.Linear(s.width, s.width))
-            self.graph = nn.Linear(2 * s.width, s.width)
-            self.head = nn.Sequential(nn.Linear(3 * s.width, s.width), nn.GELU(), nn.Dropout(s.dropout),
-                                      nn.Linear(s.width, s.width), nn.GELU(), nn.Linear(s.width, 1))
-        self.register_buffer("node_scale", torch.zeros(2, NUMERIC, dtype=torch.float64))
-        self.register_buffer("config_scale", torch.zeros(2, TILE_FEATURES, dtype=torch.float64))
-        self.register_buffer("fitted", torch.tensor(False))
-
-    def fit_scale(self, graphs):
-        """Store the feature statistics of the training kernels."""
-        self.node_scale.copy_(torch.as_tensor(np.stack(fit_scaler(g.node_feat[:, :NUMERIC] for g in graphs))))
-        self.config_scale.copy_(torch.as_tensor(np.stack(fit_scaler(tile_features(g) for g in graphs))))
-        self.fitted.fill_(True)
-
-    def prepare(self, graph):
-        """Turn a TileGraph into tensors on this model's device; repairs the layout padding."""
-        n, device = len(graph.node_feat), self.node_scale.device
-        mean, factor = self.config_scale.cpu().numpy()
-        return TileTensors(
-            *node_tensors(graph.node_feat, graph.node_opcode, self.node_scale),
-            torch.as_tensor(scale(tile_features(graph), Scaler(mean, factor)), device=device),
-            tuple(mean_messages(e, n, device) for e in (graph.edge_index, graph.edge_index[:, ::-1])))
-
-    def configs_within(self, tensors, budget):
-        """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        return max(1, int(budget // (self.settings.width * 4 * 10)))
-
-    def forward(self, tensors, index):
-        """Cost of the configurations `index` (k,) -> (k,)."""
-        x = self.node(torch.cat([tensors.numeric, self.digit(tensors.layout).flatten(1),
-                                 self.opcode(tensors.opcode)], dim=1))                            # (n, width)
-        for norm, sage in zip(self.norms, self.sages):
-            x = x + F.gelu(sage(norm(x), tensors.messages))
-        graph = self.graph(torch.cat([x.mean(dim=0), x.amax(dim=0)]))                             # (width,)
-        config = self.config(tensors.config[index])                                               # (k, width)
-        graph = graph.expand_as(config)
-        return self.head(torch.cat([config, graph, config * graph], dim=1)).squeeze(-1)
-
-
-def tile_features(graph):
-    """Numbers that describe each tile of a kernel.
-
-    Parameters
-    ----------
-    graph : TileGraph
-
-    Returns
-    -------
-    ndarray, shape (c, 42), float64
-        The 24 configuration features; then for the 6 output dimensions, minor to major, how many tiles cover
-        them, the padding of the tile to 8, and to 128 (a factor of at least 1); 0 past the rank.
-    """
-    roots = np.flatnonzero(graph.node_feat[:, 0])
-    root = graph.node_feat[roots[-1] if len(roots) else -1]
-    rank = int((root[21:27] != 0).sum())
-    layout = root[134:134 + rank].astype(np.int64)
-    if sorted(layout) != list(range(rank)):
-        layout = np.arange(rank)[::-1]                     # row-major, XLA's default
-    tile, size = graph.config_feat[:, 8:14][:, layout].astype(np.float64), root[21:27][layout]
-    known = tile > 0
-    tile = np.where(known, tile, 1)
-    shape = np.zeros((3, len(tile), 6))
-    shape[:, :, :rank] = np.where(known, [np.ceil(size / tile), np.ceil(tile / 8) * 8 / tile,
-                                          np.ceil(tile / 128) * 128 / tile], 0)
-    return np.concatenate([graph.config_feat, *shape], axis=1)
+    def disagreements(self, tensors, chosen):
+        """Sum each node's pair features as producer and as consumer; chosen (nc, k) codes -> (nc, k, 16)."""
+        codes, (producer, consumer) = tensors.pair.shape[1], tensors.pairs.T
+        slots = torch.arange(len(producer), device=chosen.device)[:, None]
+        rows = (slots * codes + chosen[producer]) * codes + chosen[consumer]                      # (p, k)
+        features = F.embedding(rows, tensors.pair.flatten(0, 2))                                  # (p, k, 8)
+        zeros = features.new_zeros(*chosen.shape, features.shape[-1])
+        return torch.cat([zeros.index_add(0, end, features) for end in (producer, consumer)], dim=-1)

@@ -16,12 +16,8 @@ from torch import nn
 
 from kit.agree import OWN_FEATURES, PAIR_FEATURES, agreement_tables
 from kit.data import OPCODES
-from kit.layers import NUMERIC, Sage, mean_messages, node_tensors
-from kit.pad import SHAPE
+from kit.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
 from kit.scale import fit_scaler
-
-TOKEN_DIGITS = 8                 # -2 not configurable, -1 none, 0..5 an axis
-MAX_PAIR_ROWS = 1 << 24          # 9 codes squared make it 200,000 pairs; the largest public graphs have some thousands
 
 
 class TokenTensors(NamedTuple):
@@ -75,7 +71,7 @@ class ConfigTokenModel(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(s.seed)
             self.opcode = nn.Embedding(OPCODES, s.opcode_width)
-            self.digit = nn.Embedding(TOKEN_DIGITS, s.digit_width)
+            self.digit = nn.Embedding(DIGIT_VALUES, s.digit_width)
             self.node = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, s.width)
             self.sages = nn.ModuleList(Sage(s.width, s.width, 2, "sparse") for _ in range(s.graph_blocks))
             self.norms = nn.ModuleList(nn.LayerNorm(s.width) for _ in range(s.graph_blocks))
@@ -99,11 +95,7 @@ class ConfigTokenModel(nn.Module):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
         n, device = len(graph.node_feat), self.node_scale.device
         tables = agreement_tables(graph)
-        k, codes = graph.code_rows.shape[1], graph.config_codes
-        if len(tables.pairs) * k * k > MAX_PAIR_ROWS:
-            raise ValueError(f"{graph.graph_id}: {len(tables.pairs)} pairs of neighbours with {k} codes each need more "
-                             f"than {MAX_PAIR_ROWS} table rows; score this graph with LayoutGNN")
-        size = np.maximum(graph.node_feat[:, SHAPE], 1).prod(axis=1)
+        codes = graph.config_codes
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
 
         def tensor(array, dtype=None):
@@ -112,7 +104,7 @@ class ConfigTokenModel(nn.Module):
             *node_tensors(graph.node_feat, graph.node_opcode, self.node_scale),
             tuple(mean_messages(e, n, device) for e in (graph.edge_index, graph.edge_index[:, ::-1])),
             tensor(graph.node_config_ids), tensor(graph.code_rows.astype(np.int64) + 2), tensor(tables.own),
-            tensor(size[graph.node_config_ids] / size.max(), torch.float32), tensor(graph.node_group),
+            tensor(tables.share, torch.float32), tensor(graph.node_group),
             tensor(tables.pairs), tensor(tables.pair), tensor(pair_slot.reshape(-1)), tensor(slots.reshape(-1, 2)),
             tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32)))
 
