@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "proto", "prune", "pad",
-        "agree", "scale", "layers", "tokens", "model", "losses", "train", "noise", "metrics", "baselines",
+        "agree", "scale", "layers", "tokens", "tile_model", "model", "losses", "train", "noise", "metrics", "baselines",
         "ensemble", "submit", "ledger", "kaggle_io", "search", "plots", "plots_eda", "workflow")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
