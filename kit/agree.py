@@ -36,10 +36,12 @@ def agreement_tables(graph):
     Agreement
         Features of `own`, three: whether an output, an input, a kernel layout is given. Four: the share of
         disagreeing dimensions of the output with the node's default, of the input and of the kernel with the
-        default of the operand that fits best, of the output with the consumers' defaults on average. Then these
-        four times the logarithm of the tensor's size. Features of `pair`, four: the producer's output (its default
-        if none is given) with the consumer's input, its kernel, the better of the two, and its output. Then these
-        four times the logarithm of the size. What is not given disagrees with nothing.
+        default of the operand that fits best, of the output with the defaults of consumers of its shape on average.
+        Then these four times a tenth of the logarithm of the tensor's size. Features of `pair`, four: the
+        producer's output (its default if none is given) with the consumer's input, its kernel, the better of the
+        two, and, between equal shapes, its output. Then these four times a tenth of the logarithm of the
+        producer's size. What is not given disagrees with nothing. A pair is an edge between configurable nodes,
+        or two edges with a node between that is not configurable and has the producer's shape.
 
     Raises
     ------
@@ -61,15 +63,17 @@ def agreement_tables(graph):
     own[:, :, 0, 0] = _differ(rows[:, :, 0], layout[ids][:, None]) * given[:, :, 0]
     own[:, :, 0, 1] = own[:, :, 0, 0] * size[ids, None]
     consumer, producer = graph.edge_index.T
+    operand = place[consumer] >= 0
+    u, v = place[consumer[operand]], producer[operand]
+    differ = _differ(rows[u, :, 1:], layout[v][:, None, None])                            # (edges, k, 2)
     best = np.full((nc, k, 2), np.inf, np.float32)
-    best_size = np.zeros((nc, k, 2), np.float32)
-    for u, v in zip(place[consumer], producer):              # a configurable node's operands, edge by edge
-        if u >= 0:
-            differ = _differ(rows[u, :, 1:], layout[v])                                   # (k, 2)
-            better = differ < best[u]
-            best[u][better], best_size[u][better] = differ[better], size[v]
+    np.minimum.at(best, u, differ)
+    # edges are not in the order of operands: of those that fit alike, the larger is the input, the smaller the kernel
+    sign = np.array([1, -1], np.float32)
+    most = np.full((nc, k, 2), -np.inf, np.float32)
+    np.maximum.at(most, u, np.where(differ == best[u], size[v][:, None, None] * sign, -np.inf).astype(np.float32))
     own[:, :, 1:3, 0] = np.where(np.isfinite(best), best, 0) * given[:, :, 1:]
-    own[:, :, 1:3, 1] = own[:, :, 1:3, 0] * best_size
+    own[:, :, 1:3, 1] = own[:, :, 1:3, 0] * np.where(np.isfinite(most), most * sign, 0)
     same = (shape[consumer] == shape[producer]).all(axis=1) & (place[producer] >= 0)
     v, u = place[producer[same]], consumer[same]
     count = np.maximum(np.bincount(v, minlength=nc), 1)[:, None]

@@ -1,8 +1,11 @@
 """The networks. Each turns (graph, chosen configurations) into one cost per configuration; lower is faster.
 
-A model has three methods that `kit.train` relies on: `fit_scale(graphs)` stores feature statistics inside the
-model, `prepare(graph)` turns a graph's arrays into tensors once, and `forward(tensors, index)` gives the costs of
-the configurations in `index`, shape (k,). `configs_within(tensors, budget)` says how many fit into a memory budget.
+A model is a module with what `kit.train` relies on. Methods: `fit_scale(graphs)` stores feature statistics inside
+the model, `prepare(graph)` turns a graph's arrays into tensors once, `forward(tensors, index)` gives the costs of
+the configurations in `index`, shape (k,), and `configs_within(tensors, budget)` says how many fit into a memory
+budget. Attributes: `settings`, a frozen dataclass; `fitted`, whether there are statistics; `transductive`, whether a
+cost depends on the other configurations in the call. A transductive model has a buffer `set_size`, too: how many
+were scored together in training.
 """
 from dataclasses import dataclass, replace
 from typing import NamedTuple

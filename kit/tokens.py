@@ -109,9 +109,12 @@ class ConfigTokenModel(nn.Module):
             tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32)))
 
     def configs_within(self, tensors, budget):
-        """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        tokens = tensors.config_codes.shape[1] * (2 + self.settings.token_width) + 4 * len(tensors.slot_groups)
-        return max(1, int(budget // (8 * (tokens + 4 * self.settings.width))))
+        """How many configurations one call without gradients may hold within `budget` bytes; at least 1.
+
+        The tables that all configurations share come on top.
+        """
+        s, integers = self.settings, 3 * tensors.config_codes.shape[1] + 4 * len(tensors.slot_groups)
+        return max(1, int(budget // (8 * integers + 4 * (4 * s.token_width + 6 * s.width))))
 
     def tables(self, tensors):
         """All that configurations share: (g, k, 1 + token_width) and (q, k, k)."""
@@ -139,7 +142,8 @@ class ConfigTokenModel(nn.Module):
         codes = tensors.config_codes[index].long()                                               # (j, g)
         k, (first, second) = unary.shape[1], tensors.slot_groups.T
         rows = codes + k * torch.arange(codes.shape[1], device=codes.device)
-        total = F.embedding_bag(rows, unary.flatten(0, 1), mode="sum")                           # (j, 1 + token_width)
+        bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # given, as there may be no group
+        total = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")           # (j, 1 + token_width)
         slots = torch.arange(len(first), device=codes.device)
         cells = (slots * k + codes[:, first]) * k + codes[:, second]                             # (j, q)
         return total[:, 0] + self.pool(total[:, 1:]).squeeze(-1) + binary.flatten()[cells].sum(dim=1)
