@@ -47,7 +47,7 @@ def open_data(data_root=None, size="small", folder="data"):
             if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
                 raise
     if root is None:
-        root = Path(write_sample(Path(folder, f"sample-{size}"), size=size))
+        root = Path(write_sample(Path(folder, f"sample-{size}"), size=size, progress=True))
     is_sample = (root.parent / "truth").is_dir()
     print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
     return root, is_sample
@@ -185,7 +185,17 @@ def save_costs(path, costs):
 
 
 def load_costs(path):
-    """Read what `save_costs` wrote -> {ID: cost (c,)}."""
+    """Read what `save_costs` wrote.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    dict of str to ndarray
+        {ID: cost (c,)}.
+    """
     with np.load(path, allow_pickle=False) as npz:
         return {name: npz[name] for name in npz.files}
 
