@@ -3,9 +3,11 @@
 A run's folder holds `predictions/<collection>/<model>_seed<k>.<split>.npz`, `problems.jsonl` (files that could not
 be read), `scores.csv` and `submission.csv`.
 """
+import hashlib
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +170,30 @@ def teaches(graph):
     return bool(graph.config_runtime.any() and (runtime != runtime[0]).any() and (configs != configs[0]).any())
 
 
+def checkpoint_path(out, name, model, settings, graphs):
+    """Where a training run keeps its checkpoint: other settings or graphs give another file.
+
+    Parameters
+    ----------
+    out : str or Path
+        The folder of the run.
+    name : str
+    model : Module
+        With its `settings`.
+    settings : TrainSettings
+    graphs : sequence of LayoutGraph or TileGraph
+
+    Returns
+    -------
+    Path
+        `out`/checkpoints/`name`-<8 hex digits>.pt.
+    """
+    about = repr((model.settings, replace(settings, device=""),
+                  [(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in graphs]))
+    stem = name.replace(":", "_").replace(" ", "-")
+    return Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
+
+
 def save_costs(path, costs):
     """Write predictions, all or nothing.
 
@@ -210,6 +236,36 @@ def write_table(path, table):
         Numbers are rounded to four decimals.
     """
     replace_file(path, table.round(4).to_csv(index=False, lineterminator="\n"))
+
+
+def note_settings(out, step, settings):
+    """Note what a step was run with, for the ledger.
+
+    Parameters
+    ----------
+    out : str or Path
+        The folder of the run.
+    step : str
+    settings : dict
+        Plain values.
+    """
+    replace_file(Path(out, "settings", f"{step}.json"), json.dumps(settings, indent=1) + "\n")
+
+
+def noted_settings(out):
+    """What the steps of a run were run with.
+
+    Parameters
+    ----------
+    out : str or Path
+        The folder of the run.
+
+    Returns
+    -------
+    dict of str to dict
+        {step: settings}.
+    """
+    return {path.stem: json.loads(path.read_text()) for path in sorted(Path(out, "settings").glob("*.json"))}
 
 
 def report_problems(log, path, reasons):

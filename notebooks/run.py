@@ -64,7 +64,7 @@ def parse(argv):
     parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data and of the work on it")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
-    parser.add_argument("--fresh", action="store_true", help="run finished steps again")
+    parser.add_argument("--fresh", action="store_true", help="run finished steps again, without checkpoints")
     return parser.parse_args(argv)
 
 
@@ -232,6 +232,8 @@ def run(args):
         use_this_python(out / ".run")
         kit = [path.read_text() for path in sorted((PROJECT / "kit").glob("*.py"))]
         stats = [[str(p), stat.st_size, stat.st_mtime_ns] for c in files for p, stat in files[c]]
+        if args.fresh:
+            shutil.rmtree(out / "checkpoints", ignore_errors=True)
         problems = run_steps(notebooks, parameters, out, digest(kit, stats), args.fresh)
     print(f"finished in {time.time() - start:.0f} s")
     scores, submission = out / "scores.csv", out / "submission.csv"

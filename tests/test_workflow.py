@@ -1,6 +1,7 @@
 """What notebooks share: bad files are reported and left out, and results of earlier steps are never lost."""
 import json
 import shutil
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -8,8 +9,12 @@ import pytest
 
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile
 from kit.prune import drop_duplicate_configs, prune
+from kit.train import TrainSettings
 from kit.workflow import (
+    checkpoint_path,
     load_costs,
+    note_settings,
+    noted_settings,
     open_data,
     read_split,
     report_problems,
@@ -247,6 +252,33 @@ def test_a_table_is_written_whole_and_rounded(tmp_path):
     write_table(tmp_path / "run" / "scores.csv", pd.DataFrame({"model": ["gnn"], "score": [1 / 3]}))
     assert (tmp_path / "run" / "scores.csv").read_bytes() == b"model,score\ngnn,0.3333\n"
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["scores.csv"]
+
+
+def test_a_checkpoint_is_named_after_all_that_it_depends_on(tmp_path):
+    class Model(NamedTuple):
+        settings: tuple
+    class Graph(NamedTuple):
+        graph_id: str = "a"
+        node_feat: tuple = (0, 0)
+        config_runtime: tuple = (1, 2, 3)
+    known = (Model(("width", 8)), TrainSettings(steps=5), [Graph()])
+    path = checkpoint_path(tmp_path, "tile:xla node alone 0", *known)
+    assert path.parent == tmp_path / "checkpoints" and path.name.startswith("tile_xla-node-alone-0-")
+    assert checkpoint_path(tmp_path, "tile:xla node alone 0", Model(("width", 8)),
+                           TrainSettings(steps=5, device="cuda"), [Graph()]) == path
+    for place, other in ((0, Model(("width", 9))), (1, TrainSettings(steps=6)), (2, [Graph(), Graph()]),
+                         (2, [Graph(node_feat=(0,))]), (2, [Graph(config_runtime=(1, 2))])):
+        changed = [other if i == place else part for i, part in enumerate(known)]
+        assert checkpoint_path(tmp_path, "tile:xla node alone 0", *changed) != path
+
+
+def test_settings_come_back_step_by_step(tmp_path):
+    assert noted_settings(tmp_path) == {}
+    note_settings(tmp_path, "04_train_layout", {"steps": 3, "device": "cpu"})
+    note_settings(tmp_path, "03_train_tile", {"steps": 1})
+    note_settings(tmp_path, "03_train_tile", {"steps": 2})
+    assert list(noted_settings(tmp_path).items()) == [("03_train_tile", {"steps": 2}),
+                                                      ("04_train_layout", {"steps": 3, "device": "cpu"})]
 
 
 def test_problems_pile_up_one_line_each(tmp_path):
