@@ -134,12 +134,12 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
 
 
 def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
-    """Draw the score of each model on each graph, beside what noise leaves to reach.
+    """Draw the score of each model on each graph, with its range over seeds, beside what noise leaves to reach.
 
     Parameters
     ----------
     scores : dict of str to dict
-        {model: {graph: score}}, the model that matters first: graphs are sorted by its score.
+        {model: {graph: score, or one score a seed}}, the model that matters first: graphs are sorted by its mean.
     ceilings : dict of str to float, optional
         {graph: noise ceiling}.
     ax : Axes, optional
@@ -153,12 +153,15 @@ def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     """
     models = list(scores)
     every = sorted({g for model in models for g in scores[model]})
-    every.sort(key=lambda g: np.nan_to_num(scores[models[0]].get(g, np.nan), nan=-np.inf))
+    every.sort(key=lambda g: np.nan_to_num(np.mean(scores[models[0]].get(g, np.nan)), nan=-np.inf))
     graphs = spaced(every, most)
     ax = new_axes(ax, height=1.2 + 0.2 * len(graphs))
     for place, model in enumerate(models):
-        ax.plot([scores[model].get(g, np.nan) for g in graphs], range(len(graphs)), linestyle="", markersize=5,
-                marker=MARKS[place % len(MARKS)], color=PALETTE[place % len(PALETTE)], alpha=0.85, label=model)
+        values = [np.atleast_1d(scores[model].get(g, np.nan)) for g in graphs]
+        colour = PALETTE[place % len(PALETTE)]
+        ax.hlines(range(len(graphs)), [v.min() for v in values], [v.max() for v in values], color=colour, linewidth=1)
+        ax.plot([v.mean() for v in values], range(len(graphs)), linestyle="", markersize=5,
+                marker=MARKS[place % len(MARKS)], color=colour, alpha=0.85, label=model)
     _ceiling_marks(ax, [(ceilings or {}).get(g, np.nan) for g in graphs])
     _rows_of(ax, [shortened(g) for g in graphs], top_first=False)
     shown = "graph" if len(graphs) == len(every) else f"graph ({len(graphs)} of {len(every)})"

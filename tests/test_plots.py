@@ -262,3 +262,10 @@ def test_spaced_keeps_order_and_both_ends(count, most):
 def test_a_shortened_name_keeps_its_start_and_its_end():
     assert shortened("alexnet_train_batch_32", 30) == "alexnet_train_batch_32"
     assert shortened("a" * 30 + "0123456789", 20) == "a" * 11 + "…23456789"
+
+
+def test_seeds_of_one_graph_are_a_dot_and_its_range():
+    ax = per_graph_scores({"gnn": {"a": np.array([0.2, 0.6]), "b": 0.9}})
+    assert ax.lines[0].get_xdata() == pytest.approx([0.4, 0.9])
+    ends = [segment[:, 0].tolist() for segment in ax.collections[0].get_segments()]
+    assert ends == [[0.2, 0.6], [0.9, 0.9]]
