@@ -1,0 +1,175 @@
+"""Small random graphs, the ways of writing one down, and slow twins that several test files share."""
+import weakref
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kit.data import LayoutGraph, TileGraph
+
+NEAR = dict(atol=2e-5, rtol=1e-4)        # float32 sums in another order
+SHAPES = ((8, 128), (8, 64), (4, 8, 16))
+
+
+def drawn_features(rng, n):
+    """(n, 140) with shapes, their layouts (padded with 0 as in the data) and some constant columns."""
+    node_feat = np.zeros((n, 140), np.float32)
+    node_feat[:, 37:80] = rng.integers(-2, 50, (n, 43))
+    for row in node_feat:
+        rank = rng.integers(0, 5)
+        row[21:21 + rank] = rng.integers(1, 500, rank)
+        row[134:134 + rank] = rng.permutation(rank)
+    return node_feat
+
+
+def drawn_layout(seed=0, n=12, nc=5, g=3, k=4, c=7, m=16, codes=np.uint8):
+    rng = np.random.default_rng(seed)
+    return LayoutGraph("drawn", drawn_features(rng, n), rng.integers(1, 121, n), rng.integers(0, n, (m, 2)),
+                       rng.permutation(n)[:nc], np.array([0]), rng.integers(0, k, (c, g)).astype(codes),
+                       np.concatenate([np.arange(g), rng.integers(0, max(g, 1), nc)])[:nc],
+                       rng.integers(-1, 6, (nc, k, 18)).astype(np.int8), rng.integers(10 ** 6, 10 ** 7, c))
+
+
+def drawn_neighbours(seed=0, n=14, nc=6, g=3, k=4, c=7, m=30):
+    """A drawn layout of few shapes and digits, so that neighbours often agree, and with many edges."""
+    graph, rng = drawn_layout(seed, n, nc, g, k, c, m), np.random.default_rng([seed, 1])
+    node_feat = graph.node_feat.copy()
+    node_feat[:, 21:27] = node_feat[:, 134:140] = 0
+    for row in node_feat:
+        shape = SHAPES[rng.integers(len(SHAPES))]
+        row[21:21 + len(shape)], row[134:134 + len(shape)] = shape, rng.permutation(len(shape))
+    return graph._replace(node_feat=node_feat, code_rows=rng.integers(-1, 3, (nc, k, 18)).astype(np.int8))
+
+
+def drawn_tile(seed=0, n=9, c=6):
+    rng = np.random.default_rng(seed)
+    node_feat = drawn_features(rng, n)
+    node_feat[-1, [0, 21, 22, 134, 135]] = 1, 20, 256, 1, 0
+    node_feat[-1, 23:27] = 0
+    config_feat = rng.integers(0, 100, (c, 24)).astype(np.float32)
+    return TileGraph("drawn", node_feat, rng.integers(1, 121, n), rng.integers(0, n, (11, 2)), config_feat,
+                     rng.integers(1, 100, c), rng.integers(1, 100, c))
+
+
+def ready(model, *graphs):
+    model.fit_scale(graphs)
+    return model.eval()
+
+
+@torch.no_grad()
+def costs(model, graph, index=None):
+    index = range(len(graph.config_runtime)) if index is None else index
+    return model(model.prepare(graph), torch.tensor(list(index)))
+
+
+def slow_nodes(model, graph, fitted_on):
+    """What the first layer reads of each node: standardised numbers, embedded repaired layout, embedded opcode."""
+    def squash(g):
+        x = g.node_feat[:, :134].astype(float)
+        return np.where(x < 0, -1, 1) * np.log(1 + abs(x))
+    seen = np.concatenate([squash(g) for g in fitted_on])
+    rows = []
+    for row, opcode, numbers in zip(graph.node_feat, graph.node_opcode, squash(graph)):
+        spread = seen.std(axis=0)
+        numbers = np.where(spread > 1e-9, (numbers - seen.mean(axis=0)) / np.where(spread > 1e-9, spread, 1), 0)
+        rank = sum(size != 0 for size in row[21:27])
+        digits = [int(digit) if place < rank else -1 for place, digit in enumerate(row[134:140])]
+        rows.append(torch.cat([torch.tensor(numbers, dtype=torch.float32),
+                               *[model.digit.weight[digit + 2] for digit in digits], model.opcode.weight[opcode]]))
+    return torch.stack(rows)
+
+
+def slow_neighbours(x, edges):
+    """Mean over the senders of each node, node by node; x (n, width)."""
+    rows = []
+    for node in range(len(x)):
+        senders = [u for u, v in edges.tolist() if v == node]
+        rows.append(torch.stack([x[u] for u in senders]).mean(0) if senders else torch.zeros_like(x[0]))
+    return torch.stack(rows)
+
+
+def slow_graph_blocks(model, graph, fitted_on):
+    """Nodes after the GraphSAGE blocks, with layer norm, of a model that encodes a graph once."""
+    x = model.node(slow_nodes(model, graph, fitted_on))
+    for norm, sage in zip(model.norms, model.sages):
+        h = torch.nn.functional.layer_norm(x, x.shape[1:], norm.weight, norm.bias)
+        ways = zip(sage.neighbours, [graph.edge_index, graph.edge_index[:, ::-1]], strict=True)
+        update = sage.own(h) + sum(weights(slow_neighbours(h, edges)) for weights, edges in ways)
+        x = x + torch.nn.functional.gelu(update)
+    return x
+
+
+def relabelled_nodes(graph, rng):
+    order = rng.permutation(len(graph.node_feat))
+    place = np.argsort(order)
+    return graph._replace(node_feat=graph.node_feat[order], node_opcode=graph.node_opcode[order],
+                          edge_index=place[graph.edge_index], node_config_ids=place[graph.node_config_ids])
+
+
+def reordered_edges(graph, rng):
+    return graph._replace(edge_index=rng.permutation(graph.edge_index))
+
+
+def reordered_configurable_nodes(graph, rng):
+    order = rng.permutation(len(graph.node_config_ids))
+    return graph._replace(node_config_ids=graph.node_config_ids[order], node_group=graph.node_group[order],
+                          code_rows=graph.code_rows[order])
+
+
+def renamed_groups(graph, rng):
+    order = rng.permutation(graph.config_codes.shape[1])
+    return graph._replace(config_codes=graph.config_codes[:, order], node_group=np.argsort(order)[graph.node_group])
+
+
+def renamed_codes(graph, rng):
+    order = rng.permutation(graph.code_rows.shape[1])
+    return graph._replace(config_codes=np.argsort(order).astype(np.uint8)[graph.config_codes],
+                          code_rows=graph.code_rows[:, order])
+
+
+def every_node_its_own_group(graph, rng):
+    return graph._replace(config_codes=graph.config_codes[:, graph.node_group],
+                          node_group=np.arange(len(graph.node_group)))
+
+
+def read_only(graph, rng):
+    graph = type(graph)(graph.graph_id, *[array.copy() for array in graph[1:]])
+    for array in graph[1:]:
+        array.flags.writeable = False
+    return graph
+
+
+WRITTEN_OTHERWISE = (relabelled_nodes, reordered_edges, reordered_configurable_nodes, renamed_groups, renamed_codes,
+                     every_node_its_own_group, read_only)
+
+
+class Held(TorchDispatchMode):
+    """Count the bytes of the dense tensors that are alive at once, of those made while it is entered."""
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        def storages(values):
+            return {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tree_leaves(values)
+                    if isinstance(t, torch.Tensor) and t.layout == torch.strided}
+        known = storages((args, kwargs))
+        for place, storage in storages(out).items():
+            if place not in known:                       # neither a view nor changed in place
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+                weakref.finalize(storage, self.release, storage.nbytes())
+        return out
+
+    def release(self, size):
+        self.now -= size
+
+
+@torch.no_grad()
+def held(model, tensors, j):
+    """Bytes that scoring `j` configurations holds at most."""
+    with Held() as count:
+        model(tensors, torch.arange(j))
+    return count.peak

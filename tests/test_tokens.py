@@ -1,0 +1,227 @@
+"""The config-token model against a slow loop, what its costs must not depend on, and what it can learn."""
+import dataclasses
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from drawn import (
+    NEAR,
+    WRITTEN_OTHERWISE,
+    costs,
+    drawn_layout,
+    drawn_neighbours,
+    held,
+    ready,
+    slow_graph_blocks,
+)
+
+from kit.agree import agreement_tables
+from kit.data import LayoutGraph, dense_configs, npz_paths, read_layout
+from kit.prune import prune, segments
+from kit.tokens import ConfigTokenModel, ConfigTokenSettings
+from kit.train import TrainSettings, predict, train
+
+TINY = ConfigTokenSettings(width=8, token_width=4, opcode_width=3, digit_width=2)
+
+
+@torch.no_grad()
+def slow_token_costs(model, graph, index, fitted_on):
+    """Configuration by configuration: a term for each node and each pair of neighbours, and a vector for each node."""
+    nodes, tables = slow_graph_blocks(model, graph, fitted_on), agreement_tables(graph)
+    elements = np.maximum(graph.node_feat[:, 21:27], 1).prod(axis=1)
+    share = elements / elements.max()
+    alone, giving, taking = (model.context(nodes)[:, part * 8:part * 8 + 8] for part in range(3))
+    assert model.settings.width == 8
+    out = []
+    for one, rows in zip(index, dense_configs(graph, index), strict=True):
+        codes = [graph.config_codes[one, group] for group in graph.node_group]
+        total, vector = 0.0, torch.zeros(model.settings.token_width)
+        for place, node in enumerate(graph.node_config_ids):
+            digits = model.digit(torch.tensor(rows[place]).long() + 2).flatten()
+            agreement = torch.tensor(tables.own[place, codes[place]])
+            term = model.unary(alone[node] + model.code.weight @ torch.cat([digits, agreement]))
+            total, vector = total + term[0] + share[node] * term[1], vector + term[2:]
+        for (v, u), table in zip(tables.pairs, tables.pair, strict=True):
+            producer, consumer = graph.node_config_ids[[v, u]]
+            agreement = model.agree.weight @ torch.tensor(table[codes[v], codes[u]])
+            term = model.binary(giving[producer] + taking[consumer] + agreement)
+            total = total + term[0] + share[producer] * term[1]
+        out.append(total + model.pool(vector)[0])
+    return torch.stack(out).float()
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_the_token_model_is_its_slow_loop(blocks):
+    graphs = [drawn_neighbours(0), drawn_neighbours(1, n=20, nc=9, g=9, c=5), drawn_layout(2, m=0, c=3)]
+    model = ready(ConfigTokenModel(dataclasses.replace(TINY, graph_blocks=blocks)), *graphs)
+    for graph in graphs:
+        index = [2, 0, 2, 1]
+        slow = slow_token_costs(model, graph, index, graphs)
+        assert torch.allclose(costs(model, graph, index), slow, **NEAR)
+        assert slow.std() > 1e-3
+
+
+def test_a_real_file_is_its_slow_loop(real_data):
+    path, = [p for p in npz_paths(real_data / "npz", "layout:xla:default", "train") if "alexnet" in p.stem]
+    graph = prune(read_layout(path, configs=[0, 7, 20_000]))
+    model = ready(ConfigTokenModel(TINY), graph)
+    assert len(model.prepare(graph).pairs) == 7
+    assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(3), [graph]), **NEAR)
+
+
+@pytest.mark.parametrize("codes, k", [(np.uint8, 200), (np.uint16, 300), (np.uint32, 300)])
+def test_codes_of_every_size_are_told_apart(codes, k):
+    graph = drawn_neighbours(3, k=k, c=9, n=8, nc=3, m=24)
+    graph = graph._replace(config_codes=graph.config_codes.astype(codes))
+    graph.config_codes[0], graph.config_codes[1] = k - 1, (k - 1) % 256          # 43 = 299 - 256
+    graph.config_codes[2] = 190                                                  # negative as a signed byte
+    model = ready(ConfigTokenModel(TINY), graph)
+    assert len(model.prepare(graph).pairs)
+    assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(9), [graph]), **NEAR)
+
+
+def test_70_000_codes_are_told_apart():
+    graph = drawn_layout(4, n=2, nc=1, g=1, k=70_000, c=3, m=1, codes=np.uint32)
+    graph.config_codes[:] = [[69_999], [69_999 - 65_536], [69_999]]
+    model = ready(ConfigTokenModel(TINY), graph)
+    assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(3), [graph]), **NEAR)
+
+
+@pytest.mark.parametrize("change", WRITTEN_OTHERWISE)
+def test_costs_do_not_depend_on_how_a_graph_is_written(change):
+    for seed in range(3):
+        graph = drawn_neighbours(seed)
+        model = ready(ConfigTokenModel(TINY), graph)
+        assert len(model.prepare(graph).pairs) and costs(model, graph).std() > 1e-3
+        assert torch.allclose(costs(model, change(graph, np.random.default_rng(seed))), costs(model, graph), **NEAR)
+
+
+def test_costs_follow_the_configurations_and_not_their_company():
+    graph, order = drawn_neighbours(5), [3, 0, 6, 5, 1, 2, 4]
+    model = ready(ConfigTokenModel(TINY), graph)
+    whole = costs(model, graph)
+    shuffled = graph._replace(config_codes=graph.config_codes[order], config_runtime=graph.config_runtime[order])
+    assert torch.allclose(costs(model, shuffled), whole[order], **NEAR)
+    assert torch.allclose(costs(model, graph, order), whole[order], **NEAR)
+    assert torch.allclose(costs(model, graph, [4]), whole[4], **NEAR) and not model.transductive
+    assert torch.allclose(costs(model, graph, [1, 4, 4, 4]), whole[[1, 4, 4, 4]], **NEAR)
+
+
+def test_a_program_that_stands_twice_in_a_graph_has_twice_the_additive_cost():
+    graph = drawn_neighbours(6)
+    n = len(graph.node_feat)
+    twice = graph._replace(node_feat=np.tile(graph.node_feat, (2, 1)), node_opcode=np.tile(graph.node_opcode, 2),
+                           edge_index=np.concatenate([graph.edge_index, graph.edge_index + n]),
+                           node_config_ids=np.concatenate([graph.node_config_ids, graph.node_config_ids + n]),
+                           node_group=np.tile(graph.node_group, 2), code_rows=np.tile(graph.code_rows, (2, 1, 1)))
+    model = ready(ConfigTokenModel(TINY), graph)
+    with torch.no_grad():
+        for parameter in model.pool[-1][-1].parameters():
+            parameter.zero_()                            # what is left is a sum of terms
+    assert torch.allclose(costs(model, twice), 2 * costs(model, graph), **NEAR)
+
+
+@pytest.mark.parametrize("without", [dict(m=0), dict(nc=0, g=0, k=1), dict(nc=0, g=0, k=1, m=0), dict(k=1),
+                                     dict(n=1, nc=1, g=1, m=0), dict(n=6)],
+                         ids=["edges", "configurable nodes", "both", "a second code", "neighbours", "other nodes"])
+def test_a_graph_may_lack_anything(without):
+    graph = drawn_neighbours(7, **without)
+    model = ready(ConfigTokenModel(TINY), graph)
+    found = costs(model, graph)
+    assert torch.allclose(found, slow_token_costs(model, graph, range(7), [graph]), **NEAR)
+    if graph.code_rows.shape[1] == 1:
+        assert torch.allclose(found, found[:1].expand(7), **NEAR)
+    train(model, [graph], TrainSettings(steps=2))
+    assert np.isfinite(predict(model, graph)).all()
+
+
+def test_segments_of_a_graph_are_scored():
+    graph = drawn_neighbours(8)
+    parts = segments(graph, 3)
+    assert min(part.config_codes.shape[1] for part in parts) < max(part.config_codes.shape[1] for part in parts)
+    model = ready(ConfigTokenModel(TINY), *parts)
+    assert all(predict(model, part).shape == (7,) for part in parts)
+
+
+def test_chunks_do_not_change_costs():
+    graph = drawn_neighbours(9, c=50)
+    model = ready(ConfigTokenModel(TINY), graph)
+    whole, asked = predict(model, graph), []
+    assert whole == pytest.approx(costs(model, graph).numpy(), abs=1e-5)
+    model.register_forward_pre_hook(lambda _, args: asked.append(len(args[1])))
+    for budget, chunks in ((0, 50), (20_000, None)):
+        asked.clear()
+        assert predict(model, graph, budget) == pytest.approx(whole, abs=1e-5)
+        assert predict(model, graph, budget, seed=3) == pytest.approx(whole, abs=1e-5)
+        assert len(asked) == 2 * chunks if chunks else 2 < len(asked) < 100
+
+
+#   0* --> 1 --> 2*      runtime: 200 where the output layout of 0 is not the input layout of 2, else 100
+LAYOUTS = list(itertools.permutations(range(3)))
+
+
+def two_neighbours(shape=(8, 64, 128), seed=0):
+    """36 configurations, shuffled: 6 output layouts of node 0 with 6 input layouts of node 2."""
+    node_feat = np.zeros((3, 140), np.float32)
+    node_feat[:, 21:24], node_feat[:, 134:137] = shape, (2, 1, 0)
+    code_rows = np.full((2, 6, 18), -1, np.int8)
+    code_rows[0, :, :3], code_rows[1, :, 6:9] = LAYOUTS, LAYOUTS
+    codes = np.random.default_rng(seed).permutation(np.indices((6, 6)).reshape(2, 36).T).astype(np.uint8)
+    return LayoutGraph("two", node_feat, np.array([75, 2, 75]), np.array([[1, 0], [2, 1]]), np.array([0, 2]),
+                       np.array([0]), codes, np.arange(2), code_rows, np.where(codes[:, 0] == codes[:, 1], 100, 200))
+
+
+def test_training_finds_that_a_pair_s_agreement_decides():
+    graph = two_neighbours()
+    seen = graph._replace(config_codes=graph.config_codes[:24], config_runtime=graph.config_runtime[:24])
+    others = [graph._replace(config_codes=graph.config_codes[24:], config_runtime=graph.config_runtime[24:]),
+              two_neighbours((4, 32, 256), seed=1)]
+    model = ConfigTokenModel(ConfigTokenSettings(width=16, token_width=8))
+    train(model, [seen], TrainSettings(steps=80, configs_per_step=24, learning_rate=1e-2))
+    for part in (seen, *others):
+        cost, agree = predict(model, part), part.config_runtime == 100
+        assert 0 < agree.sum() < len(agree) and cost[agree].max() < cost[~agree].min()
+
+
+def test_the_same_seed_trains_the_same_weights_and_leaves_global_generators_alone():
+    def trained(seed):
+        model = ConfigTokenModel(dataclasses.replace(TINY, seed=seed))
+        train(model, [drawn_neighbours(1)], TrainSettings(steps=5))
+        return torch.nn.utils.parameters_to_vector(model.parameters())
+    before = torch.get_rng_state()
+    first = trained(0)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    assert torch.equal(trained(0), first) and not torch.equal(trained(1), first)
+
+
+@pytest.mark.parametrize("width, token_width", [(8, 4), (8, 64), (64, 4), (32, 32)])
+def test_a_full_chunk_holds_what_its_budget_says(width, token_width):
+    settings = dataclasses.replace(TINY, width=width, token_width=token_width)
+    for graph in (drawn_neighbours(2, c=2000), drawn_neighbours(3, n=60, nc=50, g=50, c=2000, m=400),
+                  drawn_layout(4, c=2000, m=0)):
+        model = ready(ConfigTokenModel(settings), graph)
+        tensors = model.prepare(graph)
+        shared, budget = held(model, tensors, 1), 400_000
+        j = model.configs_within(tensors, budget)
+        assert 1 < j < 2000
+        # the shared tables are gone or alive when most is held
+        assert 0.2 * budget < held(model, tensors, j) <= budget + shared
+
+
+def test_the_largest_real_file_is_prepared_and_scored_in_little_memory(real_data):
+    path, = npz_paths(real_data / "npz", "layout:nlp:default", "test")
+    graph = read_layout(path)
+    assert len(graph.node_feat) == 21_918 and graph.config_codes.shape == (1001, 26)
+    model = ready(ConfigTokenModel(), graph)
+    tracemalloc.start()
+    tensors = model.prepare(graph)
+    peak = tracemalloc.get_traced_memory()[1]            # of NumPy
+    tracemalloc.stop()
+    kept = sum(t.nbytes for t in tensors if torch.is_tensor(t))
+    assert peak < 10 * graph.node_feat.nbytes and kept < 3 * graph.node_feat.nbytes
+    assert held(model, tensors, 1001) < 100 << 20
+    alone = prune(graph)
+    assert np.isfinite(predict(model, alone)).all() and len(model.prepare(alone).pairs) == len(tensors.pairs) == 229
