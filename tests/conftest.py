@@ -1,10 +1,12 @@
 """Fixtures that several test files share."""
 import importlib.util
+import os
 from pathlib import Path
 
 import matplotlib
 import pytest
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")      # before PyTorch comes in: its threads must not spin
 matplotlib.use("Agg")      # no display in a test
 
 
