@@ -140,8 +140,6 @@ def use_this_python(folder):
     write_text(folder / "kernels" / "python3" / "kernel.json", json.dumps(spec))
     for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
-    # PyTorch's threads else spin while they wait: ten times slower beside any other busy process
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
 
 
