@@ -78,6 +78,14 @@ def digest(*parts):
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def state(path):
+    """What changes when a file does; nothing for a link to nowhere, which is left to the reader to report."""
+    try:
+        return path.stat().st_size, path.stat().st_mtime_ns
+    except OSError:
+        return ()
+
+
 def write_text(path, text):
     """Write to a temporary name, then rename: a killed run leaves no half file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +227,7 @@ def run(args):
     root = root.resolve()
     name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
     out = Path(args.out or PROJECT / "submissions" / name).expanduser().resolve()
-    files = {c: [(p, p.stat()) for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
+    files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
     missing = [c for c in collections if not files[c]]
     if missing == collections:
         raise RunError(f"{root}: no npz file of {', '.join(collections)}")
@@ -231,7 +239,7 @@ def run(args):
         print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
         kit = [path.read_text() for path in sorted((PROJECT / "kit").glob("*.py"))]
-        stats = [[str(p), stat.st_size, stat.st_mtime_ns] for c in files for p, stat in files[c]]
+        stats = [[str(p), *state(p)] for c in files for p in files[c]]
         if args.fresh:
             shutil.rmtree(out / "checkpoints", ignore_errors=True)
         problems = run_steps(notebooks, parameters, out, digest(kit, stats), args.fresh)
