@@ -11,7 +11,7 @@ import numpy as np
 from kit.data import COLLECTIONS
 from kit.submit import replace_file
 
-RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")     # a file name on every system
+RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # what a folder can be called: runs are named after theirs
 
 
 def record_run(folder, run, csv, data, parameters, validation):
@@ -22,7 +22,7 @@ def record_run(folder, run, csv, data, parameters, validation):
     folder : str or Path
         The ledger.
     run : str
-        Its name: letters, digits, ".", "_", "-".
+        Its name: what a file can be called, without the folder.
     csv : str or Path
         The submission; its sha256 is kept, not the file.
     data : str
@@ -44,7 +44,7 @@ def record_run(folder, run, csv, data, parameters, validation):
         collection is unknown or has no "score", or the entry that is there is damaged.
     """
     if not RUN_NAME.fullmatch(run):
-        raise ValueError(f"run {run!r} cannot be a file name; use letters, digits, '.', '_' and '-'")
+        raise ValueError(f"run {run!r} cannot be a file name; use one without slashes")
     unfit = [name for name, result in validation.items() if name not in COLLECTIONS or "score" not in result]
     if unfit:
         raise ValueError(f"validation of {', '.join(unfit)} is no collection with a \"score\"; the collections are "

@@ -340,7 +340,7 @@ def test_leaderboard_scores_stay_with_their_csv(tmp_path, good):
     for results in ({"tile:nlp": {"score": 1.0}}, {"tile:xla": {"low": 1.0}}):
         with pytest.raises(ValueError, match="is no collection with a \"score\"; the collections are tile:xla"):
             one_run(ledger, good, validation=results)
-    for name in ("", "../a", "a/b", ".a", "a b"):
+    for name in ("", ".", "..", "../a", "a/b", "a\\b", "a\n"):
         with pytest.raises(ValueError, match="cannot be a file name"):
             one_run(ledger, good, name)
 
