@@ -6,6 +6,7 @@ be read), `scores.csv` and `submission.csv`.
 import hashlib
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_lay
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
 from kit.submit import replace_file
+
+UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # file stems that need no quotes in a CSV
+SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
 
 
 def open_data(data_root=None, size="small", folder="data"):
@@ -102,13 +106,14 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
     Returns
     -------
     list of TileGraph or LayoutGraph
-        Without the damaged ones.
+        Without the damaged ones, those that cannot have a row in a submission for their name, and, outside the
+        test split, those with placeholders for runtimes.
     """
     paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
     shown = start
     for number, path in enumerate(paths, 1):
         try:
-            graph = read_tile(path) if collection == "tile:xla" else read_layout(path)
+            graph = _read_graph(path, collection, split)
             graphs.append(graph if k_hops is None or collection == "tile:xla" else prune(graph, k_hops))
         except DataError as fault:
             print(f"left out: {fault}")
@@ -118,6 +123,18 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
             shown = time.monotonic()
             print(f"{collection} {split}: read {number} of {len(paths)} files in {shown - start:.0f} s")
     return graphs
+
+
+def _read_graph(path, collection, split):
+    """One file that can also be used as its split promises, else DataError."""
+    if split == "test" and not UNQUOTED.fullmatch(path.stem):
+        raise DataError(f"{path}: its name cannot stand in a submission; expected no space, comma, semicolon or "
+                        "quote; if it is a copy, delete it")
+    graph = read_tile(path) if collection == "tile:xla" else read_layout(path)
+    if split != "test" and not graph.config_runtime.any():
+        raise DataError(f"{path}: config_runtime is 0 throughout, the placeholder of test files; expected measured "
+                        f"runtimes in {split}")
+    return graph
 
 
 def training_graphs(data_root, collection, problems=None, k_hops=None):
@@ -233,8 +250,10 @@ def write_table(path, table):
     ----------
     path : str or Path
     table : DataFrame
-        Numbers are rounded to four decimals.
+        Numbers are rounded to four decimals. One without columns, as when nothing could be scored, gets the
+        header of a table of scores, so that it can be read again.
     """
+    table = table if len(table.columns) else table.reindex(columns=SCORE_COLUMNS)
     replace_file(path, table.round(4).to_csv(index=False, lineterminator="\n"))
 
 

@@ -118,6 +118,21 @@ def test_a_damaged_file_is_reported_and_the_others_go_on(root, collection, tmp_p
     assert len(problems.read_text().splitlines()) == 2
 
 
+@pytest.mark.parametrize("collection", ["tile:xla", "layout:xla:random"])
+def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, collection, tmp_path):
+    (test, *others), valid = (npz_paths(root, collection, split) for split in ("test", "valid"))
+    shutil.copy(test, valid[0])
+    assert len(read_split(root, collection, "valid", tmp_path / "problems.jsonl")) == len(valid) - 1
+    copy = test.with_name(f"{test.stem} (1).npz")
+    shutil.copy(test, copy)
+    assert len(read_split(root, collection, "test", tmp_path / "problems.jsonl")) == len(others) + 1
+    assert [json.loads(line)["reason"] for line in (tmp_path / "problems.jsonl").read_text().splitlines()] == [
+        f"{valid[0]}: config_runtime is 0 throughout, the placeholder of test files; expected measured runtimes in "
+        "valid",
+        f"{copy}: its name cannot stand in a submission; expected no space, comma, semicolon or quote; if it is a "
+        "copy, delete it"]
+
+
 def test_a_good_split_reports_no_problem(root, tmp_path, capsys):
     read_split(root, "tile:xla", "test", tmp_path / "problems.jsonl")
     assert not (tmp_path / "problems.jsonl").exists() and capsys.readouterr().out == ""
@@ -252,6 +267,12 @@ def test_a_table_is_written_whole_and_rounded(tmp_path):
     write_table(tmp_path / "run" / "scores.csv", pd.DataFrame({"model": ["gnn"], "score": [1 / 3]}))
     assert (tmp_path / "run" / "scores.csv").read_bytes() == b"model,score\ngnn,0.3333\n"
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["scores.csv"]
+
+
+def test_a_table_of_nothing_can_be_read_again(tmp_path):
+    write_table(tmp_path / "scores.csv", pd.DataFrame([]))
+    table = pd.read_csv(tmp_path / "scores.csv")
+    assert len(table) == 0 and {"collection", "model", "score", "low", "high", "graphs", "split"} <= set(table.columns)
 
 
 def test_a_checkpoint_is_named_after_all_that_it_depends_on(tmp_path):
