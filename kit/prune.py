@@ -43,8 +43,11 @@ def prune(graph, k=1, induced=False):
     Returns
     -------
     LayoutGraph
-        Nodes keep their order and are numbered anew; configurations are untouched.
+        Nodes keep their order and are numbered anew; configurations are untouched. A graph without configurable
+        nodes stays whole: no model takes a graph without nodes.
     """
+    if not len(graph.node_config_ids):
+        return graph
     hops = np.full(len(graph.node_feat), k + 1)
     reached = _hops(graph.edge_index, graph.node_config_ids, k)
     hops[:len(reached)] = reached

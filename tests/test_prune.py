@@ -115,6 +115,11 @@ def test_pruning_leaves_configurations_untouched_and_the_input_too():
     assert pruned.node_feat.dtype == np.float32 and pruned.edge_index.dtype == np.int64
 
 
+def test_a_graph_without_configurable_nodes_stays_whole():
+    graph = a_graph(EDGES, [], 7, np.zeros((3, 0)))
+    assert all(np.array_equal(a, b) for a, b in zip(prune(graph), graph))
+
+
 def test_pruning_twice_changes_nothing_more():
     rng = np.random.default_rng(3)
     for _ in range(30):
