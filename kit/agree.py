@@ -50,7 +50,7 @@ def agreement_tables(graph):
     """
     layout = repad_layout(graph.node_feat)[0][:, LAYOUT].astype(np.int8)[:, :2]           # (n, 2)
     shape = graph.node_feat[:, SHAPE]
-    elements = np.maximum(shape, 1).prod(axis=1)
+    elements = np.maximum(shape, 1).prod(axis=1, dtype=np.float64)
     size = np.log1p(elements) / 10                                                        # (n,), about 0 to 2
     ids = graph.node_config_ids
     nc, k = graph.code_rows.shape[:2]

@@ -23,6 +23,7 @@ from kit.archive import DataError, NpzFile
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 SPLITS = ("train", "valid", "test")
 OPCODES = 121                    # rows of an opcode table: XLA's HloOpcode runs from 1 to 120
+MOST = 1 << 63                   # features were 64-bit integers before they were float32
 DIGITS = 18                      # 6 output, 6 input and 6 kernel dimensions, minor to major
 CHUNK_BYTES = 1 << 21            # inflated at a time; stays in a core's L2 cache
 
@@ -135,9 +136,9 @@ def read_tile(path):
     """
     with NpzFile(path) as npz:
         node_feat, node_opcode, edge_index = _read_program(npz)
-        config_feat = npz.array("config_feat", "fiu", (None, 24), np.float32)
+        config_feat = npz.array("config_feat", "fiu", (None, 24), np.float32, -MOST, MOST)
         c = len(config_feat)
-        runtime = npz.array("config_runtime", "iu", (c,), np.int64, low=0)
+        runtime = _read_runtime(npz, c)
         normalizers = npz.array("config_runtime_normalizers", "iu", (c,), np.int64, low=1)
         npz.check(c > 0, "config_feat", "holds no configuration")
     return TileGraph(Path(path).stem, node_feat, node_opcode, edge_index, config_feat, runtime, normalizers)
@@ -169,7 +170,7 @@ def read_layout(path, configs=None):
         node_config_ids = npz.array("node_config_ids", "iu", (None,), np.int64, low=0, high=n - 1)
         npz.check(len(np.unique(node_config_ids)) == len(node_config_ids), "node_config_ids", "names a node twice")
         node_splits = npz.array("node_splits", "iu", None, np.int64, low=0, high=n)    # stored as (1, s) or (s,)
-        runtime = npz.array("config_runtime", "iu", (None,), np.int64, low=0)
+        runtime = _read_runtime(npz, None)
         c = len(runtime)
         npz.check(c > 0, "config_runtime", "holds no configuration")
         keep = np.arange(c) if configs is None else np.asarray(configs)
@@ -232,7 +233,7 @@ def _smallest_unsigned(count):
 
 def _read_program(npz):
     """What tile and layout files share: node_feat, node_opcode, edge_index."""
-    node_feat = npz.array("node_feat", "f", (None, 140), np.float32)
+    node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -MOST, MOST)
     n = len(node_feat)
     npz.check(n > 0, "node_feat", "has no node")
     node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
@@ -242,6 +243,14 @@ def _read_program(npz):
         npz.check(low >= 0, "edge_index", f"refers to node {low}")
         npz.check(high < n, "edge_index", f"refers to node {high}, but there are {n} nodes")
     return node_feat, node_opcode, edge_index
+
+
+def _read_runtime(npz, c):
+    """(c,) int64: all measured, or all 0, the placeholder of the test files."""
+    runtime = npz.array("config_runtime", "iu", (c,), np.int64, low=0)
+    npz.check(runtime.all() or not runtime.any(), "config_runtime",
+              f"holds {(runtime == 0).sum()} zeros beside {np.count_nonzero(runtime)} measured runtimes")
+    return runtime
 
 
 def _digit_rows(npz, c, nc, keep):

@@ -233,7 +233,7 @@ def test_memory_does_not_grow_with_the_dense_array(write, project):
     c, nc = 7_500, 232
     digits = grouped_digits(np.random.default_rng(0), 50, (29,) * 8, 6)
     arrays = layout_arrays(digits)
-    arrays["config_runtime"] = np.arange(c)
+    arrays["config_runtime"] = np.arange(1, c + 1)
     del arrays["node_config_feat"]
     path = write(arrays)
     head = io.BytesIO()
@@ -359,7 +359,7 @@ DAMAGE = {
             "node_feat holds a value that is not finite"),
     "infinity": ({"node_feat": changed(LAYOUT["node_feat"], (3, 4), -np.inf)},
                  "node_feat holds a value that is not finite"),
-    "too large": ({"node_feat": np.full((15, 140), 1e39)}, "node_feat holds a value too large for float32"),
+    "too large": ({"node_feat": np.full((15, 140), 1e39)}, f"node_feat holds 1e+39, expected at most {1 << 63}"),
     "text": ({"node_feat": np.full((15, 140), "1")}, "node_feat has dtype <U1, expected a plain number"),
     "complex": ({"node_feat": np.zeros((15, 140), complex)}, "node_feat has dtype complex128, expected a plain number"),
     "records": ({"node_feat": np.zeros((15, 140), "f4,f4")},
@@ -386,11 +386,13 @@ DAMAGE = {
     "a configurable node too few": ({"node_config_ids": np.arange(9)},
                                     "node_config_feat has shape (60, 10, 18), expected (60, 9, 18)"),
     "split too far": ({"node_splits": np.array([0, 16])}, "node_splits holds 16, expected at most 15"),
-    "a runtime too few": ({"config_runtime": np.arange(59)},
+    "a runtime too few": ({"config_runtime": np.arange(1, 60)},
                           "node_config_feat has shape (60, 10, 18), expected (59, 10, 18)"),
     "no configuration": ({"config_runtime": np.arange(0), "node_config_feat": np.zeros((0, 10, 18))},
                          "config_runtime holds no configuration"),
     "negative runtime": ({"config_runtime": np.arange(-1, 59)}, "config_runtime holds -1, expected at least 0"),
+    "runtimes half missing": ({"config_runtime": np.arange(60) // 2},
+                              "config_runtime holds 2 zeros beside 58 measured runtimes"),
     "float runtime": ({"config_runtime": np.arange(60.0)}, "config_runtime has dtype float64, expected a plain number"),
     "17 digits": ({"node_config_feat": np.zeros((60, 10, 17))},
                   "node_config_feat has shape (60, 10, 17), expected (60, 10, 18)"),
