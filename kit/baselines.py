@@ -72,16 +72,17 @@ def _evenly_spaced(graph, most):
     return graph._replace(config_codes=graph.config_codes[index], config_runtime=graph.config_runtime[index])
 
 
-def default_tile_score(graph):
-    """Score of running each kernel as the compiler would.
+def default_tile_score(runtime):
+    """Score of running a kernel as the compiler would.
 
     Parameters
     ----------
-    graph : TileGraph
+    runtime : ndarray, shape (c,)
+        config_runtime / config_runtime_normalizers, a ratio > 0.
 
     Returns
     -------
     float
         2 - 1 / (fastest normalised runtime): by definition the default's own normalised runtime is 1.
     """
-    return 2 - 1 / (graph.config_runtime / graph.config_runtime_normalizers).min()
+    return 2 - 1 / runtime.min()
