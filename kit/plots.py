@@ -99,7 +99,9 @@ def learning_curve(histories, value="score", ax=None, title=""):
         count = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
         ax.plot(steps, [np.mean(by_step[step]) for step in steps], color=colour, linewidth=2,
                 label=f"{label} ({count})")
-    return dress(ax, title, "training step", {"score": "validation score"}.get(value, f"training {value}"))
+    if value == "score":
+        return dress(ax, title, "training step (mark: weights kept; thin: one seed)", "validation score")
+    return dress(ax, title, "training step (thin: one seed)", f"training {value}")
 
 
 def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
@@ -130,7 +132,7 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
         ax.plot(score, y, linestyle="", marker=MARKS[place % len(MARKS)], color=colour, markersize=5, label=model)
     _ceiling_marks(ax, [(ceilings or {}).get(c, np.nan) for c in collections])
     _rows_of(ax, collections)
-    return dress(ax, title, "score (1 is perfect)", "collection", grid="x")
+    return dress(ax, title, "score (1 is perfect; lines: intervals)", "collection", grid="x")
 
 
 def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
@@ -155,7 +157,7 @@ def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     every = sorted({g for model in models for g in scores[model]})
     every.sort(key=lambda g: np.nan_to_num(np.mean(scores[models[0]].get(g, np.nan)), nan=-np.inf))
     graphs = spaced(every, most)
-    ax = new_axes(ax, height=1.2 + 0.2 * len(graphs))
+    ax = new_axes(ax, height=max(1.9, 1.2 + 0.2 * len(graphs)))         # the legend needs the least
     for place, model in enumerate(models):
         values = [np.atleast_1d(scores[model].get(g, np.nan)) for g in graphs]
         colour = PALETTE[place % len(PALETTE)]
@@ -165,7 +167,7 @@ def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     _ceiling_marks(ax, [(ceilings or {}).get(g, np.nan) for g in graphs])
     _rows_of(ax, [shortened(g) for g in graphs], top_first=False)
     shown = "graph" if len(graphs) == len(every) else f"graph ({len(graphs)} of {len(every)})"
-    return dress(ax, title, "score (1 is perfect)", shown, grid="x")
+    return dress(ax, title, "score (1 is perfect; lines: range over seeds)", shown, grid="x")
 
 
 def ensemble_gain(members, ensembles, ax=None, title=""):
