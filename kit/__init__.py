@@ -1,1 +1,1 @@
-"""A thin kit for the TpuGraphs data set: read, prune, train, rank, submit, search."""
+"""A thin kit for the TpuGraphs data set: read, prune, train, rank, submit."""

@@ -9,6 +9,7 @@ from torch import nn
 
 from kit.data import OPCODES
 from kit.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
+from kit.pad import LAYOUT, SHAPE
 from kit.scale import Scaler, fit_scaler, scale
 
 TILE_FEATURES = 42               # see tile_features
@@ -111,11 +112,12 @@ def tile_features(graph):
     """
     roots = np.flatnonzero(graph.node_feat[:, 0])
     root = graph.node_feat[roots[-1] if len(roots) else -1]
-    rank = int((root[21:27] != 0).sum())
-    layout = root[134:134 + rank].astype(np.int64)
+    rank = int((root[SHAPE] != 0).sum())
+    layout = root[LAYOUT][:rank].astype(np.int64)
     if sorted(layout) != list(range(rank)):
         layout = np.arange(rank)[::-1]                     # row-major, XLA's default
-    tile, size = graph.config_feat[:, 8:14][:, layout].astype(np.float64), root[21:27][layout]
+    bounds = graph.config_feat[:, 8:14].astype(np.float64)           # output_bounds_0..5; 0: not given
+    tile, size = bounds[:, layout], root[SHAPE][layout]
     known = tile > 0
     tile = np.where(known, tile, 1)
     shape = np.zeros((3, len(tile), 6))
