@@ -1,7 +1,8 @@
 """What the notebooks share: which data, whole splits with bad files reported, what to train on, files between steps.
 
-A run's folder holds `predictions/<collection>/<model>_seed<k>.<split>.npz`, `problems.jsonl` (files that could not
-be read), `scores.csv` and `submission.csv`.
+A run's folder holds `predictions/<collection>/<model>_seed<k>.<split>.npz`, likewise `baselines/`, what 05 made of
+them in `ensemble/`, `checkpoints/`, `settings/` (what each step was run with), the executed `notebooks/`,
+`problems.jsonl` (files that could not be read or used), `scores.csv` and `submission.csv`.
 """
 import hashlib
 import json
