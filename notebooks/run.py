@@ -5,8 +5,8 @@ none, sample data is written to data/sample-SIZE, once. --out is submissions/sam
 submissions/data-HASH of the data root, so that the same command finds its earlier work: a step is not run
 again while its notebook, parameters, data, the kit and the steps before it are the same.
 
-Exit status: 0 done, 1 a notebook failed, 2 wrong call or data root, 3 done, but without the data files that
-were unreadable, 130 interrupted.
+Exit status: 0 done, 1 a notebook failed, 2 wrong call or data root, 3 done, but a data file was unreadable
+or the submission has a problem, 130 interrupted.
 """
 import argparse
 import ast
@@ -122,7 +122,8 @@ def lock(folder):
 
 def select(only):
     """All notebooks in order, and those among them that were asked for."""
-    notebooks, starts = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb")), (only or "").split(",")
+    notebooks = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb"))
+    starts = [start.strip() for start in (only or "").split(",") if start.strip()] or [""]
     unknown = [start for start in starts if not any(n.stem.startswith(start) for n in notebooks)]
     if unknown:
         raise RunError(f"no notebook {', '.join(unknown)}; there are {', '.join(n.stem for n in notebooks)}")
@@ -249,10 +250,12 @@ def run(args):
         text = pd.read_csv(scores, dtype=str, keep_default_na=False).to_string(index=False)
         print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
     for path, reason in problems:
-        print(f"unreadable, left out: {reason if path in reason else f'{path}: {reason}'}")
+        kind = "submission" if path == str(submission) else "unreadable, left out"
+        print(f"{kind}: {reason if path in reason else f'{path}: {reason}'}")
     if not submission.is_file() and not args.only:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
-    print(show(submission if submission.is_file() else out), flush=True)
+    # without the last notebook what lies there is of an earlier run
+    print(show(submission if submission.is_file() and selected[-1] == notebooks[-1] else out), flush=True)
     return 3 if problems else 0
 
 
