@@ -11,6 +11,11 @@ import nbformat
 import psutil
 import pytest
 
+# a shell starts background jobs deaf to SIGINT, and so would be what the tests start in one
+HEARS_INTERRUPTS = """import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")"""
 PARAMETERS = "data_root = None\nout_dir = None\ncollections = None\nsize = 'small'\nsteps = 3"
 NOTE = """
 from pathlib import Path
@@ -59,6 +64,7 @@ def clone(tmp_path, project):
     write_notebook(tmp_path / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION)
     (tmp_path / "root" / "tile" / "xla" / "train").mkdir(parents=True)
     (tmp_path / "root" / "tile" / "xla" / "train" / "kernel.npz").write_bytes(b"never read")
+    (tmp_path / "root" / "tile" / "xla" / "train" / "link.npz").symlink_to(tmp_path / "nowhere")
     return tmp_path
 
 
@@ -85,7 +91,7 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
     assert ran(clone) == ["00_first 3", "01_last 3"]
     assert lines[:2] == ["data set: root", "results: out"] and lines[-1] == os.path.join("out", "submission.csv")
     assert "no files, left out: layout:nlp:random" in lines
-    assert any("done: 00_first saw 1 kernels" in line for line in lines)
+    assert any("done: 00_first saw 2 kernels" in line for line in lines)
     assert [line.split() for line in lines if "tile:xla" in line] == [["tile:xla", "0.5"]]
     assert sorted(p.name for p in (clone / "out" / "notebooks").iterdir()) == ["00_first.ipynb", "01_last.ipynb"]
 
@@ -107,6 +113,10 @@ def test_a_wrong_name_stops_before_anything_runs(clone):
     assert run(clone, "--only", "07")[2] == "run.py: no notebook 07; there are 00_first, 01_last\n"
     assert "no collection tile; there are tile:xla, layout" in run(clone, "--collections", "tile")[2]
     assert "looked at" in run(clone, data=("--data-root", "nowhere"))[2]
+    status, _, errors = run(clone, "--out", "root/tile/xla/train/kernel.npz")
+    assert status == 2 and errors.startswith("run.py: ") and errors.rstrip().endswith("kernel.npz/.run'")
+    assert ran(clone) == [] and run(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2
+    shutil.rmtree(clone / "out")
     assert not (clone / "out").exists()
 
 
@@ -154,8 +164,9 @@ def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, s
     last = clone / "notebooks" / "01_last.ipynb"
     write_notebook(last, PARAMETERS, "import os, pathlib, time",
                    "pathlib.Path(out_dir, 'pid').write_text(str(os.getpid()))\ntime.sleep(60)")
-    child = subprocess.Popen([sys.executable, "notebooks/run.py", "--data-root", "root", "--out", "out"], cwd=clone,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment())
+    child = subprocess.Popen([sys.executable, "-c", HEARS_INTERRUPTS, "notebooks/run.py", "--data-root", "root",
+                              "--out", "out"], cwd=clone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                             text=True, env=environment())
     note = clone / "out" / "pid"
     while not (note.exists() and note.read_text()):
         assert child.poll() is None, child.communicate()[1]
