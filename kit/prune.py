@@ -45,7 +45,14 @@ def prune(graph, k=1, induced=False):
     LayoutGraph
         Nodes keep their order and are numbered anew; configurations are untouched. A graph without configurable
         nodes stays whole: no model takes a graph without nodes.
+
+    Raises
+    ------
+    ValueError
+        If `k` is negative.
     """
+    if k < 0:
+        raise ValueError(f"k is {k}; expected hops, at least 0")
     if not len(graph.node_config_ids):
         return graph
     hops = np.full(len(graph.node_feat), k + 1)

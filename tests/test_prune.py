@@ -115,6 +115,11 @@ def test_pruning_leaves_configurations_untouched_and_the_input_too():
     assert pruned.node_feat.dtype == np.float32 and pruned.edge_index.dtype == np.int64
 
 
+def test_a_negative_number_of_hops_is_refused():
+    with pytest.raises(ValueError, match="^k is -1; expected hops, at least 0$"):
+        prune(a_graph(EDGES, [2], 7), -1)
+
+
 def test_a_graph_without_configurable_nodes_stays_whole():
     graph = a_graph(EDGES, [], 7, np.zeros((3, 0)))
     assert all(np.array_equal(a, b) for a, b in zip(prune(graph), graph))
