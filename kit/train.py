@@ -33,6 +33,17 @@ class TrainSettings:
     seed: int = 0
     device: str = "cpu"
 
+    def __post_init__(self):
+        least = {"steps": 0, "configs_per_step": 2, "graphs_per_step": 1, "validate_every": 1, "seed": 0}
+        for name, low in least.items():          # a step ranks pairs, so it takes two configurations
+            value = getattr(self, name)
+            if not (isinstance(value, (int, np.integer)) and value >= low):
+                raise ValueError(f"{name} is {value!r}; expected a whole number of at least {low}")
+        if not (np.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise ValueError(f"learning_rate is {self.learning_rate!r}; expected a number above 0")
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"keep is {self.keep!r}; expected 'best' or 'last'")
+
 
 def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), score=None, checkpoint=None, report=None):
     """Train a model to rank the configurations of each graph; keep the best weights seen on the validation graphs.
@@ -47,7 +58,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     loss : callable
         (cost (k,), runtime (k,)) -> scalar Tensor.
     valid : sequence of LayoutGraph or TileGraph
-        As with `graphs`, those without two different runtimes are left out.
+        Those without two different runtimes and two different configurations are left out.
     score : callable, optional
         (cost (c,), runtime (c,)) -> float, higher is better; needed with `valid`.
     checkpoint : str or Path, optional
@@ -65,14 +76,19 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     Raises
     ------
     ValueError
-        If no graph has two different runtimes, or the checkpoint is damaged or belongs to other settings.
+        If no graph has two different runtimes, `valid` comes without `score`, or the checkpoint is damaged or
+        belongs to other settings.
     FloatingPointError
         If the loss or its gradient is not finite.
     """
     s = settings or TrainSettings()
     usable, valid = ([g for g in some if len(np.unique(target(g))) > 1] for some in (graphs, valid))
+    # one configuration measured again and again: all costs are equal, and every mean over graphs would be NaN
+    valid = [g for g in valid if (configs_of(g) != configs_of(g)[0]).any()]
     if not usable:
         raise ValueError(f"none of the {len(graphs)} training graphs has two different runtimes to rank")
+    if valid and score is None:
+        raise ValueError("validation graphs without a score; pass score=kendall_tau or tile_score")
     model.to(s.device)
     if not model.fitted:
         model.fit_scale(usable)
@@ -234,6 +250,11 @@ def predict(model, graph, budget=1 << 30, seed=0):
     if not np.isfinite(cost).all():
         raise ValueError(f"{graph.graph_id}: the model gives {(~np.isfinite(cost)).sum()} costs that are not finite")
     return cost
+
+
+def configs_of(graph):
+    """What tells the configurations of a graph apart: (c, 24) features or (c, g) codes."""
+    return graph.config_feat if hasattr(graph, "config_feat") else graph.config_codes
 
 
 def size_of(graph):

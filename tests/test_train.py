@@ -558,6 +558,27 @@ def test_each_pass_shows_each_graph_once_in_a_new_order():
     assert [nth_graph(p, 5, 3) for p in range(100)] != [nth_graph(p, 5, 4) for p in range(100)]
 
 
+def test_a_validation_graph_of_one_configuration_does_not_decide_which_weights_are_kept():
+    one = VALID[0]._replace(config_codes=np.zeros_like(VALID[0].config_codes))
+    alone = train(LayoutGNN(TINY), GRAPHS, SHORT, valid=VALID, score=tau)
+    assert alone["score"] == train(LayoutGNN(TINY), GRAPHS, SHORT, valid=[*VALID, one], score=tau)["score"]
+
+
+def test_validation_takes_a_score():
+    with pytest.raises(ValueError, match="^validation graphs without a score; pass score=kendall_tau or tile_score$"):
+        train(LayoutGNN(TINY), GRAPHS, SHORT, valid=VALID)
+
+
+@pytest.mark.parametrize("name, value, expected", [
+    ("steps", -5, "a whole number of at least 0"), ("steps", "ten", "a whole number of at least 0"),
+    ("configs_per_step", 1, "a whole number of at least 2"), ("validate_every", 0, "a whole number of at least 1"),
+    ("learning_rate", np.nan, "a number above 0"), ("keep", "all", "'best' or 'last'")])
+def test_settings_that_mean_nothing_are_refused(name, value, expected):
+    with pytest.raises(ValueError) as error:
+        TrainSettings(**{name: value})
+    assert str(error.value) == f"{name} is {value!r}; expected {expected}"
+
+
 # predicting
 
 def graph_of(c):
