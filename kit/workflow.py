@@ -188,7 +188,7 @@ def teaches(graph):
     return bool(graph.config_runtime.any() and (runtime != runtime[0]).any() and (configs != configs[0]).any())
 
 
-def checkpoint_path(out, name, model, settings, graphs):
+def checkpoint_path(out, name, model, settings, graphs, valid=()):
     """Where a training run keeps its checkpoint: other settings or graphs give another file.
 
     Parameters
@@ -199,7 +199,8 @@ def checkpoint_path(out, name, model, settings, graphs):
     model : Module
         With its `settings`.
     settings : TrainSettings
-    graphs : sequence of LayoutGraph or TileGraph
+    graphs, valid : sequence of LayoutGraph or TileGraph
+        What `train` gets.
 
     Returns
     -------
@@ -207,7 +208,7 @@ def checkpoint_path(out, name, model, settings, graphs):
         `out`/checkpoints/`name`-<8 hex digits>.pt.
     """
     about = repr((model.settings, replace(settings, device=""),
-                  [(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in graphs]))
+                  [[(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in some] for some in (graphs, valid)]))
     stem = name.replace(":", "_").replace(" ", "-")
     return Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
 

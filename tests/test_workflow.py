@@ -282,13 +282,13 @@ def test_a_checkpoint_is_named_after_all_that_it_depends_on(tmp_path):
         graph_id: str = "a"
         node_feat: tuple = (0, 0)
         config_runtime: tuple = (1, 2, 3)
-    known = (Model(("width", 8)), TrainSettings(steps=5), [Graph()])
+    known = (Model(("width", 8)), TrainSettings(steps=5), [Graph()], [Graph()])
     path = checkpoint_path(tmp_path, "tile:xla node alone 0", *known)
     assert path.parent == tmp_path / "checkpoints" and path.name.startswith("tile_xla-node-alone-0-")
     assert checkpoint_path(tmp_path, "tile:xla node alone 0", Model(("width", 8)),
-                           TrainSettings(steps=5, device="cuda"), [Graph()]) == path
+                           TrainSettings(steps=5, device="cuda"), [Graph()], [Graph()]) == path
     for place, other in ((0, Model(("width", 9))), (1, TrainSettings(steps=6)), (2, [Graph(), Graph()]),
-                         (2, [Graph(node_feat=(0,))]), (2, [Graph(config_runtime=(1, 2))])):
+                         (2, [Graph(node_feat=(0,))]), (2, [Graph(config_runtime=(1, 2))]), (3, [])):
         changed = [other if i == place else part for i, part in enumerate(known)]
         assert checkpoint_path(tmp_path, "tile:xla node alone 0", *changed) != path
 
