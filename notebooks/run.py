@@ -263,7 +263,7 @@ def main(argv=None):
     """Run, and turn every way to end into an exit status."""
     try:
         return run(parse(argv))
-    except (RunError, DataError) as error:
+    except (RunError, DataError, OSError) as error:     # OSError: nothing can be written there
         print(f"run.py: {error}", file=sys.stderr)
         return getattr(error, "status", 2)
     except KeyboardInterrupt:
