@@ -265,24 +265,28 @@ def _digit_rows(npz, c, nc, keep):
         chunks = (dense[start:start + step] for start in starts)
     else:
         chunks = npz.chunks(stream, name, shape, dtype, starts)
-    order = np.argsort(keep, kind="stable")
+    wanted, place = np.unique(keep, return_inverse=True)
     weights = 7 ** np.arange(DIGITS, dtype=np.int64)     # 7 digit values; 7**18 < 2**53: a float64 sum is exact
-    row_ids, keys = np.zeros((nc, len(keep)), np.uint8), pd.Index([], dtype=np.int64)
+    row_ids, keys = np.zeros((nc, len(wanted)), np.uint8), pd.Index([], dtype=np.int64)
+    # written anew for each chunk: on fresh memory the page faults would take longer than the sums
+    digits, equal = (np.empty((min(step, c), nc, DIGITS), kind) for kind in (np.int8, bool))
+    wide = np.empty((min(step, c) * nc, DIGITS))
     with closing(chunks):
         for chunk, start in zip(chunks, starts):         # in this order zip runs the generator to its end
-            stop = start + len(chunk)
-            slots = order[slice(*np.searchsorted(keep, [start, stop], sorter=order))]      # places in `keep`
-            if not np.array_equal(keep[slots], np.arange(start, stop)):
-                chunk = chunk[keep[slots] - start]
+            low, high = np.searchsorted(wanted, [start, start + len(chunk)])
+            if high - low < len(chunk):
+                chunk = chunk[wanted[low:high] - start]
+            n = high - low
             with np.errstate(invalid="ignore"):          # NaN -> int8 is caught by the comparison
-                digits = chunk.astype(np.int8)
-            if digits.size and not (-1 <= digits.min() and digits.max() <= 5 and (digits == chunk).all()):
-                bad = np.argwhere((digits != chunk) | (digits < -1) | (digits > 5))[0]
-                npz.check(False, name, f"holds {chunk[tuple(bad)]} in configuration {keep[slots[bad[0]]]}, node "
+                np.copyto(digits[:n], chunk, casting="unsafe")
+            np.equal(digits[:n], chunk, out=equal[:n])
+            if n * nc and not (-1 <= digits[:n].min() and digits[:n].max() <= 5 and equal[:n].all()):
+                bad = np.argwhere(~equal[:n] | (digits[:n] < -1) | (digits[:n] > 5))[0]
+                npz.check(False, name, f"holds {chunk[tuple(bad)]} in configuration {wanted[low + bad[0]]}, node "
                           f"{bad[1]}, digit {bad[2]}; digits are integers in -1..5")
             # einsum, not @: BLAS threads cost ten times more than this product of 18 columns takes
-            wide = chunk.reshape(-1, DIGITS).astype(np.float64)
-            chunk_keys = np.einsum("rd,d->r", wide, weights.astype(np.float64)).astype(np.int64)
+            np.copyto(wide[:n * nc], chunk.reshape(-1, DIGITS))
+            chunk_keys = np.einsum("rd,d->r", wide[:n * nc], weights.astype(np.float64)).astype(np.int64)
             ids, values = pd.factorize(chunk_keys)
             known = keys.get_indexer(values)
             new = known < 0
@@ -290,7 +294,9 @@ def _digit_rows(npz, c, nc, keep):
                 known[new] = len(keys) + np.arange(new.sum())
                 keys = keys.append(pd.Index(values[new]))
             row_ids = row_ids.astype(np.promote_types(row_ids.dtype, _smallest_unsigned(len(keys))), copy=False)
-            row_ids[:, slots] = known[ids].reshape(len(slots), nc).T
+            row_ids[:, low:high] = known[ids].reshape(n, nc).T
+    if not np.array_equal(wanted, keep):
+        row_ids = row_ids[:, place]
     # a key is the sum of digit * 7**i with digits -1..5: shifted by one, the digits are its base-7 digits
     shifted = keys.to_numpy() + weights.sum()
     rows = (shifted[:, None] // weights % 7 - 1).astype(np.int8)

@@ -243,6 +243,11 @@ def run(args):
         stats = [[str(p), *state(p)] for c in files for p in files[c]]
         if args.fresh:
             shutil.rmtree(out / "checkpoints", ignore_errors=True)
+        stamp = out / "checkpoints" / "kit.txt"
+        if stamp.is_file() and stamp.read_text() != digest(kit):
+            print("note  checkpoints here are of another version of the kit; --fresh trains anew", flush=True)
+        elif not stamp.is_file():
+            write_text(stamp, digest(kit))
         problems = run_steps(notebooks, parameters, out, digest(kit, stats), args.fresh)
     print(f"finished in {time.time() - start:.0f} s")
     scores, submission = out / "scores.csv", out / "submission.csv"
