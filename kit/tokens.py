@@ -98,13 +98,13 @@ class ConfigTokenModel(nn.Module):
         codes = graph.config_codes
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
 
-        def tensor(array, dtype=None):
-            return torch.tensor(array, dtype=dtype, device=device)
+        def tensor(array):
+            return torch.tensor(array, device=device)
         return TokenTensors(
             *node_tensors(graph.node_feat, graph.node_opcode, self.node_scale),
             tuple(mean_messages(e, n, device) for e in (graph.edge_index, graph.edge_index[:, ::-1])),
             tensor(graph.node_config_ids), tensor(graph.code_rows.astype(np.int64) + 2), tensor(tables.own),
-            tensor(tables.share, torch.float32), tensor(graph.node_group),
+            tensor(tables.share), tensor(graph.node_group),
             tensor(tables.pairs), tensor(tables.pair), tensor(pair_slot.reshape(-1)), tensor(slots.reshape(-1, 2)),
             tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32)))
 
