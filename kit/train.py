@@ -1,10 +1,9 @@
-"""One training loop for every model, and prediction in bounded memory.
+"""One training loop for every model.
 
 A step draws graphs and configurations from (seed, step) alone, and dropout likewise. So a run that was killed and
 resumed ends with the same weights as one that was not; on a CPU to the last bit.
 """
 import math
-import os
 import re
 import time
 from dataclasses import asdict, dataclass
@@ -13,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from kit.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint  # noqa: F401  (one place to import from)
 from kit.losses import pairwise_hinge_loss
+from kit.predict import configs_of, predict, target
 
 CHECKPOINT_SECONDS = 60          # at most this much work is lost to a kill
 
@@ -187,76 +188,6 @@ def schedule(step, settings):
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, settings.steps - warm)))
 
 
-def target(graph):
-    """What to rank the configurations of a graph by; lower is faster.
-
-    Parameters
-    ----------
-    graph : LayoutGraph or TileGraph
-
-    Returns
-    -------
-    ndarray, shape (c,)
-        Runtime in ns (int64), for tiles divided by its normalizer (float64).
-    """
-    if hasattr(graph, "config_runtime_normalizers"):
-        return graph.config_runtime / graph.config_runtime_normalizers
-    return graph.config_runtime
-
-
-@torch.no_grad()
-def predict(model, graph, budget=1 << 30, seed=0):
-    """Cost of every configuration of a graph, in bounded memory.
-
-    Parameters
-    ----------
-    model : LayoutGNN, TileModel or any module with their methods
-    graph : LayoutGraph or TileGraph
-    budget : int
-        Bytes that activations may take; configurations are scored in chunks of equal size that fit, at least one.
-    seed : int
-        Configurations are put into chunks in an order drawn from it, never in file order. A transductive model
-        sees as many together as in training (fewer only if `budget` is too small), the last chunk filled up from
-        the others.
-
-    Returns
-    -------
-    ndarray, shape (c,), float64
-        Lower is faster.
-
-    Raises
-    ------
-    ValueError
-        If the model was never trained, or gives a cost that is not finite.
-    """
-    if not model.fitted:
-        raise ValueError("this model has no feature statistics; train it or load a checkpoint first")
-    tensors, c = model.prepare(graph), len(graph.config_runtime)
-    size = min(c, model.configs_within(tensors, budget))
-    if model.transductive:
-        size = min(size, int(model.set_size))
-    else:
-        size = -(-c // -(-c // size))        # as many chunks, but of equal size, so that little is scored twice
-    order = np.random.default_rng(seed).permutation(c)
-    cost = np.empty(c)
-    training = model.training
-    model.eval()
-    try:
-        for start in range(0, c, size):
-            chunk = order[np.arange(start, start + size) % c]
-            cost[chunk[:c - start]] = model(tensors, torch.as_tensor(chunk))[:c - start].double().cpu().numpy()
-    finally:
-        model.train(training)
-    if not np.isfinite(cost).all():
-        raise ValueError(f"{graph.graph_id}: the model gives {(~np.isfinite(cost)).sum()} costs that are not finite")
-    return cost
-
-
-def configs_of(graph):
-    """What tells the configurations of a graph apart: (c, 24) features or (c, g) codes."""
-    return graph.config_feat if hasattr(graph, "config_feat") else graph.config_codes
-
-
 def size_of(graph):
     """What tells one graph, or one way of pruning it, from another: name, nodes, edges, configurations."""
     return [graph.graph_id, len(graph.node_feat), len(graph.edge_index), len(graph.config_runtime)]
@@ -265,61 +196,3 @@ def size_of(graph):
 def clone(state):
     """A copy of a state dict that training does not change."""
     return {name: value.detach().clone() for name, value in state.items()}
-
-
-def save_checkpoint(path, model, **extra):
-    """Write a model's weights and anything else that is plain data or tensors, all or nothing.
-
-    Parameters
-    ----------
-    path : str or Path
-    model : Module
-    **extra
-        Numbers, strings, lists, dicts and tensors.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save({"model": model.state_dict(), **extra}, part)
-    os.replace(part, path)
-
-
-def read_checkpoint(path):
-    """What `save_checkpoint` wrote; nothing is unpickled but plain data and tensors, else ValueError."""
-    try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(saved["model"], dict):
-            raise TypeError("no weights in it")
-    except FileNotFoundError:
-        raise
-    except Exception as fault:               # torch.load raises a dozen types
-        raise ValueError(f"{path}: not a checkpoint, or a damaged one ({type(fault).__name__}); delete it and "
-                         "train anew, or fetch it again") from fault
-    return saved
-
-
-def load_checkpoint(path, model):
-    """Load weights into a model of the same settings; of a training checkpoint, the best ones.
-
-    Parameters
-    ----------
-    path : str or Path
-    model : Module
-
-    Returns
-    -------
-    dict
-        What else was saved.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged, holds anything but plain data, or does not fit the model.
-    """
-    saved = read_checkpoint(path)
-    weights = saved.pop("model")
-    try:
-        model.load_state_dict(saved.get("best", weights))
-    except RuntimeError as fault:
-        raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
-    return saved

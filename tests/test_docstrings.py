@@ -25,6 +25,8 @@ OFFERED = {
     "tile_model": "TileModel tile_features",
     "model": "LayoutGNN ConfigTokenModel TileModel",
     "losses": "pairwise_hinge_loss list_mle_loss",
+    "checkpoint": "save_checkpoint load_checkpoint",
+    "predict": "predict target",
     "train": "train predict save_checkpoint load_checkpoint",
     "metrics": "kendall_tau slowdown tile_score opa collection_score competition_score",
     "noise": "noise_ceiling bootstrap_interval",

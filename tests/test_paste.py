@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "proto", "prune", "pad",
-        "agree", "scale", "layers", "tokens", "tile_model", "model", "losses", "train", "noise", "metrics", "baselines",
-        "ensemble", "submit", "ledger", "kaggle_io", "search", "plots", "plots_eda", "workflow")
+        "agree", "scale", "layers", "tokens", "tile_model", "published", "model", "segment_training", "losses",
+        "checkpoint", "predict", "parallel", "train", "noise", "metrics", "baselines", "trees", "ensemble", "submit",
+        "ledger", "kaggle_io", "search", "plots", "plots_eda", "recipes", "workflow")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
 SOURCE = {name: (KIT / f"{name}.py").read_text() for name in MODULES}

@@ -1,0 +1,63 @@
+"""Checkpoints: weights and plain data in one file, written whole or not at all, read without unpickling code."""
+import os
+from pathlib import Path
+
+import torch
+
+
+def save_checkpoint(path, model, **extra):
+    """Write a model's weights and anything else that is plain data or tensors, all or nothing.
+
+    Parameters
+    ----------
+    path : str or Path
+    model : Module
+    **extra
+        Numbers, strings, lists, dicts and tensors.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    torch.save({"model": model.state_dict(), **extra}, part)
+    os.replace(part, path)
+
+
+def read_checkpoint(path):
+    """What `save_checkpoint` wrote; nothing is unpickled but plain data and tensors, else ValueError."""
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(saved["model"], dict):
+            raise TypeError("no weights in it")
+    except FileNotFoundError:
+        raise
+    except Exception as fault:               # torch.load raises a dozen types
+        raise ValueError(f"{path}: not a checkpoint, or a damaged one ({type(fault).__name__}); delete it and "
+                         "train anew, or fetch it again") from fault
+    return saved
+
+
+def load_checkpoint(path, model):
+    """Load weights into a model of the same settings; of a training checkpoint, the best ones.
+
+    Parameters
+    ----------
+    path : str or Path
+    model : Module
+
+    Returns
+    -------
+    dict
+        What else was saved.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, holds anything but plain data, or does not fit the model.
+    """
+    saved = read_checkpoint(path)
+    weights = saved.pop("model")
+    try:
+        model.load_state_dict(saved.get("best", weights))
+    except RuntimeError as fault:
+        raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
+    return saved
