@@ -153,6 +153,10 @@ class LayoutGNN(nn.Module):
 
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
+        return self.head(self.pooled(tensors, index)).squeeze(-1)
+
+    def pooled(self, tensors, index):
+        """What the graph holds under the configurations `index` (k,), averaged over its nodes -> (k, width)."""
         x = self.embed(tensors, index)                                        # (n, k, out)
         norm = instance_norm if self.settings.node_norm else nn.Identity()
         x = F.gelu(self.attend[0](self.gates[0](norm(x))))                    # (n, k, width)
@@ -164,7 +168,7 @@ class LayoutGNN(nn.Module):
             update = self.attend[block](self.gates[block](sage(norm(x), tensors.messages)))
             x = F.dropout(F.gelu(x + update), self.settings.dropout, self.training)
             block += 1
-        return self.head(x.mean(dim=0)).squeeze(-1)
+        return x.mean(dim=0)
 
     def embed(self, tensors, index):
         """The first linear layer over (node features, digits), with all that configurations share done once."""
