@@ -1,0 +1,66 @@
+"""One training step on a graph of 21,918 nodes, unpruned: whole, or one segment with gradient.
+
+The graph is the real one at ../shared/tpugraphs where that folder exists, else one drawn at its size. Its runtimes are
+placeholders, so runtimes are drawn.
+"""
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kit.data import LayoutGraph, read_layout
+from kit.losses import pairwise_hinge_loss
+from kit.model import LayoutGNN, LayoutGNNSettings
+from kit.segment_training import SegmentSettings, SegmentTraining
+
+REAL = (Path(__file__).resolve().parents[3] / "shared/tpugraphs/npz/layout/nlp/default/test"
+        / "3a0c5517a87df8d82fd637b83298a3ba.npz")
+SIZES = ((256, 8), (128, 16), (64, 32))                  # width, configurations a step: whole, 4 to 8 GB
+PLAIN = LayoutGNNSettings(config_attention=False)
+
+
+def large_graph():
+    """The real graph, or one with as many nodes, edges, configurable nodes, groups and configurations."""
+    rng = np.random.default_rng(0)
+    if REAL.is_file():
+        graph = read_layout(REAL)
+    else:
+        n, m, nc, g, k, c = 21_918, 36_000, 848, 26, 9, 1001
+        ends = rng.integers(1, n, m)
+        edges = np.stack([ends, np.maximum(0, ends - rng.geometric(0.02, m))], axis=1)
+        node_feat = rng.random((n, 140), dtype=np.float32)
+        node_feat[:, 134:] = 0
+        graph = LayoutGraph("drawn", node_feat, rng.integers(1, 121, n), edges, np.sort(rng.permutation(n)[:nc]),
+                            np.array([0]), rng.integers(0, k, (c, g)).astype(np.uint8), np.arange(nc) % g,
+                            rng.integers(-1, 6, (nc, k, 18)).astype(np.int8), np.zeros(c, np.int64))
+    return graph._replace(config_runtime=rng.integers(10 ** 6, 10 ** 7, len(graph.config_codes)))
+
+
+def training_step(width, configs, nodes=None, settings=PLAIN):
+    """(step, configurations a step): forward, hinge loss, backward, AdamW; `nodes` a segment, None: whole graph."""
+    graph, rng = large_graph(), np.random.default_rng(0)
+    model = LayoutGNN(replace(settings, width=width))
+    if nodes:
+        model = SegmentTraining(model, SegmentSettings(segment_nodes=nodes))
+    model.fit_scale([graph])
+    tensors, runtime = model.prepare(graph), torch.tensor(graph.config_runtime)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+
+    def step():
+        index = torch.as_tensor(rng.choice(len(runtime), configs, replace=False))
+        optimizer.zero_grad()
+        pairwise_hinge_loss(model(tensors, index), runtime[index]).backward()
+        optimizer.step()
+    return step, configs
+
+
+def named(width, configs, nodes):
+    what = f"one segment of {nodes:,} nodes" if nodes else "full graph"
+    return f"{what}, width {width}, {configs} configurations"
+
+
+CASES = {named(width, configs, nodes): lambda width=width, configs=configs, nodes=nodes:
+         training_step(width, configs, nodes)
+         for width, configs in SIZES for nodes in (None, 1000, 2000)}

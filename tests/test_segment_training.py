@@ -1,0 +1,312 @@
+"""Graph Segment Training against a slow step with a table held by hand, and the laws of its draws and its table."""
+import re
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from drawn import drawn_layout, ready
+from torch import nn
+
+from kit.checkpoint import load_checkpoint, save_checkpoint
+from kit.losses import pairwise_hinge_loss
+from kit.metrics import kendall_tau
+from kit.model import LayoutGNN, LayoutGNNSettings
+from kit.predict import predict
+from kit.prune import segments
+from kit.segment_training import HistoryTable, SegmentSettings, SegmentTraining, graph_key
+from kit.train import TrainSettings, train
+
+TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2, config_attention=False)
+ATTENTION = replace(TINY, config_attention=True)
+GRAPH = drawn_layout(n=13, nc=7, m=30, c=9)                     # in segments of 4, 4, 4 and 1 nodes
+CUT = SegmentSettings(segment_nodes=4)
+
+
+def wrapped(settings=CUT, network=TINY, graphs=(GRAPH,)):
+    return ready(SegmentTraining(LayoutGNN(network), settings), *graphs)
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def step(model, tensors, index, seed=0, runtime=GRAPH.config_runtime):
+    """Costs, loss and gradients of one training step."""
+    model.train().zero_grad()
+    torch.manual_seed(seed)
+    cost = model(tensors, index)
+    loss = pairwise_hinge_loss(cost, torch.tensor(runtime)[index])
+    loss.backward()
+    return cost.detach(), loss.item(), gradients(model)
+
+
+class Lookup(nn.Module):
+    """What each configuration pools to is a number of its own in each segment: every term of a sum can be told."""
+    def __init__(self, pool="mean", width=1):
+        super().__init__()
+        self.settings, self.head = SimpleNamespace(pool=pool), nn.Identity()
+        self.transductive, self.fitted, self.width, self.shift = False, True, width, 0.0
+
+    def prepare(self, graph):
+        return torch.tensor(graph.node_feat[:, 37]).sum() + torch.arange(len(graph.config_codes)) ** 2.0
+
+    def pooled(self, values, index):
+        return (values[index] + self.shift)[:, None].repeat(1, self.width)
+
+
+@pytest.mark.parametrize("network", [TINY, ATTENTION], ids=["alone", "attention"])
+def test_one_segment_that_covers_the_graph_is_the_wrapped_model_to_the_last_bit(network):
+    index = torch.tensor([3, 0, 8, 5])
+    whole, cut = ready(LayoutGNN(network), GRAPH), wrapped(replace(CUT, segment_nodes=13), network)
+    cost, loss, grads = step(whole, whole.prepare(GRAPH), index)
+    same_cost, same_loss, same_grads = step(cut, cut.prepare(GRAPH), index)
+    assert torch.equal(cost, same_cost) and loss == same_loss
+    assert all(torch.equal(grad, same_grads[f"model.{name}"]) for name, grad in grads.items())
+    assert (predict(whole, GRAPH) == predict(cut, GRAPH)).all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_step_is_that_of_a_table_held_by_hand(shared):
+    settings = replace(CUT, shared_dropout=shared, keep=0.6)
+    model = wrapped(settings, replace(TINY, dropout=0.0))
+    tensors, parts = model.prepare(GRAPH), segments(GRAPH, 4)
+    table, rng = {}, np.random.default_rng(0)
+    seen = set()
+    for seed in range(12):
+        index = torch.tensor(rng.choice(9, 5, replace=False))
+        cost, loss, grads = step(model, tensors, index, seed)
+
+        torch.manual_seed(seed)
+        chosen, uniform = int(torch.randperm(4)[0]), torch.rand(1 if shared else 5, 4)
+        model.zero_grad()
+        fresh, expected = model.model.pooled(model.model.prepare(parts[chosen]), index), []
+        for place, config in enumerate(index.tolist()):
+            total = torch.zeros(8)
+            for one, part in enumerate(parts):
+                share, has_row = len(part.node_feat) / 13, (config, one) in table
+                kept = uniform[0 if shared else place, one] < 0.6
+                if one == chosen:
+                    total = total + share * (0.6 + 0.4 * 4 if has_row else 4) * fresh[place]
+                elif has_row and kept:
+                    total = total + share * table[config, one]
+                seen.add((one == chosen, has_row, bool(kept)))
+            expected.append(model.model.head(total))
+        expected = torch.cat(expected)
+        slow = pairwise_hinge_loss(expected, torch.tensor(GRAPH.config_runtime)[index])
+        slow.backward()
+        torch.testing.assert_close(cost, expected.detach())
+        assert loss == pytest.approx(slow.item(), rel=1e-5)
+        for name, grad in gradients(model).items():
+            torch.testing.assert_close(grads[name], grad, atol=1e-6, rtol=1e-4)
+        table |= {(config, chosen): row.detach() for config, row in zip(index.tolist(), fresh)}
+    assert len(seen) == 8, "every kind of term came up"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("count, keep", [(1, 0.5), (2, 0.5), (1, 0.0), (3, 0.9)])
+def test_over_draws_a_step_pools_to_the_whole_graph_with_and_without_rows(count, keep, shared):
+    model = SegmentTraining(Lookup(), SegmentSettings(4, count, keep, shared)).train()
+    tensors, index = model.prepare(GRAPH), torch.arange(9)
+    for one in range(4):                                # configuration c has rows in the segments below c
+        some = torch.arange(one + 1, 9)
+        model.table.put(tensors, some, one, model.model.pooled(tensors.parts[one], some))
+    model.table.put = lambda *_: None                   # what a draw leaves behind must not help the next
+    torch.manual_seed(0)
+    draws = torch.stack([model(tensors, index) for _ in range(4000)]).double()
+    error = draws.std(dim=0) / len(draws) ** 0.5
+    assert (error > 0).all()
+    assert ((draws.mean(dim=0) - model.eval()(tensors, index)).abs() < 4 * error).all()
+
+
+def test_scoring_is_the_mean_over_segments_weighted_by_nodes():
+    model = wrapped()
+    expected = sum(len(part.node_feat) / 13 * model.model.pooled(model.model.prepare(part), torch.arange(9))
+                   for part in segments(GRAPH, 4))
+    np.testing.assert_allclose(predict(model, GRAPH), model.model.head(expected)[:, 0].detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_without_norms_and_edges_segments_score_as_the_whole_graph_does():
+    network, graph = replace(TINY, node_norm=False), GRAPH._replace(edge_index=np.zeros((0, 2), np.int64))
+    whole = ready(LayoutGNN(network), graph)
+    np.testing.assert_allclose(predict(whole, graph), predict(wrapped(CUT, network, (graph,)), graph), rtol=1e-5)
+
+
+def test_a_maximum_is_taken_over_the_segments_that_count():
+    model = SegmentTraining(Lookup("mean+max", width=2), replace(CUT, keep=1.0))
+    tensors, index = model.prepare(GRAPH), torch.arange(3)
+    every = torch.stack([model.model.pooled(part, index)[:, 0] for part in tensors.parts], dim=1)      # (k, j)
+    torch.testing.assert_close(model.eval().pooled(tensors, index)[:, 1], every.amax(dim=1))
+    torch.manual_seed(1)
+    first = int(torch.randperm(4)[0])
+    torch.manual_seed(1)
+    torch.testing.assert_close(model.train().pooled(tensors, index)[:, 1], every[:, first])
+    for seed in range(20):
+        torch.manual_seed(seed)
+        pooled = model.pooled(tensors, index)
+    torch.testing.assert_close(pooled[:, 1], every.amax(dim=1))
+
+
+def test_segments_are_at_most_as_large_as_asked():
+    graph = drawn_layout(n=50, nc=9)
+    for most in (7, 10, 24, 26, 49, 50, 99):
+        share = wrapped(SegmentSettings(most)).prepare(graph).share
+        sizes = np.rint(np.array(share) * 50)
+        assert sizes.max() <= most and sizes.sum() == 50 and len(sizes) == -(-50 // most)
+        assert sum(share) == pytest.approx(1)
+
+
+def test_rows_belong_to_a_graph_and_a_configuration_whatever_the_batch():
+    graphs = [drawn_layout(seed, n=n, nc=5, c=c) for seed, n, c in ((1, 13, 9), (2, 22, 4))]
+    model = SegmentTraining(Lookup(), CUT).train()
+    prepared, expected = [model.prepare(graph) for graph in graphs], {}
+    rng = np.random.default_rng(0)
+    for seed in range(60):
+        which = seed % 2
+        tensors, index = prepared[which], torch.tensor(rng.integers(0, prepared[which].shape[0], 6))
+        model.model.shift = float(seed)                 # the model has moved on, so that old rows can be told
+        torch.manual_seed(seed)
+        chosen = int(torch.randperm(tensors.shape[1])[0])
+        torch.manual_seed(seed)
+        model(tensors, index)
+        for config in index.tolist():
+            expected[which, config, chosen] = model.model.pooled(tensors.parts[chosen], torch.tensor([config])).item()
+        for other, tensors in enumerate(prepared):
+            c, j = tensors.shape
+            row = model.table.find(tensors, torch.arange(c))
+            values = model.table.rows_at(row, 1)[..., 0]
+            for config in range(c):
+                for one in range(j):
+                    assert (row[config, one] >= 0) == ((other, config, one) in expected)
+                    assert values[config, one] == expected.get((other, config, one), 0)
+    assert len(expected) > 40 and model.table.used == len(expected), "a repeated configuration has one row"
+
+
+def test_preparing_again_finds_the_rows_and_scoring_writes_none():
+    model = wrapped()
+    step(model, model.prepare(GRAPH), torch.tensor([1, 2, 3]))
+    before, used = model.state_dict()["table._extra_state"], model.table.used
+    predict(model, GRAPH)
+    predict(model, drawn_layout(5, n=20, nc=4))
+    assert used == 3 and torch.equal(model.state_dict()["table._extra_state"], before)
+    assert (model.table.find(model.prepare(GRAPH), torch.arange(9)) >= 0).sum() == 3
+
+
+@pytest.mark.parametrize("field", ["graph_id", "node_feat", "node_opcode", "edge_index", "node_config_ids",
+                                   "config_codes", "node_group", "code_rows", "config_runtime"])
+def test_graphs_of_the_same_name_and_size_have_rows_of_their_own(field):
+    value = getattr(GRAPH, field)
+    other = value + "'" if isinstance(value, str) else value.copy()
+    if not isinstance(value, str):
+        other.flat[-1] += 1
+    assert graph_key(GRAPH) == graph_key(drawn_layout(n=13, nc=7, m=30, c=9))
+    assert graph_key(GRAPH) != graph_key(GRAPH._replace(**{field: other}))
+
+
+def test_the_table_is_bounded_and_drops_its_oldest_rows_first():
+    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=10 * (4 + 24)))          # ten rows of width 1
+    tensors, table = model.prepare(GRAPH), model.table
+    for one in range(4):
+        table.put(tensors, torch.arange(4), one, torch.full((4, 1), float(one)))
+    row = table.find(tensors, torch.arange(9))
+    assert table.used == len(table.rows) == 10
+    assert (row >= 0).int().tolist() == [[0, 0, 1, 1]] * 2 + [[0, 1, 1, 1]] * 2 + [[0] * 4] * 5
+    kept = table.rows_at(row, 1)[..., 0]
+    assert torch.equal(kept[row >= 0], torch.tensor([2., 3, 2, 3, 1, 2, 3, 1, 2, 3]))
+    assert sorted(row[row >= 0].tolist()) == list(range(10))
+    table.put(tensors, torch.arange(9), 0, torch.zeros(9, 1))
+    again = HistoryTable(table.size)
+    again.set_extra_state(table.get_extra_state())
+    for one in (table, again):                      # both go on in the same order
+        one.put(tensors, torch.arange(5, 9), 3, torch.ones(4, 1))
+    places = [one.find(tensors, torch.arange(9)) for one in (table, again)]
+    assert torch.equal(places[0] >= 0, places[1] >= 0) and (places[0] >= 0).sum() == 10
+    assert torch.equal(table.rows_at(places[0], 1), again.rows_at(places[1], 1))
+
+
+def test_a_step_with_more_configurations_than_the_table_has_rows_keeps_as_many_as_fit():
+    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=3 * (4 + 24))).train()
+    tensors = model.prepare(GRAPH)
+    model(tensors, torch.arange(9))
+    assert (model.table.find(tensors, torch.arange(9)) >= 0).sum() == 3
+
+
+def interrupted(model, graphs, settings, path, after):
+    """Train until the checkpoint has been written `after` times."""
+    def report(line):
+        reports.append(line)
+        if len(reports) == after:
+            raise KeyboardInterrupt
+    reports = []
+    with pytest.raises(KeyboardInterrupt):
+        train(model, graphs, settings, valid=graphs[:1], score=kendall_tau, checkpoint=path, report=report)
+
+
+def test_a_killed_run_ends_like_one_that_was_not(tmp_path):
+    graphs = [drawn_layout(seed, n=n, nc=5, c=12) for seed, n in ((1, 13), (2, 22))]
+    plan = TrainSettings(steps=12, configs_per_step=5, graphs_per_step=2, validate_every=4, keep="last")
+    def run(path):
+        model = SegmentTraining(LayoutGNN(ATTENTION), CUT)
+        return model, train(model, graphs, plan, valid=graphs[:1], score=kendall_tau, checkpoint=path)
+    model, history = run(tmp_path / "whole.pt")
+    interrupted(SegmentTraining(LayoutGNN(ATTENTION), CUT), graphs, plan, tmp_path / "killed.pt", after=2)
+    resumed, again = run(tmp_path / "killed.pt")
+    assert history["step"] == again["step"] == [4, 8, 12]
+    assert history["loss"] == again["loss"] and history["score"] == again["score"]
+    for (name, value), other in zip(model.state_dict().items(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(value, other), name
+    assert model.table.used > 20
+
+
+def test_a_checkpoint_is_plain_tensors_and_fits_only_the_same_network(tmp_path):
+    model = wrapped()
+    step(model, model.prepare(GRAPH), torch.tensor([1, 2, 3]))
+    save_checkpoint(tmp_path / "one.pt", model)
+    other = SegmentTraining(LayoutGNN(TINY), CUT)
+    load_checkpoint(tmp_path / "one.pt", other)
+    assert (predict(model, GRAPH) == predict(other, GRAPH)).all() and other.table.used == 3
+    assert all(isinstance(value, torch.Tensor) for value in model.state_dict().values())
+    with pytest.raises(ValueError, match="holds the weights of another model"):
+        load_checkpoint(tmp_path / "one.pt", SegmentTraining(LayoutGNN(replace(TINY, width=16)), CUT))
+    assert asdict(model.settings)["model"] == asdict(TINY), "a checkpoint says which network was wrapped"
+
+
+def test_finetuning_changes_the_head_only_and_sees_every_segment_fresh(tmp_path):
+    model = SegmentTraining(LayoutGNN(TINY), CUT)
+    plan = TrainSettings(steps=6, configs_per_step=5, keep="last")
+    train(model, [GRAPH], plan)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.finetune_head()
+    cost, _, grads = step(model, model.prepare(GRAPH), torch.arange(5))
+    assert torch.equal(cost, model.eval()(model.prepare(GRAPH), torch.arange(5))), "no dropout, nothing stale"
+    assert set(grads) == {"model.head.weight", "model.head.bias"}
+    train(model, [GRAPH], plan)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed <= {"model.head.weight", "model.head.bias", "model.set_size"} and "model.head.weight" in changed
+    again = SegmentTraining(LayoutGNN(TINY), model.settings)
+    assert [p.requires_grad for p in again.parameters()] == [p.requires_grad for p in model.parameters()]
+    assert all(p.requires_grad for p in SegmentTraining(again.model, CUT).parameters()), "wrapped anew, all learn"
+
+
+def test_only_the_largest_segment_bounds_how_many_configurations_fit():
+    model = wrapped()
+    whole = ready(LayoutGNN(TINY), GRAPH)
+    assert model.configs_within(model.prepare(GRAPH), 1 << 20) == whole.configs_within(
+        whole.prepare(segments(GRAPH, 4)[0]), 1 << 20)
+
+
+def test_what_the_loop_asks_of_a_model_is_answered_by_the_wrapped_one():
+    model = SegmentTraining(LayoutGNN(ATTENTION), CUT)
+    assert not model.fitted and model.transductive and model.set_size is model.model.set_size
+    assert not hasattr(SegmentTraining(Lookup(), CUT), "set_size")
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(segment_nodes=0), "segment_nodes is 0; expected a whole number of at least 1"),
+    (dict(gradient_segments=1.5), "gradient_segments is 1.5; expected a whole number of at least 1"),
+    (dict(table_bytes=0), "table_bytes is 0; expected a whole number of at least 1"),
+    (dict(keep=1.5), "keep is 1.5; expected a probability, 0 to 1")])
+def test_settings_that_mean_nothing_are_refused(change, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        SegmentSettings(**change)
