@@ -9,10 +9,11 @@ from torch import nn
 
 from kit.data import OPCODES
 from kit.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
-from kit.pad import LAYOUT, SHAPE
+from kit.pad import SHAPE
 from kit.scale import Scaler, fit_scaler, scale
 
-TILE_FEATURES = 42               # see tile_features
+TILE_FEATURES = 87               # see tile_features
+INPUT_OPCODE = 63                # parameter, in XLA's numbering
 
 
 class TileTensors(NamedTuple):
@@ -20,7 +21,7 @@ class TileTensors(NamedTuple):
     numeric: torch.Tensor        # (n, 134) float32, standardised
     opcode: torch.Tensor         # (n,) int64
     layout: torch.Tensor         # (n, 6) int64, digits + 2
-    config: torch.Tensor         # (c, 42) float32, standardised
+    config: torch.Tensor         # (c, 87) float32, standardised
     messages: tuple              # Messages, one for each direction
 
 
@@ -40,7 +41,7 @@ class TileModel(nn.Module):
     """Rank the tile sizes of one kernel: encode the graph once, then each configuration against it.
 
     Mean and max over the nodes join an encoding of the configuration: its 24 numbers, how many tiles cover each
-    output dimension, and the share of padding that 8 x 128 registers add, dimensions in minor-to-major order.
+    dimension, how much of the last tile is padding, and how much of the parameters a tile needs at once.
 
     Parameters
     ----------
@@ -100,27 +101,36 @@ class TileModel(nn.Module):
 def tile_features(graph):
     """Numbers that describe each tile of a kernel.
 
+    Bounds count blocks of a tensor's dimensions from major to minor (in the public files a block is 8 x 128 elements
+    of the two minor-most dimensions). The largest bound in the file stands for the whole dimension: which tensor is
+    tiled, the output or a reduction's input, and how large its blocks are does not have to be known.
+
     Parameters
     ----------
     graph : TileGraph
 
     Returns
     -------
-    ndarray, shape (c, 42), float64
-        The 24 configuration features; then for the 6 output dimensions, minor to major, how many tiles cover
-        them, the padding of the tile to 8, and to 128 (a factor of at least 1); 0 past the rank.
+    ndarray, shape (c, 87), float64
+        The 24 configuration features. For the tiles of kernel, output and input, minor-most dimension first: the 6
+        bounds, how many tiles cover each dimension, and the padding of the last of them, a factor of at least 1;
+        all 0 past the rank. Blocks of a tile and number of tiles, for each of the three. Then the share of an
+        output tile in the whole, and that share of the elements of all parameters and of the largest one: what has
+        to fit into the chip's memory.
     """
-    roots = np.flatnonzero(graph.node_feat[:, 0])
-    root = graph.node_feat[roots[-1] if len(roots) else -1]
-    rank = int((root[SHAPE] != 0).sum())
-    layout = root[LAYOUT][:rank].astype(np.int64)
-    if sorted(layout) != list(range(rank)):
-        layout = np.arange(rank)[::-1]                     # row-major, XLA's default
-    bounds = graph.config_feat[:, 8:14].astype(np.float64)           # output_bounds_0..5; 0: not given
-    tile, size = bounds[:, layout], root[SHAPE][layout]
-    known = tile > 0
-    tile = np.where(known, tile, 1)
-    shape = np.zeros((3, len(tile), 6))
-    shape[:, :, :rank] = np.where(known, [np.ceil(size / tile), np.ceil(tile / 8) * 8 / tile,
-                                          np.ceil(tile / 128) * 128 / tile], 0)
-    return np.concatenate([graph.config_feat, *shape], axis=1)
+    described, totals = [graph.config_feat.astype(np.float64)], []
+    for start in (0, 8, 16):                               # kernel_bounds_0..5, output_bounds, input_bounds
+        bounds = described[0][:, start:start + 6]
+        rank = int((bounds.max(axis=0) > 0).sum())
+        bounds = np.maximum(bounds[:, :rank][:, ::-1], 1)
+        whole = bounds.max(axis=0)
+        tiles = np.ceil(whole / bounds)
+        shape = np.zeros((3, len(bounds), 6))
+        shape[:, :, :rank] = bounds, tiles, tiles * bounds / whole
+        described += [*shape]
+        totals += [bounds.prod(axis=1), tiles.prod(axis=1)]
+    share = totals[2] / totals[2].max()
+    sizes = graph.node_feat[:, SHAPE].astype(np.float64)
+    sizes = np.where(sizes > 0, sizes, 1).prod(axis=1)
+    sizes = sizes[graph.node_opcode == INPUT_OPCODE] if INPUT_OPCODE in graph.node_opcode else sizes
+    return np.column_stack([*described, *totals, share, share * sizes.sum(), share * sizes.max()])

@@ -42,40 +42,67 @@ def test_a_tile_s_cost_does_not_depend_on_its_company_or_the_order_of_nodes():
     assert torch.equal(costs(model, read_only(graph, None)), whole)
 
 
-def kernel(roots, size=(20, 256), layout=(1, 0), bounds=(8, 100), n=3):
-    """n nodes, of which `roots` are marked; the last marked one, or the last, has the output's size and layout."""
-    node_feat = np.zeros((n, 140), np.float32)
-    node_feat[:, 21] = 7
-    node_feat[roots, 0] = 1
-    root = node_feat[roots[-1] if roots else -1]
-    root[21:21 + len(size)], root[134:134 + len(layout)] = size, layout
-    config_feat = np.zeros((1, 24), np.float32)
-    config_feat[0, 8:8 + len(bounds)] = bounds
-    return TileGraph("k", node_feat, np.ones(n, np.int64), np.zeros((0, 2), np.int64), config_feat,
-                     np.array([5]), np.array([5]))
+def kernel(bounds, start=8, sizes=((20, 256),), opcodes=(63,)):
+    """A kernel with one configuration for each row of `bounds`, written from column `start` on."""
+    node_feat = np.zeros((len(sizes), 140), np.float32)
+    for node, size in enumerate(sizes):
+        node_feat[node, 21:21 + len(size)] = size
+    config_feat = np.zeros((len(bounds), 24), np.float32)
+    config_feat[:, start:start + len(bounds[0])] = bounds
+    runtime = np.arange(1, 1 + len(bounds))
+    return TileGraph("k", node_feat, np.array(opcodes), np.zeros((0, 2), np.int64), config_feat, runtime, runtime)
 
 
-@pytest.mark.parametrize("graph, tiles, pad_8, pad_128", [
-    # minor to major: dimension 1 (256 in tiles of 100), then dimension 0 (20 in tiles of 8)
-    (kernel([1]), [3, 3], [104 / 100, 1], [128 / 100, 128 / 8]),
-    (kernel([1], layout=(0, 1)), [3, 3], [1, 104 / 100], [128 / 8, 128 / 100]),
-    (kernel([0, 1], bounds=(20, 256)), [1, 1], [1, 24 / 20], [1, 128 / 20]),         # the last root; one tile
-    (kernel([], bounds=(1, 129)), [2, 20], [136 / 129, 8], [256 / 129, 128]),        # no root: the last node
-    (kernel([1], bounds=(0, 100)), [3, 0], [104 / 100, 0], [128 / 100, 0]),          # no tile given
-    (kernel([1], layout=(3, 3)), [3, 3], [104 / 100, 1], [128 / 100, 128 / 8]),      # no layout: row-major
-    (kernel([1], size=(2, 9, 30), layout=(0, 2, 1), bounds=(2, 4, 16)), [1, 2, 3], [4, 1, 2], [64, 8, 32]),
-    (kernel([1], size=(0,), layout=(), bounds=()), [], [], []),                      # a scalar
-])
-def test_tile_features_on_drawn_kernels(graph, tiles, pad_8, pad_128):
+def slow_tile_features(graph):
+    """One configuration, one dimension at a time."""
+    rows = []
+    for one in graph.config_feat.astype(float):
+        row, totals, share = list(one), [], 1.0
+        for start in (0, 8, 16):
+            filled = [d for d in range(start, start + 6) if graph.config_feat[:, d].max() > 0]
+            three, blocks, count = np.zeros((3, 6)), 1.0, 1.0
+            for place, d in enumerate(reversed(filled)):
+                bound, whole = max(one[d], 1), graph.config_feat[:, d].max()
+                tiles = -(-whole // bound)
+                three[:, place] = bound, tiles, tiles * bound / whole
+                blocks, count = blocks * bound, count * tiles
+            row += three.ravel().tolist()
+            totals += [blocks, count]
+            if start == 8:
+                share = blocks / max(np.prod([max(other[d], 1) for d in filled]) for other in graph.config_feat)
+        elements = [np.prod([float(d) for d in node[21:27] if d > 0]) for node in graph.node_feat]
+        inputs = [e for e, op in zip(elements, graph.node_opcode) if op == 63] or elements
+        rows.append([*row, *totals, share, share * sum(inputs), share * max(inputs)])
+    return np.array(rows)
+
+
+def test_tile_features_of_a_drawn_kernel():
+    #  1000 x 4096 in blocks of 8 x 128: 125 x 32 of them; tiles of all, of 50 x 32, of 1 x 12
+    graph = kernel([(125, 32), (50, 32), (1, 12)], sizes=((1000, 4096), (1000,), (7,)), opcodes=(63, 63, 2))
     found = tile_features(graph)
-    assert found.shape == (1, 42) and (found[0, :24] == graph.config_feat[0]).all()
-    for block, expected in zip(found[0, 24:].reshape(3, 6), (tiles, pad_8, pad_128)):
-        assert block == pytest.approx(np.pad(expected, (0, 6 - len(expected))))
+    assert found.shape == (3, 87) and (found[:, :24] == graph.config_feat).all()
+    output = found[:, 24 + 18:24 + 36].reshape(3, 3, 6)
+    assert output[:, 0, :2].tolist() == [[32, 125], [32, 50], [12, 1]]                  # minor-most first
+    assert output[:, 1, :2].tolist() == [[1, 1], [1, 3], [3, 125]]
+    assert output[:, 2, :2] == pytest.approx(np.array([[1, 1], [1, 150 / 125], [36 / 32, 1]]))
+    assert not output[:, :, 2:].any() and not found[:, 24:42].any() and not found[:, 60:78].any()
+    assert found[:, 78:84].tolist() == [[1, 1, 4000, 1, 1, 1], [1, 1, 1600, 3, 1, 1], [1, 1, 12, 375, 1, 1]]
+    share = np.array([1, 1600 / 4000, 12 / 4000])
+    assert found[:, 84:] == pytest.approx(share[:, None] * [1, 4_097_000, 4_096_000])
 
 
-def test_tile_features_of_real_kernels_are_finite(real_data):
+@pytest.mark.parametrize("graph", [
+    kernel([(3, 1, 4), (1, 0, 2), (2, 1, 1)]),                                  # a bound that is not given
+    kernel([(0, 0), (0, 0)]),                                                   # none at all, as for some copies
+    kernel([(4, 8), (2, 8)], start=0, opcodes=(26,)), kernel([(6,), (4,)], start=16, sizes=((),)), drawn_tile(3)])
+def test_tile_features_are_their_slow_twin(graph):
+    assert tile_features(graph) == pytest.approx(slow_tile_features(graph))
+
+
+def test_tile_features_of_real_kernels_are_their_slow_twin(real_data):
     paths = npz_paths(real_data / "npz", "tile:xla", "train")
     assert paths
     for path in paths:
-        found = tile_features(read_tile(path))
-        assert np.isfinite(found).all() and ((found[:, 30:] == 0) | (found[:, 30:] >= 1)).all()
+        graph = read_tile(path)
+        found = tile_features(graph)
+        assert np.isfinite(found).all() and found == pytest.approx(slow_tile_features(graph))

@@ -1,0 +1,130 @@
+"""Time one training step of every network and write the table of README.md beside this file.
+
+    python tests/benchmarks/run.py [--only gnn,gst] [--rounds 3] [--steps 3] [--threads 2] [--device cpu]
+
+A bench_*.py beside this file has CASES, {name: function}; function(device) gives (step, configs): `step` does one
+whole training step, `configs` says on how many configurations. Every case runs in a fresh process, and all cases
+take turns, round by round, so that a busy machine slows each of them; a figure is the median over rounds and steps.
+Peak memory is what the process grew by while stepping; on a GPU what PyTorch allocated.
+"""
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parents[1]
+PAGE = HERE / "README.md"
+MIB = 1 << 20
+
+
+def cases(name):
+    """CASES of one bench file."""
+    sys.path[:0] = [str(PROJECT), str(HERE)]
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", HERE / f"bench_{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.CASES
+
+
+def resident(kind):
+    """Resident memory of this process in bytes: VmRSS now, VmHWM the peak."""
+    return 1024 * int(re.search(rf"{kind}:\s+(\d+)", Path("/proc/self/status").read_text()).group(1))
+
+
+def measure(name, case, steps, threads, device):
+    """Run one case in this process -> seconds a step, configurations a step, peak bytes."""
+    torch.set_num_threads(threads)
+    step, configs = cases(name)[case](device)
+    cuda, seconds = torch.device(device).type == "cuda", []
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")       # VmHWM starts anew
+        before = resident("VmRSS")
+    for _ in range(steps + 1):                              # the first one warms up
+        start = time.perf_counter()
+        step()
+        if cuda:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    peak = (torch.cuda.max_memory_allocated() if cuda else resident("VmHWM")) - before
+    return {"seconds": seconds[1:], "configs": configs, "peak": peak}
+
+
+def machine(threads, device):
+    """What the figures were measured on, in words."""
+    if torch.device(device).type == "cuda":
+        return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    return (f"{model.group(1).strip() if model else platform.machine()}, {threads} threads of {os.cpu_count()} cores, "
+            f"PyTorch {torch.__version__}")
+
+
+def table(found):
+    """Markdown rows; the ratio is to the first case of the same bench file."""
+    lines = ["| case | step, s | configurations a second | times the first | peak memory, MiB |",
+             "|---|---|---|---|---|"]
+    first = {}
+    for (name, case), runs in found.items():
+        step = statistics.median(second for run in runs for second in run["seconds"])
+        rate, peak = runs[0]["configs"] / step, statistics.median(run["peak"] for run in runs) / MIB
+        ratio = rate / first.setdefault(name, rate)
+        lines.append(f"| {case} | {step:.3f} | {rate:,.0f} | {ratio:.2f} | {peak:,.0f} |")
+    return lines
+
+
+def write_page(name, lines):
+    """Put a table between the markers of its bench file in README.md, all or nothing."""
+    text, marks = PAGE.read_text(), (f"<!-- {name} -->", f"<!-- end {name} -->")
+    before, _, rest = text.partition(marks[0])
+    if marks[1] not in rest:
+        raise SystemExit(f"{PAGE}: no lines {marks[0]} and {marks[1]} to write the table between")
+    part = PAGE.with_name(f".{PAGE.name}.{os.getpid()}")
+    part.write_text("\n".join([before + marks[0], *lines, marks[1]]) + rest.partition(marks[1])[2])
+    os.replace(part, PAGE)
+
+
+def main():
+    """Measure what was asked for, print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(sorted(p.stem[6:] for p in HERE.glob("bench_*.py"))))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3, help="timed, in each round")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--case", nargs=2, metavar=("FILE", "CASE"), help="one case, in this process; prints JSON")
+    parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
+    args = parser.parse_args()
+    if args.case:
+        return print(json.dumps(measure(*args.case, args.steps, args.threads, args.device)))
+    for name in args.only.split(","):
+        found = {}
+        for turn in range(args.rounds):
+            for case in cases(name):
+                command = [sys.executable, __file__, "--case", name, case, "--steps", str(args.steps),
+                           "--threads", str(args.threads), "--device", args.device]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+                if done.returncode:
+                    raise SystemExit(f"bench_{name}.py, {case}: exit status {done.returncode}")
+                found.setdefault((name, case), []).append(json.loads(done.stdout.splitlines()[-1]))
+                print(f"{name} {turn + 1}/{args.rounds} {case}: {min(found[name, case][-1]['seconds']):.3f} s", flush=True)
+        lines = [f"{machine(args.threads, args.device)}; {args.rounds} rounds of {args.steps} steps.", "", *table(found)]
+        print("\n".join(lines))
+        if not args.print_only:
+            write_page(name, lines)
+    return None
+
+
+if __name__ == "__main__":
+    main()
