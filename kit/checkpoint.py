@@ -1,8 +1,22 @@
 """Checkpoints: weights and plain data in one file, written whole or not at all, read without unpickling code."""
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+
+
+@contextmanager
+def whole_file(path):
+    """A temporary path that takes the place of `path` once it is written; folders above it are made."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def save_checkpoint(path, model, **extra):
@@ -15,11 +29,8 @@ def save_checkpoint(path, model, **extra):
     **extra
         Numbers, strings, lists, dicts and tensors.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save({"model": model.state_dict(), **extra}, part)
-    os.replace(part, path)
+    with whole_file(path) as part:
+        torch.save({"model": model.state_dict(), **extra}, part)
 
 
 def read_checkpoint(path):

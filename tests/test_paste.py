@@ -15,7 +15,7 @@ import pytest
 
 FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "proto", "prune", "pad",
         "agree", "scale", "layers", "tokens", "tile_model", "published", "model", "segment_training", "losses",
-        "checkpoint", "predict", "parallel", "train", "noise", "metrics", "baselines", "trees", "ensemble", "submit",
+        "checkpoint", "predict", "processes", "batch", "average", "record", "step", "train", "parallel", "noise", "metrics", "baselines", "trees", "ensemble", "submit",
         "ledger", "kaggle_io", "search", "plots", "plots_eda", "recipes", "workflow")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]

@@ -1,0 +1,82 @@
+"""One process or several: which one this is, the device that is its own, and sums over all of them."""
+import os
+import zlib
+from typing import NamedTuple
+
+import torch
+import torch.distributed
+
+
+class Team(NamedTuple):
+    """The processes that train one model together, seen from one of them."""
+    rank: int                # of this process, 0..size - 1; the first one reports and writes
+    size: int
+    device: torch.device     # of this process
+
+
+def join_team(device):
+    """Meet the other processes where there are any: those of torchrun, or those that already met.
+
+    Parameters
+    ----------
+    device : str
+        "cuda" without a number is a GPU for each process of the machine.
+
+    Returns
+    -------
+    Team
+
+    Raises
+    ------
+    ValueError
+        If there is no such device.
+    """
+    name, met = device, torch.distributed.is_available() and torch.distributed.is_initialized()
+    several = met or (torch.distributed.is_available() and torch.distributed.is_torchelastic_launched())
+    if device == "cuda" and several:
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    try:
+        device = torch.device(device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as fault:         # PyTorch without CUDA asserts
+        gpus = torch.cuda.device_count()
+        raise ValueError(f"device is {name!r}{f' ({device})' * (str(device) != name)}, and there is none for PyTorch "
+                         f"{torch.__version__} here, which sees {gpus or 'no'} GPU{'s' * (gpus != 1)}; pass 'cpu'"
+                         f"{f' or cuda:0 to cuda:{gpus - 1}' if gpus else ''}") from fault
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if several and not met:
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    if not several:
+        return Team(0, 1, device)
+    return Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), device)
+
+
+def add_up(tensor, team):
+    """Sum a tensor over the processes, in place."""
+    if team.size > 1:
+        torch.distributed.all_reduce(tensor)
+    return tensor
+
+
+def add_up_gradients(parameters, team):
+    """Sum gradients over the processes; where none has one, it stays None, so that the optimiser leaves it alone."""
+    if team.size == 1:
+        return
+    there = [p.grad is not None for p in parameters]
+    grads = [p.grad if has else torch.zeros_like(p) for p, has in zip(parameters, there)]
+    flat = torch.cat([*(g.flatten() for g in grads), grads[0].new_tensor(there)])      # one message, not hundreds
+    *grads, there = add_up(flat, team).split([*(p.numel() for p in parameters), len(parameters)])
+    for p, grad, has in zip(parameters, grads, there.tolist()):
+        p.grad = grad.view_as(p).to(p) if has else None
+
+
+def check_same(what, team):
+    """ValueError unless all processes give the same text, as they would otherwise wait for each other forever."""
+    if team.size > 1:
+        number = zlib.crc32(what.encode())
+        most = torch.tensor([number, -number], device=team.device)
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        if most[0] != -most[1]:
+            raise ValueError(f"{team.size} processes were given different settings, graphs, weights or checkpoints; "
+                             "give each the same, and one file system")
