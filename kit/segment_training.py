@@ -209,6 +209,8 @@ class HistoryTable(nn.Module):
         """Write what a segment pooled to under the configurations `index` (k,); values (k, width)."""
         config, first = np.unique(index.cpu().numpy(), return_index=True)      # a row has one value
         values, place = values.float().cpu().numpy()[first], self.places_of(tensors)
+        finite = np.isfinite(values).all(axis=1)         # where float16 overflows, the step is lost, not the table
+        config, values = config[finite], values[finite]
         if not len(self.rows):
             rows = max(1, self.size // (4 * values.shape[1] + 8 * 3))
             self.owner, self.rows = np.empty((rows, 3), np.int64), np.empty((rows, values.shape[1]), np.float32)

@@ -232,6 +232,13 @@ def test_a_step_with_more_configurations_than_the_table_has_rows_keeps_as_many_a
     assert (model.table.find(tensors, torch.arange(9)) >= 0).sum() == 3
 
 
+def test_rows_that_overflowed_are_not_kept():
+    model = SegmentTraining(Lookup(), CUT)
+    tensors = model.prepare(GRAPH)
+    model.table.put(tensors, torch.arange(4), 2, torch.tensor([[1.0], [torch.inf], [torch.nan], [4.0]]))
+    assert (model.table.find(tensors, torch.arange(9)) >= 0)[:, 2].tolist() == [True, False, False, True] + [False] * 5
+
+
 def interrupted(model, graphs, settings, path, after):
     """Train until the checkpoint has been written `after` times."""
     def report(line):
