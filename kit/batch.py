@@ -57,7 +57,7 @@ def make_tasks(model, graphs, loss, settings, places, device):
     trial = copy.deepcopy(model).train() if s.memory_budget else None      # what it remembers of a trial is forgotten
     for graph in graphs:
         order = np.argsort(target(graph), kind="stable")
-        distinct, first = np.unique(target(graph)[order], return_index=True)
+        _, first = np.unique(target(graph)[order], return_index=True)
         task = Task(model.prepare(graph), torch.tensor(target(graph), device=device), order, first, s.configs_per_step)
         if s.memory_budget:
             size = coefficients(lambda k, task=task: saved_bytes(trial, task, k, loss, s))

@@ -62,7 +62,7 @@ def plain(value):
         return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+    return value if isinstance(value, (bool, int, float, type(None))) else str(value)
 
 
 def versions():

@@ -1,5 +1,24 @@
-"""What a step trains on: draws against laws and slow twins, memory against counting."""
-from kit.batch import nth_graph
+"""What a step trains on: draws against laws and a slow twin, memory against a walk through the autograd graph."""
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from training import GRAPHS, SHORT, TINY, Net, Plain, drawn_layout, drawn_tile, trained
+
+from kit.batch import Draw, costs_of, draw_step, make_tasks, nth_graph, spread, uniform
+from kit.losses import list_mle_loss, pairwise_hinge_loss
+from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, TileModel, TileModelSettings
+from kit.predict import predict
+from kit.train import TrainSettings, train
+
+CPU = torch.device("cpu")
+
+
+def tasks_of(graphs, settings=SHORT, model=None, loss=pairwise_hinge_loss, places=1):
+    return make_tasks(model or Net(), graphs, loss, settings, places, CPU)
 
 
 def test_each_pass_shows_each_graph_once_in_a_new_order():
@@ -10,3 +29,173 @@ def test_each_pass_shows_each_graph_once_in_a_new_order():
     assert [nth_graph(p, 5, 3) for p in range(100)] != [nth_graph(p, 5, 4) for p in range(100)]
 
 
+# which configurations
+
+def test_a_draw_depends_on_seed_step_and_place_alone():
+    settings = replace(SHORT, graphs_per_step=3)
+    tasks = tasks_of(GRAPHS)
+
+    def drawn(step, settings=settings):
+        return [(d.task.runtime.tolist(), d.index.tolist(), d.seed) for d in draw_step(tasks, step, settings)]
+    assert drawn(5) == drawn(5) != drawn(6) != drawn(6, replace(settings, seed=1))
+    seeds = [d[2] for step in range(50) for d in drawn(step)]
+    assert len(set(seeds)) == 150
+
+
+@pytest.mark.parametrize("draw", [uniform, spread])
+def test_each_configuration_is_drawn_as_often_where_there_are_no_ties(draw):
+    task = tasks_of([drawn_layout(0, g=12, c=15)])[0]
+    assert len(task.first) == 15
+    rng, count = np.random.default_rng(0), Counter()
+    for _ in range(3000):
+        index = draw(task, 5, rng)
+        assert len(set(index.tolist())) == 5
+        count.update(index.tolist())
+    assert set(count) == set(range(15)) and max(abs(n - 1000) for n in count.values()) < 120      # 4.6 sigma
+
+
+RUNTIME = np.array([5, 1, 1, 9, 1, 7, 5, 1, 3, 1])           # 1 five times, 5 twice, 3, 7, 9
+
+
+@pytest.mark.parametrize("k, each", [(5, [1, 1, 1, 1, 1]), (6, None), (7, [2, 1, 2, 1, 1]), (8, [3, 1, 2, 1, 1]),
+                                     (10, [5, 1, 2, 1, 1])])
+def test_spread_takes_each_runtime_once_before_any_twice(k, each):
+    task = tasks_of([GRAPHS[0]._replace(config_runtime=RUNTIME)])[0]
+    seen = set()
+    for seed in range(50):
+        index = spread(task, k, np.random.default_rng(seed))
+        assert len(set(index.tolist())) == k
+        taken = [int((RUNTIME[index] == value).sum()) for value in (1, 3, 5, 7, 9)]
+        assert taken == each if each else taken in ([2, 1, 1, 1, 1], [1, 1, 2, 1, 1])
+        seen.add(tuple(index.tolist()))
+    assert len(seen) > 30 and len({index[0] for index in seen}) > 3                # in random order
+
+
+def test_spread_takes_one_of_each_stretch_of_the_order():
+    task = tasks_of([GRAPHS[0]._replace(config_runtime=np.random.default_rng(0).permutation(100))])[0]
+    for seed in range(20):
+        runtimes = task.runtime.numpy()[spread(task, 10, np.random.default_rng(seed))]
+        assert sorted(runtimes // 10) == list(range(10))
+
+
+def test_spread_wastes_fewer_pairs_on_ties():
+    rng = np.random.default_rng(0)
+    graph = GRAPHS[0]._replace(config_runtime=rng.choice([1] * 9 + list(range(2, 40)), 300))
+    def ties(sampling):
+        tasks = tasks_of([graph])
+        drawn = [draw_step(tasks, step, replace(SHORT, sampling=sampling))[0] for step in range(100)]
+        return sum(6 - len(set(d.task.runtime[d.index].tolist())) for d in drawn)
+    assert ties("spread") == 0 < ties("uniform")
+
+
+def test_training_takes_what_the_sampling_draws():
+    assert trained(settings=replace(SHORT, sampling="spread"))[1] != trained()[1]
+    model = Plain(20)
+    train(model, GRAPHS[:1], replace(SHORT, sampling="spread", steps=1))
+    assert model.asked[0][1] == draw_step(tasks_of(GRAPHS[:1]), 0, replace(SHORT, sampling="spread"))[0].index.tolist()
+
+
+# how many fit
+
+def bytes_held(model, task, k, loss, precision="float32"):
+    """Distinct memory that the autograd graph holds, found by walking it; without the weights."""
+    index = torch.arange(k) % len(task.runtime)
+    value = loss(costs_of(model.train(), Draw(task, index, 0), precision), task.runtime[index])
+    kept, todo, seen = {}, [value.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [following for following, _ in node.next_functions]
+        held = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+        held += list(getattr(node, "saved_tensors", ()))
+        for one in held:
+            for tensor in one if isinstance(one, (tuple, list)) else [one]:
+                if torch.is_tensor(tensor) and tensor.layout == torch.strided:
+                    kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    for p in model.parameters():
+        kept.pop(p.untyped_storage().data_ptr(), None)
+    return sum(kept.values())
+
+
+MODELS = {"gnn": (lambda: LayoutGNN(replace(TINY, config_attention=False)), drawn_layout(0, n=40, c=200)),
+          "token": (lambda: ConfigTokenModel(ConfigTokenSettings(width=8, token_width=8)), drawn_layout(0, c=200)),
+          "tile": (lambda: TileModel(TileModelSettings(width=8)), drawn_tile(0, c=200)),
+          "net": (Net, drawn_layout(0, c=200))}
+
+
+@pytest.mark.parametrize("loss", [pairwise_hinge_loss, list_mle_loss])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_configurations_picked_fill_the_budget_and_one_more_would_not_fit(name, loss):
+    make, graph = MODELS[name]
+    model, settings = make(), TrainSettings(configs_per_step=150)
+    if not model.fitted:
+        model.fit_scale([graph])
+    free = tasks_of([graph], settings, model, loss)[0]
+    assert free.most == 150
+    for k in (2, 3, 17, 100):
+        budget = bytes_held(model, free, k, loss)
+        for spare, most in ((0, k), (-1, k - 1), (bytes_held(model, free, k + 1, loss) - budget - 1, k)):
+            if most >= 2:
+                task = tasks_of([graph], replace(settings, memory_budget=budget + spare), model, loss)[0]
+                assert task.most == most
+    assert tasks_of([graph], replace(settings, memory_budget=1 << 40), model, loss)[0].most == 150
+
+
+def test_a_lower_precision_lets_more_configurations_in():
+    graph, settings = drawn_layout(0, c=200), TrainSettings(configs_per_step=200)
+    model = Net(width=64)
+    budget = bytes_held(model, tasks_of([graph], settings, model)[0], 50, list_mle_loss)
+    most = {precision: tasks_of([graph], replace(settings, precision=precision, memory_budget=budget), model,
+                                list_mle_loss)[0].most for precision in ("float32", "bfloat16")}
+    assert most["float32"] == 50 < most["bfloat16"] < 110
+
+
+def test_a_large_graph_takes_fewer_configurations_than_a_small_one():
+    graphs = [drawn_layout(0, n=12, c=50), drawn_layout(1, n=60, c=50), drawn_layout(2, n=12, c=3)]
+    model = LayoutGNN(replace(TINY, config_attention=False))
+    settings = TrainSettings(steps=6, configs_per_step=40, memory_budget=250_000)
+    history = train(model, graphs, settings)
+    small, large, few = (task.most for task in tasks_of(graphs, settings, model))
+    assert 2 <= large < small < 40 and few > 3
+    assert history["record"]["configs_per_step"] == {"least": 3, "most": small}
+    assert history["configs"] == 2 * (small + large + 3)
+
+
+def test_a_transductive_model_takes_the_same_number_of_every_graph():
+    graphs = [drawn_layout(0, n=12, c=50), drawn_layout(1, n=60, c=50)]
+    settings = TrainSettings(steps=2, configs_per_step=40, memory_budget=300_000)
+    model, alone = LayoutGNN(TINY), LayoutGNN(TINY)
+    train(model, graphs, settings)
+    train(alone, graphs[1:], settings)
+    assert 2 <= int(model.set_size) == int(alone.set_size) < 40
+    assert train(model, graphs, settings)["configs"] == 2 * int(model.set_size)
+    assert predict(model, graphs[0]).shape == (50,)
+
+
+def test_graphs_that_are_held_together_share_the_budget():
+    graph, settings = drawn_layout(0, c=200), TrainSettings(configs_per_step=200, memory_budget=200_000)
+    one = tasks_of([graph], settings)[0].most
+    across = replace(settings, across_graphs=0.5, graphs_per_step=4)
+    assert tasks_of([graph], across, places=4)[0].most < one / 4
+    assert tasks_of([graph], replace(across, memory_budget=10 ** 9), places=4)[0].most == 200
+
+
+def test_a_graph_of_which_not_two_configurations_fit_is_named_with_the_least_budget():
+    settings = replace(SHORT, memory_budget=100)
+    with pytest.raises(ValueError) as error:
+        trained(settings=settings)
+    told = re.fullmatch(r"a: a step with 2 configurations holds ([\d,]+) bytes for the backward pass, memory_budget is "
+                        r"100; raise it to that at least, prune the graph further or train on segments of it",
+                        str(error.value))
+    least = int(told[1].replace(",", ""))
+    trained(graphs=GRAPHS[:1], settings=replace(settings, memory_budget=least))
+    with pytest.raises(ValueError, match=f"holds {told[1]} bytes"):
+        trained(graphs=GRAPHS[:1], settings=replace(settings, memory_budget=least - 1))
+
+
+def test_measuring_changes_nothing():
+    expected = trained()[0]
+    measured = trained(settings=replace(SHORT, memory_budget=1 << 40))[0]
+    assert all(torch.equal(measured[name], expected[name]) for name in expected)

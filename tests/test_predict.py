@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from training import GRAPHS, SHORT, TINY, Plain, drawn_layout, drawn_tile, in_child
+from training import GRAPHS, SHORT, TINY, Net, Plain, drawn_layout, drawn_tile, in_child
 
 from kit.model import LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict
@@ -68,6 +68,54 @@ def test_a_transductive_model_gives_the_same_costs_for_the_same_seed():
     torch.rand(1)
     assert np.array_equal(predict(model, GRAPHS[0]), first)
     assert not np.allclose(predict(model, GRAPHS[0], seed=1), first)
+
+
+def test_passes_are_the_mean_over_orders_of_chunks():
+    model = LayoutGNN(TINY)
+    train(model, GRAPHS[:1], SHORT)
+    tensors, costs = model.eval().prepare(GRAPHS[0]), np.zeros(20)
+    for number in range(3):
+        order = np.random.default_rng([5, number]).permutation(20)
+        for chunk, new in ((order[:6], 6), (order[6:12], 6), (order[12:18], 6), (np.r_[order[18:], order[:4]], 2)):
+            for config, cost in list(zip(chunk, model(tensors, torch.tensor(chunk)).tolist()))[:new]:
+                costs[config] += cost / 3
+    assert np.allclose(predict(model, GRAPHS[0], seed=5, passes=3), costs, atol=1e-6)
+    assert not np.allclose(predict(model, GRAPHS[0], seed=5), costs, atol=1e-4)
+
+
+def test_more_passes_agree_more():
+    model = LayoutGNN(TINY)
+    train(model, GRAPHS[:1], SHORT)
+
+    def disagreement(passes):
+        return np.std([predict(model, GRAPHS[0], seed=seed, passes=passes) for seed in range(6)], axis=0).mean()
+    assert disagreement(16) < 0.5 * disagreement(1)
+
+
+def test_passes_cost_nothing_where_company_does_not_matter():
+    for model, c in ((Plain(), 100), (Plain(transductive=True), 64)):          # 64 are scored together anyway
+        assert predict(model, graph_of(c), passes=9).tolist() == list(range(c))
+        assert len(model.asked) == 1
+    model = Plain(transductive=True)
+    assert predict(model, graph_of(100), passes=9) == pytest.approx(range(100)) and len(model.asked) == 18
+    with pytest.raises(ValueError, match="^passes is 0; expected at least 1$"):
+        predict(model, graph_of(100), passes=0)
+
+
+def test_a_graph_prepared_before_is_not_prepared_again(monkeypatch):
+    model = LayoutGNN(TINY)
+    train(model, GRAPHS[:1], SHORT)
+    tensors, expected = model.prepare(GRAPHS[0]), predict(model, GRAPHS[0])
+    monkeypatch.setattr(LayoutGNN, "prepare", None)
+    assert np.array_equal(predict(model, GRAPHS[0], tensors=tensors), expected)
+
+
+def test_a_lower_precision_gives_nearly_the_same_costs():
+    model = Net()
+    expected = predict(model, GRAPHS[0])
+    low = predict(model, GRAPHS[0], precision="bfloat16")
+    assert np.allclose(low, expected, atol=0.02) and not np.array_equal(low, expected)
+    assert model.layers[0].weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize("training", [True, False])

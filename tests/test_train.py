@@ -16,6 +16,7 @@ from training import (
     TINY,
     VALID,
     Plain,
+    drawn_layout,
     drawn_tile,
     in_child,
     interrupted_loss,
@@ -31,6 +32,7 @@ from kit.checkpoint import save_checkpoint
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.model import LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict, target
+from kit.processes import Team
 from kit.train import TrainSettings, train
 
 # learning
@@ -322,6 +324,41 @@ def test_a_validation_graph_of_one_configuration_does_not_decide_which_weights_a
     assert alone["score"] == train(LayoutGNN(TINY), GRAPHS, SHORT, valid=[*VALID, one], score=tau)["score"]
 
 
+def test_validation_graphs_are_prepared_once(monkeypatch):
+    prepare, seen = LayoutGNN.prepare, []
+
+    def noted(self, graph):
+        seen.append(graph.graph_id)
+        return prepare(self, graph)
+    monkeypatch.setattr(LayoutGNN, "prepare", noted)
+    assert trained()[1] == uninterrupted()[1]
+    assert sorted(seen) == ["a", "b", "c", "v", "w"]
+
+
+def test_collections_are_trained_on_jointly_by_giving_the_graphs_of_all():
+    others = [drawn_layout(seed, n=9, nc=4, g=2, k=6, c=30, name="a") for seed in (7, 8)]      # one with the same name
+    model, graphs = LayoutGNN(dataclasses.replace(TINY, config_attention=False, dropout=0.0)), [GRAPHS[0], *others]
+    settings = TrainSettings(steps=100, configs_per_step=16, graphs_per_step=3, learning_rate=2e-2)
+    history = train(model, graphs, settings)
+    assert history["record"]["graphs"] == 3 and history["configs"] == 100 * 3 * 16
+    assert all(tau(predict(model, graph), graph.config_runtime) > 0.5 for graph in graphs)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+def test_a_device_that_is_not_there_is_named_with_the_cure(device):
+    gpus = torch.cuda.device_count()
+    with pytest.raises(ValueError, match=f"^device is '{device}', and there is none for PyTorch .* here, which sees "
+                                         f"{gpus or 'no'} GPUs?; pass 'cpu'"):
+        trained(settings=dataclasses.replace(SHORT, device=device))
+
+
+def test_graphs_that_the_processes_cannot_share_out_are_refused(monkeypatch):
+    monkeypatch.setattr(kit.train, "join_team", lambda device: Team(0, 2, torch.device("cpu")))
+    with pytest.raises(ValueError, match="^graphs_per_step is 3, which 2 processes cannot share out evenly; pass a "
+                                         "multiple of 2$"):
+        trained(settings=dataclasses.replace(SHORT, graphs_per_step=3))
+
+
 def test_validation_takes_a_score():
     with pytest.raises(ValueError, match="^validation graphs without a score; pass score=kendall_tau or tile_score$"):
         train(LayoutGNN(TINY), GRAPHS, SHORT, valid=VALID)
@@ -330,7 +367,11 @@ def test_validation_takes_a_score():
 @pytest.mark.parametrize("name, value, expected", [
     ("steps", -5, "a whole number of at least 0"), ("steps", "ten", "a whole number of at least 0"),
     ("configs_per_step", 1, "a whole number of at least 2"), ("validate_every", 0, "a whole number of at least 1"),
-    ("learning_rate", np.nan, "a number above 0"), ("keep", "all", "'best' or 'last'")])
+    ("learning_rate", np.nan, "a number above 0"), ("clip", 0, "a number above 0"), ("warmup", -0.1, "a share, 0 to 1"),
+    ("ema_decay", 1.5, "a share, 0 to 1"), ("across_graphs", np.nan, "a share, 0 to 1"),
+    ("memory_budget", 0, "a whole number of at least 1"), ("memory_budget", 1e9, "a whole number of at least 1"),
+    ("keep", "all", "'best' or 'last'"), ("precision", "int8", "'float32' or 'bfloat16' or 'float16'"),
+    ("average", "mean", "'none' or 'ema' or 'swa'"), ("sampling", "all", "'uniform' or 'spread'")])
 def test_settings_that_mean_nothing_are_refused(name, value, expected):
     with pytest.raises(ValueError) as error:
         TrainSettings(**{name: value})
