@@ -35,6 +35,7 @@ from kit.workflow import open_data, wanted  # noqa: E402
 
 OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
 LOCK = Path(".run", "lock.json")
+STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
 
 
 class RunError(Exception):
@@ -59,7 +60,8 @@ def parse(argv):
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/")
     parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")
-    parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start so")
+    parser.add_argument("--only", metavar="03,04", help=f"only notebooks whose names start so; those from {STUDIES} "
+                        "on compare models and run only when asked for")
     parser.add_argument("--collections", metavar="A,B", help=f"default: {','.join(COLLECTIONS)}")
     parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data and of the work on it")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
@@ -127,7 +129,7 @@ def select(only):
     unknown = [start for start in starts if not any(n.stem.startswith(start) for n in notebooks)]
     if unknown:
         raise RunError(f"no notebook {', '.join(unknown)}; there are {', '.join(n.stem for n in notebooks)}")
-    return notebooks, [n for n in notebooks if n.stem.startswith(tuple(starts))]
+    return notebooks, [n for n in notebooks if n.stem.startswith(tuple(starts)) and (only or n.stem < STUDIES)]
 
 
 def share_out(notebooks, options, asked):
@@ -260,7 +262,7 @@ def run(args):
     if not submission.is_file() and not args.only:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     # without the last notebook what lies there is of an earlier run
-    print(show(submission if submission.is_file() and selected[-1] == notebooks[-1] else out), flush=True)
+    print(show(submission if submission.is_file() and any("submit" in n.stem for n in selected) else out), flush=True)
     return 3 if problems else 0
 
 

@@ -117,9 +117,11 @@ def main():
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
                 if done.returncode:
                     raise SystemExit(f"bench_{name}.py, {case}: exit status {done.returncode}")
-                found.setdefault((name, case), []).append(json.loads(done.stdout.splitlines()[-1]))
-                print(f"{name} {turn + 1}/{args.rounds} {case}: {min(found[name, case][-1]['seconds']):.3f} s", flush=True)
-        lines = [f"{machine(args.threads, args.device)}; {args.rounds} rounds of {args.steps} steps.", "", *table(found)]
+                run = json.loads(done.stdout.splitlines()[-1])
+                found.setdefault((name, case), []).append(run)
+                print(f"{name} {turn + 1}/{args.rounds} {case}: {min(run['seconds']):.3f} s", flush=True)
+        steps = f"{args.rounds} rounds of {args.steps} steps"
+        lines = [f"{machine(args.threads, args.device)}; {steps}.", "", *table(found)]
         print("\n".join(lines))
         if not args.print_only:
             write_page(name, lines)

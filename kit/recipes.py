@@ -1,0 +1,64 @@
+"""Recipes: for each collection the networks to train, their sizes, optimisers and losses.
+
+"quick" is what the notebooks train by default, minutes on two CPU cores. "full" is for the whole data set on a GPU;
+submissions/recipes.md has its times, memory and what to expect, and says which of these numbers are estimates.
+"""
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from kit.losses import list_mle_loss, pairwise_hinge_loss
+from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel, TileModelSettings
+from kit.train import TrainSettings
+
+SCALES = ("quick", "full")
+
+
+class Recipe(NamedTuple):
+    """One model to train: `network(shape)` by `settings` on `loss`."""
+    network: type
+    shape: object                # the network's settings
+    settings: TrainSettings
+    loss: Callable = pairwise_hinge_loss
+
+
+def recipes_for(collection, scale="quick"):
+    """The members of a collection's ensemble.
+
+    Parameters
+    ----------
+    collection : str
+    scale : str
+        "quick" or "full".
+
+    Returns
+    -------
+    dict of str to Recipe
+        {name of the member: recipe}; seeds and device are the caller's.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scale.
+
+    Examples
+    --------
+    >>> list(recipes_for("layout:xla:random"))
+    ['token', 'gnn']
+    """
+    if scale not in SCALES:
+        raise ValueError(f"no recipe {scale!r}; there are {', '.join(SCALES)}")
+    full = scale == "full"
+    if collection == "tile:xla":
+        shape = TileModelSettings(width=128 if full else 64)
+        settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(1000, 64, 4)
+        return {"tile": Recipe(TileModel, shape, settings, list_mle_loss)}
+    token = TrainSettings(20_000, 1024) if full else TrainSettings(1200, 256)
+    gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
+    steps = TrainSettings(400, 32)
+    if full:
+        # as the first place: attention over 64 configurations for `default`, 128 without it for `random`
+        random = collection.endswith("random")
+        gnn = replace(gnn, config_attention=not random)
+        steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")
+    return {"token": Recipe(ConfigTokenModel, ConfigTokenSettings(), token), "gnn": Recipe(LayoutGNN, gnn, steps)}
