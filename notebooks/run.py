@@ -253,7 +253,7 @@ def run(args):
         problems = run_steps(notebooks, parameters, out, digest(kit, stats), args.fresh)
     print(f"finished in {time.time() - start:.0f} s")
     scores, submission = out / "scores.csv", out / "submission.csv"
-    if scores.is_file():
+    if scores.is_file() and any(n.stem < STUDIES for n in selected):
         text = pd.read_csv(scores, dtype=str, keep_default_na=False).to_string(index=False)
         print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
     for path, reason in problems:
