@@ -28,7 +28,7 @@ class Draw(NamedTuple):
     seed: int                # of dropout
 
 
-def make_tasks(model, graphs, loss, settings, places, device):
+def make_tasks(model, graphs, loss, settings, device):
     """Prepare training graphs and find how many configurations of each a step may take.
 
     Parameters
@@ -38,8 +38,6 @@ def make_tasks(model, graphs, loss, settings, places, device):
     loss : callable
         (cost (k,), runtime (k,)) -> scalar Tensor.
     settings : TrainSettings
-    places : int
-        Graphs of a step whose activations are held at once.
     device : torch.device
 
     Returns
@@ -54,6 +52,7 @@ def make_tasks(model, graphs, loss, settings, places, device):
         If not even two configurations of a graph fit into the memory budget.
     """
     s, tasks = settings, []
+    together = s.graphs_per_step if s.across_graphs else 1     # held at once, in however many processes: one curve
     trial = copy.deepcopy(model).train() if s.memory_budget else None      # what it remembers of a trial is forgotten
     for graph in graphs:
         order = np.argsort(target(graph), kind="stable")
@@ -62,9 +61,9 @@ def make_tasks(model, graphs, loss, settings, places, device):
         if s.memory_budget:
             size = coefficients(lambda k, task=task: saved_bytes(trial, task, k, loss, s))
             k = np.arange(2, s.configs_per_step + 1)
-            fits = k[np.polynomial.polynomial.polyval(k, size) * places <= s.memory_budget]
+            fits = k[np.polynomial.polynomial.polyval(k, size) * together <= s.memory_budget]
             if not len(fits):
-                least = places * round(np.polynomial.polynomial.polyval(2, size))
+                least = together * round(np.polynomial.polynomial.polyval(2, size))
                 raise ValueError(f"{graph.graph_id}: a step with 2 configurations holds {least:,} bytes for the "
                                  f"backward pass, memory_budget is {s.memory_budget:,}; raise it to that at least, "
                                  "prune the graph further or train on segments of it")

@@ -54,10 +54,10 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     gpus = torch.cuda.device_count()
     if not (isinstance(processes, int) and processes >= 1):
         raise ValueError(f"processes is {processes!r}; expected a whole number of at least 1")
-    if s.device == "cuda" and gpus < processes:
-        raise ValueError(f"device is 'cuda' and processes is {processes}, but PyTorch {torch.__version__} sees "
-                         f"{gpus or 'no'} GPU{'s' * (gpus != 1)} here; pass processes={gpus}" if gpus else
-                         f"device is 'cuda', but PyTorch {torch.__version__} sees no GPU here; pass device='cpu'")
+    if s.device.startswith("cuda") and gpus < processes:
+        raise ValueError(f"device is {s.device!r} and processes is {processes}, but PyTorch {torch.__version__} sees "
+                         f"{gpus or 'no'} GPU{'s' * (gpus != 1)} here; pass "
+                         + (f"processes={gpus}" if gpus else "device='cpu'"))
     strays = [thing for thing in (work_in_team, type(model), *as_for_train.values())
               if getattr(thing, "__module__", "") == "__main__"]
     if strays and not hasattr(sys.modules["__main__"], "__file__"):
@@ -116,7 +116,7 @@ def work_in_team(rank, folder, processes, threads, said, job):
         torch.set_num_threads(threads)
         model, graphs, settings, as_for_train = pickle.loads(job)
         cuda = torch.device(settings.device).type == "cuda"
-        if cuda and processes > 1:
+        if cuda:
             settings = replace(settings, device=f"cuda:{rank}")
             torch.cuda.set_device(rank)
         torch.distributed.init_process_group("nccl" if cuda else "gloo", init_method=f"file://{folder}/meeting",

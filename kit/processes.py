@@ -31,13 +31,12 @@ def join_team(device):
     ValueError
         If there is no such device.
     """
-    name, met = device, torch.distributed.is_available() and torch.distributed.is_initialized()
+    name, device, met = device, str(device), torch.distributed.is_available() and torch.distributed.is_initialized()
     several = met or (torch.distributed.is_available() and torch.distributed.is_torchelastic_launched())
     if device == "cuda" and several:
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     try:
-        device = torch.device(device)
-        torch.empty(0, device=device)
+        device = torch.empty(0, device=device).device                  # "cuda" is then "cuda:0", or what is current
     except (RuntimeError, AssertionError, NotImplementedError) as fault:         # PyTorch without CUDA asserts
         gpus = torch.cuda.device_count()
         raise ValueError(f"device is {name!r}{f' ({device})' * (str(device) != name)}, and there is none for PyTorch "

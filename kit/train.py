@@ -125,7 +125,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     model.to(team.device)
     if not model.fitted:
         model.fit_scale(usable)
-    tasks = make_tasks(model, usable, loss, s, s.graphs_per_step // team.size if s.across_graphs else 1, team.device)
+    tasks = make_tasks(model, usable, loss, s, team.device)
     if hasattr(model, "set_size"):
         model.set_size.fill_(tasks[0].most if model.transductive else s.configs_per_step)
     held = {place: model.prepare(valid[place]) for place in range(team.rank, len(valid), team.size)}

@@ -17,8 +17,8 @@ from kit.train import TrainSettings, train
 CPU = torch.device("cpu")
 
 
-def tasks_of(graphs, settings=SHORT, model=None, loss=pairwise_hinge_loss, places=1):
-    return make_tasks(model or Net(), graphs, loss, settings, places, CPU)
+def tasks_of(graphs, settings=SHORT, model=None, loss=pairwise_hinge_loss):
+    return make_tasks(model or Net(), graphs, loss, settings, CPU)
 
 
 def test_each_pass_shows_each_graph_once_in_a_new_order():
@@ -178,8 +178,8 @@ def test_graphs_that_are_held_together_share_the_budget():
     graph, settings = drawn_layout(0, c=200), TrainSettings(configs_per_step=200, memory_budget=200_000)
     one = tasks_of([graph], settings)[0].most
     across = replace(settings, across_graphs=0.5, graphs_per_step=4)
-    assert tasks_of([graph], across, places=4)[0].most < one / 4
-    assert tasks_of([graph], replace(across, memory_budget=10 ** 9), places=4)[0].most == 200
+    assert tasks_of([graph], across)[0].most < one / 4
+    assert tasks_of([graph], replace(across, memory_budget=10 ** 9))[0].most == 200
 
 
 def test_a_graph_of_which_not_two_configurations_fit_is_named_with_the_least_budget():

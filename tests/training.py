@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import kendalltau
 from torch import nn
 
 from kit.average import WeightAverage
@@ -49,6 +48,7 @@ VALID = (drawn_layout(3, name="v"), drawn_layout(4, name="w"))
 
 
 def tau(cost, runtime):
+    from scipy.stats import kendalltau  # takes seconds, and other processes import this file without need of it
     return kendalltau(cost, runtime)[0]
 
 
@@ -72,7 +72,7 @@ def same(one, other):
 def stepped(model, graphs, settings, loss=pairwise_hinge_loss, step=0, optimizer=None):
     """One training step; by default with plain gradient descent at a rate of 1 -> its loss, its configurations."""
     team = Team(0, 1, torch.device("cpu"))
-    tasks = make_tasks(model, graphs, loss, settings, 1, team.device)
+    tasks = make_tasks(model, graphs, loss, settings, team.device)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
     settings = replace(settings, learning_rate=1.0, warmup=0.0)              # at its peak in step 0
     return train_step(model, tasks, loss, step, settings, team, optimizer, grad_scaler(settings.precision, team.device),
