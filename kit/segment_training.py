@@ -31,11 +31,10 @@ class SegmentTensors(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentSettings:
-    """Defaults: the authors' released code for TpuGraphs, but for `shared_dropout`."""
+    """Defaults: the authors' released code for TpuGraphs."""
     segment_nodes: int = 1000            # at most; a graph's are of one size, the last may be smaller
     gradient_segments: int = 1           # a step
     keep: float = 0.5                    # probability that a row of the table counts in a step
-    shared_dropout: bool = True          # rows drop out for all configurations of a step alike; published: each alone
     table_bytes: int = 1 << 28           # rows of width 256 take 1,048 bytes each; the oldest make room for new ones
     head_only: bool = False              # train the head alone, on segments that are all fresh
     model: object = None                 # settings of the wrapped model; filled in
@@ -148,7 +147,7 @@ class SegmentTraining(nn.Module):
         drawn = torch.randperm(j)[:s.gradient_segments].tolist()
         row = self.table.find(tensors, index)                                              # (k, j)
         keep = s.keep * (row >= 0)
-        weight = (torch.rand(1 if s.shared_dropout else len(index), j) < keep).float()     # (k, j)
+        weight = (torch.rand(len(index), j) < keep).float()     # (k, j)
         weight[:, drawn] = (keep + (1 - keep) * j / len(drawn))[:, drawn]
         fresh = [self.model.pooled(tensors.parts[one], index).float() for one in drawn]
         pooled = self.table.rows_at(row, fresh[0].shape[1]).to(fresh[0]).unbind(dim=1)     # j x (k, width)

@@ -67,10 +67,8 @@ def test_one_segment_that_covers_the_graph_is_the_wrapped_model_to_the_last_bit(
     assert (predict(whole, GRAPH) == predict(cut, GRAPH)).all()
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_step_is_that_of_a_table_held_by_hand(shared):
-    settings = replace(CUT, shared_dropout=shared, keep=0.6)
-    model = wrapped(settings, replace(TINY, dropout=0.0))
+def test_a_step_is_that_of_a_table_held_by_hand():
+    model = wrapped(replace(CUT, keep=0.6), replace(TINY, dropout=0.0))
     tensors, parts = model.prepare(GRAPH), segments(GRAPH, 4)
     table, rng = {}, np.random.default_rng(0)
     seen = set()
@@ -79,14 +77,14 @@ def test_a_step_is_that_of_a_table_held_by_hand(shared):
         cost, loss, grads = step(model, tensors, index, seed)
 
         torch.manual_seed(seed)
-        chosen, uniform = int(torch.randperm(4)[0]), torch.rand(1 if shared else 5, 4)
+        chosen, uniform = int(torch.randperm(4)[0]), torch.rand(5, 4)
         model.zero_grad()
         fresh, expected = model.model.pooled(model.model.prepare(parts[chosen]), index), []
         for place, config in enumerate(index.tolist()):
             total = torch.zeros(8)
             for one, part in enumerate(parts):
                 share, has_row = len(part.node_feat) / 13, (config, one) in table
-                kept = uniform[0 if shared else place, one] < 0.6
+                kept = uniform[place, one] < 0.6
                 if one == chosen:
                     total = total + share * (0.6 + 0.4 * 4 if has_row else 4) * fresh[place]
                 elif has_row and kept:
@@ -104,10 +102,9 @@ def test_a_step_is_that_of_a_table_held_by_hand(shared):
     assert len(seen) == 8, "every kind of term came up"
 
 
-@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("count, keep", [(1, 0.5), (2, 0.5), (1, 0.0), (3, 0.9)])
-def test_over_draws_a_step_pools_to_the_whole_graph_with_and_without_rows(count, keep, shared):
-    model = SegmentTraining(Lookup(), SegmentSettings(4, count, keep, shared)).train()
+def test_over_draws_a_step_pools_to_the_whole_graph_with_and_without_rows(count, keep):
+    model = SegmentTraining(Lookup(), SegmentSettings(4, count, keep)).train()
     tensors, index = model.prepare(GRAPH), torch.arange(9)
     for one in range(4):                                # configuration c has rows in the segments below c
         some = torch.arange(one + 1, 9)

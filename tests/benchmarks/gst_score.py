@@ -1,0 +1,55 @@
+"""Segment training against training on whole graphs at equal steps, on unseen test programs of the sample data.
+
+python tests/benchmarks/gst_score.py [collections, joined by commas] [steps]
+"""
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from kit.metrics import kendall_tau
+from kit.model import LayoutGNN, LayoutGNNSettings
+from kit.noise import bootstrap_interval
+from kit.segment_training import SegmentSettings, SegmentTraining
+from kit.train import TrainSettings, predict, train
+from kit.workflow import open_data, read_split, sample_truth, training_graphs
+
+SEEDS = 3
+NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
+WAYS = {                              # name: segments, or None for whole graphs; sample programs have 60-220 nodes
+    "whole graphs": None,
+    "1 segment of 64 nodes a step": SegmentSettings(64),
+    "2 segments of 40 nodes a step": SegmentSettings(40, gradient_segments=2),
+    "1 segment of 40 nodes a step": SegmentSettings(40),
+    "1 segment of 40 nodes a step, no table": SegmentSettings(40, keep=0.0),
+}
+
+
+def taus(graphs, tests, truth, way, seed, steps):
+    """Kendall's tau of each test program after training."""
+    model = LayoutGNN(LayoutGNNSettings(seed=seed, **NETWORK))
+    model = model if way is None else SegmentTraining(model, way)
+    train(model, graphs, TrainSettings(steps=steps, configs_per_step=64, seed=seed, validate_every=steps, keep="last"))
+    return [kendall_tau(predict(model, graph), truth[graph.graph_id]) for graph in tests]
+
+
+def main(collections="layout:xla:random,layout:nlp:random", steps="1000"):
+    root, _ = open_data("sample")
+    print(f"sample data, {SEEDS} seeds, {steps} steps: Kendall's tau on test programs and its 95% interval; then the "
+          "difference to whole graphs, program by program")
+    for collection in collections.split(","):
+        graphs, _ = training_graphs(root, collection)
+        truth = {name.rsplit(":", 1)[1]: value for name, value in sample_truth(root, collection).items()}
+        tests, whole = read_split(root, collection, "test"), None
+        for name, way in WAYS.items():
+            tau = np.array([taus(graphs, tests, truth, way, seed, int(steps)) for seed in range(SEEDS)])
+            whole = tau if whole is None else whole
+            ends, apart = bootstrap_interval(tau), bootstrap_interval(tau - whole)
+            print(f"{collection}  {name:<38} {tau.mean():.3f} [{ends[0]:.3f}, {ends[1]:.3f}]  "
+                  f"{(tau - whole).mean():+.3f} [{apart[0]:+.3f}, {apart[1]:+.3f}]", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
