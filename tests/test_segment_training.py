@@ -15,6 +15,7 @@ from kit.metrics import kendall_tau
 from kit.model import LayoutGNN, LayoutGNNSettings
 from kit.predict import predict
 from kit.prune import segments
+from kit.published import LayoutSAGE, LayoutSAGESettings
 from kit.segment_training import HistoryTable, SegmentSettings, SegmentTraining, graph_key
 from kit.train import TrainSettings, train
 
@@ -56,10 +57,12 @@ class Lookup(nn.Module):
         return (values[index] + self.shift)[:, None].repeat(1, self.width)
 
 
-@pytest.mark.parametrize("network", [TINY, ATTENTION], ids=["alone", "attention"])
+@pytest.mark.parametrize("network", [lambda: LayoutGNN(TINY), lambda: LayoutGNN(ATTENTION),
+                                     lambda: LayoutSAGE(LayoutSAGESettings(width=8, opcode_width=3))],
+                         ids=["alone", "attention", "published"])
 def test_one_segment_that_covers_the_graph_is_the_wrapped_model_to_the_last_bit(network):
     index = torch.tensor([3, 0, 8, 5])
-    whole, cut = ready(LayoutGNN(network), GRAPH), wrapped(replace(CUT, segment_nodes=13), network)
+    whole, cut = (ready(model, GRAPH) for model in (network(), SegmentTraining(network(), SegmentSettings(13))))
     cost, loss, grads = step(whole, whole.prepare(GRAPH), index)
     same_cost, same_loss, same_grads = step(cut, cut.prepare(GRAPH), index)
     assert torch.equal(cost, same_cost) and loss == same_loss
@@ -98,7 +101,7 @@ def test_a_step_is_that_of_a_table_held_by_hand():
         assert loss == pytest.approx(slow.item(), rel=1e-5)
         for name, grad in gradients(model).items():
             torch.testing.assert_close(grads[name], grad, atol=1e-6, rtol=1e-4)
-        table |= {(config, chosen): row.detach() for config, row in zip(index.tolist(), fresh)}
+        table |= {(config, chosen): row.detach().half().float() for config, row in zip(index.tolist(), fresh)}
     assert len(seen) == 8, "every kind of term came up"
 
 
@@ -202,7 +205,7 @@ def test_graphs_of_the_same_name_and_size_have_rows_of_their_own(field):
 
 
 def test_the_table_is_bounded_and_drops_its_oldest_rows_first():
-    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=10 * (4 + 24)))          # ten rows of width 1
+    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=10 * (2 + 24)))          # ten rows of width 1
     tensors, table = model.prepare(GRAPH), model.table
     for one in range(4):
         table.put(tensors, torch.arange(4), one, torch.full((4, 1), float(one)))
@@ -223,16 +226,16 @@ def test_the_table_is_bounded_and_drops_its_oldest_rows_first():
 
 
 def test_a_step_with_more_configurations_than_the_table_has_rows_keeps_as_many_as_fit():
-    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=3 * (4 + 24))).train()
+    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=3 * (2 + 24))).train()
     tensors = model.prepare(GRAPH)
     model(tensors, torch.arange(9))
     assert (model.table.find(tensors, torch.arange(9)) >= 0).sum() == 3
 
 
-def test_rows_that_overflowed_are_not_kept():
+def test_rows_that_overflow_are_not_kept():
     model = SegmentTraining(Lookup(), CUT)
     tensors = model.prepare(GRAPH)
-    model.table.put(tensors, torch.arange(4), 2, torch.tensor([[1.0], [torch.inf], [torch.nan], [4.0]]))
+    model.table.put(tensors, torch.arange(4), 2, torch.tensor([[1.0], [torch.inf], [torch.nan], [65504.0]]))
     assert (model.table.find(tensors, torch.arange(9)) >= 0)[:, 2].tolist() == [True, False, False, True] + [False] * 5
 
 
