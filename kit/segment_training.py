@@ -65,7 +65,8 @@ class SegmentTraining(nn.Module):
     Parameters
     ----------
     model : LayoutGNN or any module with `pooled(tensors, index) -> (k, width)` and `head`
-        Trained in place. To train the head alone it must be a module. With `settings.pool` "mean+max" the second half of the width is a maximum.
+        Trained in place. To train the head alone it must be a module. With `settings.pool` "mean+max" the second
+        half of the width is a maximum.
     settings : SegmentSettings, optional
 
     References
