@@ -1,10 +1,13 @@
-"""Building blocks of the networks: message passing, norms, gates, and node features as tensors.
+"""Building blocks of the networks: message passing, and node features as tensors.
 
 Activations are node-major, (n, k, width) for k configurations, so that message passing is one sparse (n, n) x
 dense (n, k * width) product: on CPU about twice as fast as gathering and summing edge by edge.
 """
+import math
 import time
 import warnings
+import weakref
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -33,11 +36,40 @@ class SparseMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx, matrix, transposed, x):
         ctx.transposed = transposed
-        return matrix @ x
+        return add_product(fresh(x, *x.shape), matrix, x, keep=0)
 
     @staticmethod
-    def backward(ctx, gradient):
-        return None, None, ctx.transposed @ gradient.contiguous()
+    def backward(ctx, grad):
+        return None, None, add_product(fresh(grad, *grad.shape), ctx.transposed, grad.contiguous(), keep=0)
+
+
+def add_product(onto, matrix, x, keep=1):
+    """keep * onto + matrix @ x, in place; half types by way of float32, which every device can multiply."""
+    if x.dtype == matrix.dtype:
+        return torch.addmm(onto, matrix, x, beta=keep, out=onto)        # matrix @ x would copy its result
+    product = add_product(fresh(matrix.values(), *onto.shape), matrix, x.to(matrix.dtype), keep=0)
+    return onto.add_(product) if keep else onto.copy_(product)
+
+
+@cache
+def spare_memory():
+    """Memory that tensors of `fresh` have left, to be used again."""
+    return []
+
+
+def fresh(like, *shape):
+    """An empty tensor of the type of `like`, on CPU in memory that an earlier one has left if any fits."""
+    # the first write to new memory takes several times as long as the next; NumPy asks Linux for huge pages
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    size, spare = math.prod(shape) * like.element_size(), spare_memory()
+    fits = [place for place, memory in enumerate(spare) if size <= len(memory) <= 2 * size]
+    if not fits:
+        spare.clear()                    # so that it never adds up over graphs of many sizes
+    memory = spare.pop(fits[0]) if fits else np.empty(size, np.uint8)
+    array = memory[:size]
+    weakref.finalize(array, spare.append, memory).atexit = False             # the tensor holds on to the array
+    return torch.from_numpy(array).view(like.dtype).view(shape)
 
 
 def mean_messages(edge_index, n, device="cpu"):
@@ -118,35 +150,6 @@ def fastest_aggregation(messages, width, repeats=5):
         except (ImportError, OSError):       # OSError: built for another PyTorch
             continue
     return min(seconds, key=seconds.get), seconds
-
-
-def instance_norm(x, eps=1e-5):
-    """Standardise each feature over the nodes, configuration by configuration; x (n, k, width)."""
-    variance, mean = torch.var_mean(x, dim=0, correction=0, keepdim=True)
-    return (x - mean) * torch.rsqrt(variance + eps)
-
-
-class SqueezeExcite(nn.Module):
-    """Gate features by a small network of themselves, node by node: x * sigmoid(W2 relu(W1 x))."""
-
-    def __init__(self, width, reduction):
-        super().__init__()
-        self.squeeze = nn.Linear(width, max(1, width // reduction))
-        self.excite = nn.Linear(max(1, width // reduction), width)
-
-    def forward(self, x):
-        return x * torch.sigmoid(self.excite(F.relu(self.squeeze(x))))
-
-
-class ConfigAttention(nn.Module):
-    """Append each feature weighted by its softmax over the k configurations scored together; doubles the width."""
-
-    def __init__(self):
-        super().__init__()
-        self.temperature = nn.Parameter(torch.tensor(0.5))
-
-    def forward(self, x):
-        return torch.cat([x, x * torch.softmax(x / self.temperature, dim=1)], dim=-1)
 
 
 class Sage(nn.Module):

@@ -145,25 +145,26 @@ WRITTEN_OTHERWISE = (relabelled_nodes, reordered_edges, reordered_configurable_n
 
 
 class Held(TorchDispatchMode):
-    """Count the bytes of the dense tensors that are alive at once, of those made while it is entered."""
+    """Count the bytes of the dense tensors that are alive at once, of those met while it is entered."""
     def __init__(self):
         super().__init__()
         self.now = self.peak = 0
+        self.known = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        def storages(values):
-            return {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tree_leaves(values)
-                    if isinstance(t, torch.Tensor) and t.layout == torch.strided}
-        known = storages((args, kwargs))
-        for place, storage in storages(out).items():
-            if place not in known:                       # neither a view nor changed in place
-                self.now += storage.nbytes()
-                self.peak = max(self.peak, self.now)
-                weakref.finalize(storage, self.release, storage.nbytes())
+        for t in tree_leaves((args, kwargs, out)):       # of NumPy's making, or by another thread: known by its use
+            if isinstance(t, torch.Tensor) and t.layout == torch.strided:
+                storage = t.untyped_storage()
+                if storage.data_ptr() not in self.known:
+                    self.known.add(storage.data_ptr())
+                    self.now += storage.nbytes()
+                    self.peak = max(self.peak, self.now)
+                    weakref.finalize(storage, self.release, storage.data_ptr(), storage.nbytes())
         return out
 
-    def release(self, size):
+    def release(self, place, size):
+        self.known.discard(place)
         self.now -= size
 
 

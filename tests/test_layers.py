@@ -1,23 +1,21 @@
-"""Message passing against slow loops, dense matrices and torch-scatter; norms and gates against torch's own."""
+"""Message passing against slow loops, dense matrices and torch-scatter; memory that is used again."""
 import sys
 import types
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from kit.layers import (
     NUMERIC,
-    ConfigAttention,
     Messages,
     Sage,
-    SqueezeExcite,
     aggregate,
     fastest_aggregation,
-    instance_norm,
+    fresh,
     mean_messages,
     node_tensors,
+    spare_memory,
 )
 from kit.scale import signed_log
 
@@ -138,44 +136,6 @@ def test_a_faster_torch_scatter_is_chosen(monkeypatch):
     assert fastest_aggregation(mean_messages(DRAWN, 6), width=8, repeats=1) == ("scatter", {"sparse": 5, "scatter": 3})
 
 
-def test_instance_norm_is_torch_s():
-    x = drawn_x(7, 3, 5, dtype=torch.float32) * 4 + 2                  # (n, k, width)
-    theirs = nn.InstanceNorm1d(5)(x.permute(1, 2, 0)).permute(2, 0, 1)
-    assert torch.allclose(instance_norm(x), theirs, atol=1e-6)
-
-
-def test_instance_norm_of_equal_nodes_is_zero():
-    assert instance_norm(torch.full((4, 2, 3), 5.0)).abs().max() == 0
-    assert instance_norm(torch.full((1, 2, 3), 5.0)).abs().max() == 0
-
-
-def test_squeeze_excite_gates_each_node_alone():
-    gate, x = SqueezeExcite(6, 2), drawn_x(4, 3, 6, dtype=torch.float32)
-    out = gate(x)
-    with torch.no_grad():
-        for node in range(4):
-            for config in range(3):
-                one = x[node, config]
-                hidden = (gate.squeeze.weight @ one + gate.squeeze.bias).clamp(min=0)
-                slow = one / (1 + torch.exp(-(gate.excite.weight @ hidden + gate.excite.bias)))
-                assert torch.allclose(out[node, config], slow, atol=1e-6)
-
-
-def test_a_narrow_squeeze_keeps_one_unit():
-    assert SqueezeExcite(4, 8).squeeze.out_features == 1
-
-
-def test_attention_weighs_the_configurations_of_a_node_and_feature():
-    attend, x = ConfigAttention(), drawn_x(4, 3, 2, dtype=torch.float32)
-    out = attend(x).detach()
-    assert out.shape == (4, 3, 4) and torch.equal(out[..., :2], x)
-    for node in range(4):
-        for feature in range(2):
-            column = x[node, :, feature]
-            share = torch.exp(column / 0.5) / torch.exp(column / 0.5).sum()
-            assert torch.allclose(out[node, :, 2 + feature], column * share, atol=1e-6)
-
-
 @pytest.mark.parametrize("directions", [1, 2])
 def test_sage_projects_the_mean_of_the_neighbours(directions):
     sage, x = Sage(5, 3, directions, "sparse"), drawn_x(6, 2, 5, dtype=torch.float32)
@@ -199,3 +159,28 @@ def test_node_tensors_are_scaled_numbers_opcodes_and_repaired_digits():
 def test_messages_are_ready_for_the_cpu_without_being_told():
     messages = mean_messages(DRAWN.astype(np.int32), 6)
     assert isinstance(messages, Messages) and {t.device.type for t in messages} == {"cpu"}
+
+
+def test_memory_is_used_again_once_its_tensor_is_gone_and_not_before():
+    spare_memory().clear()
+    like = torch.zeros(0)
+    first = fresh(like, 3, 4)
+    place, view = first.data_ptr(), first[1:]
+    assert first.shape == (3, 4) and first.dtype == torch.float32
+    del first
+    assert spare_memory() == []                                       # a view is left
+    del view
+    smaller = fresh(like.bfloat16(), 4, 4)                            # 32 of 48 bytes
+    assert smaller.data_ptr() == place and smaller.dtype == torch.bfloat16
+    assert fresh(like, 3, 4).data_ptr() != place
+
+
+def test_spare_memory_is_dropped_where_none_fits():
+    spare_memory().clear()
+    fresh(torch.zeros(0), 100)
+    assert [len(memory) for memory in spare_memory()] == [400]
+    kept = fresh(torch.zeros(0), 49)                                  # less than half
+    assert spare_memory() == [] and kept.shape == (49,)
+    del kept
+    fresh(torch.zeros(0), 50)
+    assert [len(memory) for memory in spare_memory()] == [200]

@@ -33,11 +33,14 @@ from kit.model import (
 )
 from kit.pad import repad_layout
 from kit.prune import prune
+from kit.references import reference_configs
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2)
 ALONE = dataclasses.replace(TINY, config_attention=False)
 AGREES = dataclasses.replace(ALONE, agreement=True)
-LAYOUT = pytest.mark.parametrize("settings", [TINY, ALONE, AGREES], ids=["attention", "no attention", "agreement"])
+REFERS = dataclasses.replace(TINY, config_attention="reference", reference_configs=3, reinject=True, pool="mean+max")
+LAYOUT = pytest.mark.parametrize("settings", [TINY, ALONE, AGREES, REFERS],
+                                 ids=["attention", "no attention", "agreement", "references"])
 
 
 def slow_agreement(model, graph, one):
@@ -59,36 +62,45 @@ def slow_agreement(model, graph, one):
 @torch.no_grad()
 def slow_layout_costs(model, graph, index, fitted_on):
     """The published network over dense (c, n, features), with every configuration's input written out."""
-    s = model.settings
+    s, many = model.settings, len(index)
+    if s.config_attention == "reference":
+        index = [*index, *reference_configs(graph, s.reference_configs)]
     def norm(x):                                                   # (c, n, F): over the nodes
         return nn.InstanceNorm1d(x.shape[2])(x.swapaxes(1, 2)).swapaxes(1, 2) if s.node_norm else x
     def finish(x, block):
-        gate = model.gates[block]
-        x = x * gate.excite(gate.squeeze(x).relu()).sigmoid()
-        if s.config_attention:
-            x = torch.cat([x, x * (x / model.attend[block].temperature).softmax(dim=0)], dim=2)
+        end = model.ends[block]
+        if s.squeeze:
+            x = x * end.excite(end.squeeze(x).relu()).sigmoid()
+        if s.config_attention is True:
+            x = torch.cat([x, x * (x / end.temperature).softmax(dim=0)], dim=2)
+        if s.config_attention == "reference":
+            score = (x / end.temperature).exp()
+            x = torch.cat([x, x * score / (score + score[many:].sum(dim=0))], dim=2)
+        return x
+    def again(x, block):
+        if s.reinject:
+            x[:, graph.node_config_ids] += digits[:, graph.node_config_ids] @ model.again[block - 1].weight.T
         return x
     nodes = slow_nodes(model, graph, fitted_on)
-    inputs = []
-    for rows in dense_configs(graph, index):
-        digits = np.full((len(nodes), 18), -2)
-        digits[graph.node_config_ids] = rows
-        inputs.append(torch.cat([nodes, model.digit(torch.tensor(digits) + 2).reshape(len(nodes), -1)], dim=1))
+    digits = np.full((len(index), len(nodes), 18), -2)
+    digits[:, graph.node_config_ids] = dense_configs(graph, index)
+    digits = model.digit(torch.tensor(digits) + 2).flatten(2)
     first = torch.cat([model.static.weight, model.config.weight], dim=1)
-    x = torch.stack(inputs) @ first.T + model.static.bias
+    x = torch.cat([nodes.expand(len(index), -1, -1), digits], dim=2) @ first.T + model.static.bias
     if s.agreement:
         x = x + torch.stack([slow_agreement(model, graph, one) for one in index])
     x = F.gelu(finish(norm(x), 0))
     for block, linear in enumerate(model.linears, start=1):
-        x = F.gelu(finish(norm(linear(x)), block))
+        x = F.gelu(finish(norm(again(linear(x), block)), block))
     for block, sage in enumerate(model.sages, start=s.linear_blocks):
         h = norm(x)
         update = sage.own(h)
         ways = [graph.edge_index, graph.edge_index[:, ::-1]]
         for weights, edges in zip(sage.neighbours, ways[:2 if s.both_directions else 1], strict=True):
             update = update + weights(torch.stack([slow_neighbours(one, edges) for one in h]))
-        x = F.gelu(x + finish(update, block))
-    return model.head(x.mean(dim=1)).ravel()
+        x = F.gelu(x + finish(again(update, block), block))
+    pooled = torch.cat([x.mean(dim=1), x.amax(dim=1)], dim=1) if s.pool == "mean+max" else x.mean(dim=1)
+    return model.head(pooled).ravel()[:many]
 
 
 @pytest.mark.parametrize("config_attention", [False, True])
@@ -104,6 +116,21 @@ def test_the_layout_network_is_its_slow_dense_twin(config_attention, both_direct
             slow = slow_layout_costs(model, graph, index, graphs)
             assert torch.allclose(costs(model, graph, index), slow, **NEAR)
             assert node_norm is False or len(index) == 3 or abs(slow[0] - slow[1]) > 1e-4
+
+
+@pytest.mark.parametrize("change", [dict(config_attention="reference"),
+                                    dict(config_attention="reference", pool="mean+max"), dict(reinject=True),
+                                    dict(reinject=True, linear_blocks=3, graph_blocks=0), dict(pool="mean+max"),
+                                    dict(squeeze=0), dict(squeeze=0, config_attention=False)], ids=str)
+def test_a_technique_is_its_slow_dense_twin_and_makes_a_difference(change):
+    graphs = [drawn_layout(0), drawn_neighbours(1, c=3, g=6)]
+    model = ready(LayoutGNN(dataclasses.replace(TINY, **change)), *graphs)
+    plain = ready(LayoutGNN(TINY), *graphs)
+    for graph in graphs:
+        for index in ([2, 0], [1, 1, 2]):
+            slow = slow_layout_costs(model, graph, index, graphs)
+            assert torch.allclose(costs(model, graph, index), slow, **NEAR)
+            assert not torch.allclose(slow, slow_layout_costs(plain, graph, index, graphs), **NEAR)
 
 
 @pytest.mark.parametrize("config_attention", [False, True])
@@ -182,13 +209,13 @@ def test_costs_follow_the_configurations(settings):
     assert torch.allclose(costs(model, graph, order), costs(model, graph)[order], **NEAR)
 
 
-def test_only_attention_makes_a_cost_depend_on_its_company():
+def test_only_attention_to_all_makes_a_cost_depend_on_its_company():
     graph = drawn_layout(7)
-    for attention in (True, False):
+    for attention in (True, False, "reference"):
         model = ready(LayoutGNN(dataclasses.replace(TINY, config_attention=attention)), graph)
         together, apart = costs(model, graph, [0, 1, 2])[0], costs(model, graph, [0, 4])[0]
-        assert torch.allclose(together, apart, **NEAR) is not attention
-        assert model.transductive is attention
+        assert torch.allclose(together, apart, **NEAR) == (attention is not True)
+        assert model.transductive == (attention is True)
 
 
 @LAYOUT
@@ -213,7 +240,43 @@ def test_a_cost_does_not_depend_on_a_graph_s_name_or_splits():
     assert torch.equal(costs(model, other), costs(model, graph))
 
 
+@pytest.mark.parametrize("change, message", [
+    (dict(width=0), "width is 0; expected a whole number of at least 1"),
+    (dict(graph_blocks=1.0), "graph_blocks is 1.0; expected a whole number of at least 0"),
+    (dict(linear_blocks=0), "linear_blocks is 0; expected a whole number of at least 1"),
+    (dict(squeeze=True), "squeeze is True; expected a whole number of at least 0"),
+    (dict(reference_configs=0), "reference_configs is 0; expected a whole number of at least 1"),
+    (dict(width=7), "width is 7; attention over configurations doubles a half, so it must be even"),
+    (dict(config_attention="together"), "config_attention is 'together'; expected True or False or 'reference'"),
+    (dict(config_attention=1), "config_attention is 1; expected True or False or 'reference'"),
+    (dict(pool="max"), "pool is 'max'; expected 'mean' or 'mean+max'"),
+    (dict(reinject=None), "reinject is None; expected True or False"),
+    (dict(aggregation="dense"), "aggregation is 'dense'; expected 'sparse' or 'scatter'"),
+    (dict(dropout=1.0), "dropout is 1.0; expected at least 0 and less than 1"),
+    (dict(dropout=float("nan")), "dropout is nan; expected at least 0 and less than 1")], ids=str)
+def test_settings_that_mean_nothing_are_refused(change, message):
+    with pytest.raises(ValueError) as error:
+        LayoutGNNSettings(**change)
+    assert str(error.value) == message
+    assert LayoutGNNSettings(width=7, config_attention=False).width == 7
+
+
+@LAYOUT
+@pytest.mark.parametrize("training", [False, True])
+def test_under_autocast_costs_are_float32_and_near_those_without(settings, training):
+    graph = drawn_neighbours(8, n=40, m=80, nc=10)
+    model = ready(LayoutGNN(dataclasses.replace(settings, width=16, dropout=0.0)), graph).train(training)
+    exact = costs(model, graph)
+    with torch.autocast("cpu", torch.bfloat16):
+        near = model(model.prepare(graph), torch.arange(7))
+    assert near.dtype == torch.float32 and (near - exact).abs().max() < 0.05
+    assert not torch.equal(near, exact) and len(near.unique()) == 7
+    near.sum().backward()
+    assert all(p.grad.dtype == torch.float32 and p.grad.isfinite().all() for p in model.parameters())
+
+
 CASES = {"layout": (LayoutGNN, TINY, drawn_neighbours), "agreement": (LayoutGNN, AGREES, drawn_neighbours),
+         "references": (LayoutGNN, REFERS, drawn_neighbours),
          "tokens": (ConfigTokenModel, ConfigTokenSettings(width=8, token_width=4), drawn_neighbours),
          "tile": (TileModel, TileModelSettings(width=8), drawn_tile)}
 MODELS = pytest.mark.parametrize("network, settings, drawn", CASES.values(), ids=CASES)
@@ -299,7 +362,8 @@ def test_a_budget_holds_configurations_in_proportion_and_at_least_one(network, s
     model = ready(network(settings), graph)
     tensors = model.prepare(graph)
     assert model.configs_within(tensors, 0) == 1
-    assert model.configs_within(tensors, 2 << 30) == pytest.approx(2 * model.configs_within(tensors, 1 << 30), abs=1)
+    twice = 2 * model.configs_within(tensors, 1 << 30)
+    assert model.configs_within(tensors, 2 << 30) == pytest.approx(twice, abs=4)             # 3 references at most
 
 
 @MODELS
@@ -316,7 +380,7 @@ def test_a_configuration_holds_no_more_bytes_than_its_budget_says(network, setti
 def test_node_alone_sees_each_node_but_no_edge():
     graph = drawn_layout(12)
     model = ready(LayoutGNN(node_alone(TINY)), graph)
-    assert len(model.gates) == TINY.linear_blocks + TINY.graph_blocks and not model.transductive
+    assert len(model.ends) == TINY.linear_blocks + TINY.graph_blocks and not model.transductive
     found = costs(model, graph)
     assert torch.allclose(costs(model, graph._replace(edge_index=graph.edge_index[:0])), found, **NEAR)
     # with no norm and no messages, a graph twice has the same mean over nodes

@@ -1,0 +1,207 @@
+"""The layers of `LayoutGNN`, each as one step of autograd that keeps its input alone.
+
+A plain network writes some sixty intermediate (n, k, width) tensors to memory, reads them back, and keeps most of them
+for the backward pass. Here a block of nodes goes through all the steps of a layer at once, and the backward pass
+computes anew what it needs of them.
+
+Under autocast the input has a half type, and so has all that lies in memory or is multiplied as a matrix; statistics,
+sums and element-wise steps are float32.
+"""
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from kit.layers import add_product, aggregate, fresh
+from kit.node_blocks import add_matmul, added_up, biased_matmul, norm_backward, norm_of, normed, over_nodes, zeros
+
+DRAW = 1 << 16                   # values of one random draw: dropout is exact to 1 / 65,536
+
+
+class SageLayer(torch.autograd.Function):
+    """Instance norm over the nodes, then GraphSAGE: one matrix for the node, one for each of `messages`.
+
+    forward(x (n, k, width), norm, messages, how, bias, own, *neighbours) -> x, (n, k, out). x is returned for a
+    shortcut: a gradient that comes back along it is added where that of x is written anyway.
+    """
+
+    @staticmethod
+    def forward(ctx, x, norm, messages, how, bias, own, *neighbours):
+        ctx.set_materialize_grads(False)
+        ctx.norm, ctx.messages = norm_of(x) if norm else None, messages
+        ctx.save_for_backward(x, own, *neighbours)
+        low = [w.T.to(x.dtype) for w in (own, *neighbours)]
+        # the mean over neighbours is linear, so it may come after the projection, which is never wider
+        out, *projected = [fresh(x, *x.shape[:2], len(own)) for _ in low]
+
+        def work(blocks):
+            for s in blocks:
+                y = normed(x, s, ctx.norm).flatten(0, 1)
+                out[s] = biased_matmul(bias, y, low[0]).view_as(out[s])
+                for target, w in zip(projected, low[1:]):
+                    target[s] = (y.to(w.dtype) @ w).view_as(out[s])
+        over_nodes(work, x)
+        for one, each in zip(messages, projected):
+            if how == "sparse":
+                add_product(out.flatten(1), one.matrix, each.flatten(1))
+            else:
+                out += aggregate(one, each, how)
+        return x, out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_shortcut, grad):
+        x, *weights = ctx.saved_tensors
+        if grad is None:
+            return grad_shortcut, *[None] * (4 + len(weights))
+        low, grad_x, grad = [w.to(x.dtype) for w in weights], fresh(x, *x.shape), grad.contiguous()
+        grads = [grad, *(fresh(grad, *grad.shape) for _ in ctx.messages)]
+        for one, each in zip(ctx.messages, grads[1:]):
+            add_product(each.flatten(1), one.transposed, grad.flatten(1), keep=0)
+
+        def work(blocks):
+            grad_bias, total, inner = zeros(x, len(weights[0])), zeros(x, *x.shape[1:]), zeros(x, *x.shape[1:])
+            grad_weights = [zeros(x, *w.shape) for w in weights]
+            for s in blocks:
+                y = normed(x, s, ctx.norm)
+                rows, grad_y = y.flatten(0, 1).to(x.dtype), torch.zeros_like(y)
+                for w, each, grad_w in zip(low, grads, grad_weights):
+                    add_matmul(grad_w, each[s].flatten(0, 1).T, rows)
+                    add_matmul(grad_y.flatten(0, 1), each[s].flatten(0, 1), w)
+                grad_bias += grad[s].sum((0, 1), dtype=grad_bias.dtype)
+                grad_x[s] = grad_y
+                if ctx.norm is not None:
+                    total += grad_y.sum(0)
+                    inner += y.mul_(grad_y).sum(0)
+            return total, inner, grad_bias, *grad_weights
+        total, inner, *sums = added_up(over_nodes(work, x))
+        return norm_backward(grad_x, x, ctx.norm, total, inner, grad_shortcut), None, None, None, *sums
+
+
+def attention(score, references):
+    """Softmax of (nodes, k, out) over the configurations, or of each one with the last `references` ones."""
+    if references == 0:
+        return torch.softmax(score, dim=1)
+    return torch.sigmoid(score - torch.logsumexp(score[:, -references:], dim=1, keepdim=True))
+
+
+def attention_backward(grad, share, score, references):
+    """Gradient of the scores from that of their attention `share`."""
+    if references == 0:
+        return torch.ops.aten._softmax_backward_data(grad, share, 1, share.dtype)
+    grad = torch.ops.aten.sigmoid_backward(grad, share)
+    to_references = torch.softmax(score[:, -references:], dim=1) * grad.sum(dim=1, keepdim=True)
+    grad[:, -references:] -= to_references
+    return grad
+
+
+def kept(seed, s, like, dropout):
+    """What dropout multiplies nodes by: 0, or 1 / share kept; four 16-bit draws are cut from one of 64 bits."""
+    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
+    draws.random_(-1 << 63, None, generator=torch.Generator(like.device).manual_seed(seed + s.start))
+    draws, dropped = draws.view(torch.int16)[:like.numel()].view_as(like), round(dropout * DRAW)
+    # a comparison written as numbers: to bool and back takes seven times as long
+    return torch.ge(draws, dropped - DRAW // 2, out=torch.empty_like(like)).mul_(DRAW / (DRAW - dropped))
+
+
+class GatedBlock(torch.autograd.Function):
+    """Instance norm, squeeze-and-excite, attention, shortcut, GELU, dropout; each but GELU may be left out.
+
+    forward(x (n, k, out), shortcut (n, k, width) or None, norm, references, dropout, temperature or None, then weight
+    and bias of squeeze and of excite or four Nones) -> (n, k, width), width twice `out` with a temperature.
+    """
+
+    @staticmethod
+    def forward(ctx, x, shortcut, norm, references, dropout, temperature, *gate):
+        ctx.norm, ctx.references, ctx.dropout = norm_of(x) if norm else None, references, dropout
+        ctx.seed = int(torch.randint(1 << 62, ())) if dropout else None      # masks are drawn anew, not kept
+        inputs = x, shortcut, temperature, *gate
+        ctx.save_for_backward(*inputs)
+        out = fresh(x, *x.shape[:2], x.shape[2] * (1 if temperature is None else 2))
+
+        def work(blocks):
+            for s in blocks:
+                after = F.gelu(GatedBlock.before_gelu(ctx, inputs, s)[-1])
+                out[s] = after.mul_(kept(ctx.seed, s, after, dropout)) if dropout else after
+        over_nodes(work, x)
+        return out
+
+    @staticmethod
+    def before_gelu(ctx, inputs, s):
+        """All steps up to GELU for the nodes `s`; returns what the backward pass needs of them, the sum last."""
+        x, shortcut, temperature, squeeze, squeeze_bias, excite, excite_bias = inputs
+        y = z = normed(x, s, ctx.norm)
+        hidden = gate = None
+        if squeeze is not None:
+            hidden = biased_matmul(squeeze_bias, y.flatten(0, 1), squeeze.T.to(x.dtype)).relu_()
+            gate = biased_matmul(excite_bias, hidden, excite.T.to(x.dtype)).sigmoid_().view_as(y)
+            z = y * gate
+        if temperature is None:
+            return y, hidden, gate, z, None, None, z if shortcut is None else z + shortcut[s]
+        score = z / temperature
+        share = attention(score, ctx.references)
+        if shortcut is None:
+            return y, hidden, gate, z, score, share, torch.cat([z, z * share], dim=2)
+        both = shortcut[s].to(z.dtype, copy=True)
+        both[..., :z.shape[2]] += z
+        both[..., z.shape[2]:].addcmul_(z, share)
+        return y, hidden, gate, z, score, share, both
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        inputs = x, shortcut, temperature, squeeze, _, excite, _ = ctx.saved_tensors
+        grad_x, grad_shortcut = fresh(x, *x.shape), None if shortcut is None else fresh(x, *shortcut.shape)
+
+        def work(blocks):
+            total, inner = zeros(x, *x.shape[1:]), zeros(x, *x.shape[1:])
+            sums = [zeros(x, *(() if p is None else p.shape)) for p in inputs[2:]]
+            to_temperature, to_squeeze, to_squeeze_bias, to_excite, to_excite_bias = sums
+            for s in blocks:
+                y, hidden, gate, z, score, share, both = GatedBlock.before_gelu(ctx, inputs, s)
+                grad_z = grad[s].to(z.dtype)
+                if ctx.dropout:
+                    grad_z = kept(ctx.seed, s, both, ctx.dropout).mul_(grad_z)
+                grad_z = torch.ops.aten.gelu_backward(grad_z, both)
+                if shortcut is not None:
+                    grad_shortcut[s] = grad_z
+                if temperature is not None:
+                    alone, weighted = grad_z.split(z.shape[2], dim=2)
+                    grad_score = attention_backward(weighted * z, share, score, ctx.references)
+                    to_temperature -= torch.dot(grad_score.flatten(), score.flatten()) / temperature
+                    grad_z = torch.addcmul(alone, weighted, share).addcdiv_(grad_score, temperature)
+                if squeeze is not None:
+                    grad_gate = torch.ops.aten.sigmoid_backward(grad_z * y, gate).flatten(0, 1)
+                    grad_hidden = add_matmul(torch.zeros_like(hidden), grad_gate, excite.to(x.dtype))
+                    grad_hidden = torch.ops.aten.threshold_backward(grad_hidden, hidden, 0)
+                    to_excite.addmm_(grad_gate.T, hidden)
+                    to_excite_bias += grad_gate.sum(0)
+                    to_squeeze.addmm_(grad_hidden.T, y.flatten(0, 1))
+                    to_squeeze_bias += grad_hidden.sum(0)
+                    grad_z = grad_z * gate
+                    add_matmul(grad_z.flatten(0, 1), grad_hidden, squeeze.to(x.dtype))
+                grad_x[s] = grad_z
+                if ctx.norm is not None:
+                    total += grad_z.sum(0)
+                    inner += y.mul_(grad_z).sum(0)
+            return total, inner, *sums
+        total, inner, *sums = added_up(over_nodes(work, x))
+        grads = [None if p is None else each for p, each in zip(inputs[2:], sums)]
+        return norm_backward(grad_x, x, ctx.norm, total, inner), grad_shortcut, None, None, None, *grads
+
+
+class BlockEnd(nn.Module):
+    """The weights of what ends a block, and the call of `GatedBlock`; x (n, k, out) -> (n, k, width)."""
+
+    def __init__(self, width, reduction, attends):
+        super().__init__()
+        hidden = max(1, width // reduction) if reduction else 0
+        self.squeeze = nn.Linear(width, hidden) if reduction else None
+        self.excite = nn.Linear(hidden, width) if reduction else None
+        self.temperature = nn.Parameter(torch.tensor(0.5)) if attends else None
+
+    def forward(self, x, shortcut=None, norm=False, dropout=0.0, references=0):
+        gate = (None,) * 4
+        if self.squeeze is not None:
+            gate = self.squeeze.weight, self.squeeze.bias, self.excite.weight, self.excite.bias
+        return GatedBlock.apply(x, shortcut, norm, references, dropout, self.temperature, *gate)

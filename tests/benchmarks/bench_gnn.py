@@ -1,0 +1,76 @@
+"""Training steps of the first place's network: as published, and as `LayoutGNN`; hinge loss, AdamW.
+
+A function of CASES gives (step, configs): `step` does one whole training step on `configs` configurations.
+"""
+import numpy as np
+import torch
+from published_gnn import PublishedGNN, published_hinge
+
+from kit.data import LayoutGraph, dense_configs
+from kit.losses import pairwise_hinge_loss
+from kit.model import LayoutGNN, LayoutGNNSettings
+
+NODES, EDGES, CONFIGURABLE, CONFIGS = 1000, 1600, 200, 64
+SMALL = LayoutGNNSettings(width=64, config_attention=False, both_directions=True, agreement=True)
+
+
+def drawn_graph(n=NODES, m=EDGES, nc=CONFIGURABLE, c=CONFIGS, groups=26, codes=9):
+    """A layout graph of random features and edges; 26 groups of 9 codes as in the real alexnet file."""
+    rng = np.random.default_rng(0)
+    node_feat = np.zeros((n, 140), np.float32)
+    node_feat[:, 37:80] = rng.integers(-2, 50, (n, 43))
+    node_feat[:, 21:25] = 2 ** rng.integers(3, 10, (n, 4))
+    node_feat[:, 134:138] = rng.permuted(np.tile(np.arange(4), (n, 1)), axis=1)
+    return LayoutGraph("drawn", node_feat, rng.integers(1, 121, n), rng.integers(0, n, (m, 2)),
+                       np.sort(rng.permutation(n)[:nc]), np.array([0]),
+                       rng.integers(0, codes, (c, groups)).astype(np.uint8), rng.integers(0, groups, nc),
+                       rng.integers(-1, 6, (nc, codes, 18)).astype(np.int8), rng.integers(10 ** 6, 10 ** 7, c))
+
+
+def stepper(model, cost_of, loss):
+    """One step of the first place's optimiser, as a function."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-5)
+
+    def step():
+        optimizer.zero_grad()
+        value = loss(cost_of())
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return float(value.detach())
+    return step
+
+
+def published(device="cpu"):
+    """The first place's network in PyTorch Geometric; without its mixed precision."""
+    graph = drawn_graph()
+    x = torch.from_numpy(graph.node_feat).to(device)
+    inputs = [torch.from_numpy(dense_configs(graph, np.arange(CONFIGS)).astype(np.int64)),
+              (x[:, :134] - x[:, :134].mean(0)) / (x[:, :134].std(0) + 1e-5), x[:, 134:].long(),
+              torch.from_numpy(graph.node_opcode), torch.from_numpy(graph.edge_index.T.copy()),
+              torch.from_numpy(graph.node_config_ids)]
+    inputs = [value.to(device) for value in inputs]
+    model, runtime = PublishedGNN().to(device).train(), torch.from_numpy(graph.config_runtime).to(device)
+    return stepper(model, lambda: model(*inputs), lambda cost: published_hinge(cost, runtime)), CONFIGS
+
+
+def layout_gnn(settings=None, autocast=None, device="cpu", **graph_size):
+    """`LayoutGNN`; `autocast` names a dtype."""
+    graph = drawn_graph(**graph_size)
+    model, runtime = LayoutGNN(settings).to(device).train(), torch.from_numpy(graph.config_runtime).to(device)
+    model.fit_scale([graph])
+    tensors, index = model.prepare(graph), torch.arange(len(runtime), device=device)
+
+    def cost_of():
+        with torch.autocast(torch.device(device).type, autocast, enabled=autocast is not None):
+            return model(tensors, index).float()
+    return stepper(model, cost_of, lambda cost: pairwise_hinge_loss(cost, runtime)), len(runtime)
+
+
+CASES = {
+    "first place, as published (PyTorch Geometric)": published,
+    "first place, LayoutGNN": lambda device="cpu": layout_gnn(device=device),
+    "first place, LayoutGNN, bfloat16": lambda device="cpu": layout_gnn(autocast=torch.bfloat16, device=device),
+    "sample data, LayoutGNN (150 nodes, width 64)": lambda device="cpu": layout_gnn(
+        SMALL, device=device, n=150, m=240, nc=30, c=32, groups=8, codes=4),
+}
