@@ -7,6 +7,8 @@ computes anew what it needs of them.
 Under autocast the input has a half type, and so has all that lies in memory or is multiplied as a matrix; statistics,
 sums and element-wise steps are float32.
 """
+import random
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -14,8 +16,6 @@ from torch.autograd.function import once_differentiable
 
 from kit.layers import add_product, aggregate, fresh
 from kit.node_blocks import add_matmul, added_up, biased_matmul, norm_backward, norm_of, normed, over_nodes, zeros
-
-DRAW = 1 << 16                   # values of one random draw: dropout is exact to 1 / 65,536
 
 
 class SageLayer(torch.autograd.Function):
@@ -38,8 +38,9 @@ class SageLayer(torch.autograd.Function):
             for s in blocks:
                 y = normed(x, s, ctx.norm).flatten(0, 1)
                 out[s] = biased_matmul(bias, y, low[0]).view_as(out[s])
-                for target, w in zip(projected, low[1:]):
-                    target[s] = (y.to(w.dtype) @ w).view_as(out[s])
+                for one, target, w in zip(messages, projected, low[1:]):
+                    if s.start < one.reach:
+                        target[s] = (y.to(w.dtype) @ w).view_as(out[s])
         over_nodes(work, x)
         for one, each in zip(messages, projected):
             if how == "sparse":
@@ -55,9 +56,10 @@ class SageLayer(torch.autograd.Function):
         if grad is None:
             return grad_shortcut, *[None] * (4 + len(weights))
         low, grad_x, grad = [w.to(x.dtype) for w in weights], fresh(x, *x.shape), grad.contiguous()
-        grads = [grad, *(fresh(grad, *grad.shape) for _ in ctx.messages)]
+        grads, reaches = [grad, *(fresh(grad, *grad.shape) for _ in ctx.messages)], [len(x)]
         for one, each in zip(ctx.messages, grads[1:]):
             add_product(each.flatten(1), one.transposed, grad.flatten(1), keep=0)
+            reaches.append(one.reach)
 
         def work(blocks):
             grad_bias, total, inner = zeros(x, len(weights[0])), zeros(x, *x.shape[1:]), zeros(x, *x.shape[1:])
@@ -65,9 +67,10 @@ class SageLayer(torch.autograd.Function):
             for s in blocks:
                 y = normed(x, s, ctx.norm)
                 rows, grad_y = y.flatten(0, 1).to(x.dtype), torch.zeros_like(y)
-                for w, each, grad_w in zip(low, grads, grad_weights):
-                    add_matmul(grad_w, each[s].flatten(0, 1).T, rows)
-                    add_matmul(grad_y.flatten(0, 1), each[s].flatten(0, 1), w)
+                for reach, w, each, grad_w in zip(reaches, low, grads, grad_weights):
+                    if s.start < reach:
+                        add_matmul(grad_w, each[s].flatten(0, 1).T, rows)
+                        add_matmul(grad_y.flatten(0, 1), each[s].flatten(0, 1), w)
                 grad_bias += grad[s].sum((0, 1), dtype=grad_bias.dtype)
                 grad_x[s] = grad_y
                 if ctx.norm is not None:
@@ -96,12 +99,14 @@ def attention_backward(grad, share, score, references):
 
 
 def kept(seed, s, like, dropout):
-    """What dropout multiplies nodes by: 0, or 1 / share kept; four 16-bit draws are cut from one of 64 bits."""
-    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device)
+    """What dropout multiplies nodes by: 0, or 1 / share kept; eight draws of a byte are cut from one of 64 bits."""
+    draws = torch.empty(-(-like.numel() // 8), dtype=torch.int64, device=like.device)
     draws.random_(-1 << 63, None, generator=torch.Generator(like.device).manual_seed(seed + s.start))
-    draws, dropped = draws.view(torch.int16)[:like.numel()].view_as(like), round(dropout * DRAW)
+    draws = draws.view(torch.int8)[:like.numel()].view_as(like)
+    # of 256 values so many are dropped, rounded up or down at random for each block: on average the exact share
+    dropped = int(256 * dropout + random.Random(seed + s.start).random())
     # a comparison written as numbers: to bool and back takes seven times as long
-    return torch.ge(draws, dropped - DRAW // 2, out=torch.empty_like(like)).mul_(DRAW / (DRAW - dropped))
+    return torch.ge(draws, dropped - 128, out=torch.empty_like(like)).mul_(1 / (1 - dropout))
 
 
 class GatedBlock(torch.autograd.Function):
@@ -142,9 +147,9 @@ class GatedBlock(torch.autograd.Function):
         share = attention(score, ctx.references)
         if shortcut is None:
             return y, hidden, gate, z, score, share, torch.cat([z, z * share], dim=2)
-        both = shortcut[s].to(z.dtype, copy=True)
-        both[..., :z.shape[2]] += z
-        both[..., z.shape[2]:].addcmul_(z, share)
+        both, old = torch.empty_like(shortcut[s], dtype=z.dtype), shortcut[s].to(z.dtype)
+        torch.add(old[..., :z.shape[2]], z, out=both[..., :z.shape[2]])
+        torch.addcmul(old[..., z.shape[2]:], z, share, out=both[..., z.shape[2]:])
         return y, hidden, gate, z, score, share, both
 
     @staticmethod

@@ -28,6 +28,7 @@ class Messages(NamedTuple):
     transposed: torch.Tensor     # (n, n) sparse CSR, for the backward pass
     sender: torch.Tensor         # (m,) int64, ordered by receiver
     pointer: torch.Tensor        # (n + 1,) int64; where each receiver's senders begin
+    reach: int                   # nodes from this one on send nothing
 
 
 class SparseMean(torch.autograd.Function):
@@ -95,7 +96,8 @@ def mean_messages(edge_index, n, device="cpu"):
         warnings.simplefilter("ignore")
         matrix, transposed = csr(receiver, sender), csr(sender, receiver)
     by_receiver = torch.argsort(receiver, stable=True)
-    return Messages(matrix, transposed, sender[by_receiver], F.pad(count.cumsum(0), (1, 0)))
+    return Messages(matrix, transposed, sender[by_receiver], F.pad(count.cumsum(0), (1, 0)),
+                    int(edge_index[:, 0].max(initial=-1)) + 1)
 
 
 def aggregate(messages, x, how="sparse"):

@@ -152,6 +152,7 @@ class LayoutGNN(nn.Module):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
         n, device = len(graph.node_feat), self.node_scale.device
         rest = np.setdiff1d(np.arange(n), graph.node_config_ids)
+        rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last
         order = np.concatenate([graph.node_config_ids, rest])
         edges = np.argsort(order)[graph.edge_index]
         codes = graph.config_codes
@@ -171,8 +172,8 @@ class LayoutGNN(nn.Module):
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        # a layer's input and output with one product for each direction are (n, k, width); the rest is for a block
-        each = len(tensors.opcode) * self.settings.width * 4 * 10
+        # a layer's input and output and one product for each direction are (n, k, width); two more for the blocks
+        each = len(tensors.opcode) * self.settings.width * 4 * 6
         return max(1, int(budget // each) - len(tensors.references))
 
     def forward(self, tensors, index):

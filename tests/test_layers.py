@@ -158,7 +158,14 @@ def test_node_tensors_are_scaled_numbers_opcodes_and_repaired_digits():
 
 def test_messages_are_ready_for_the_cpu_without_being_told():
     messages = mean_messages(DRAWN.astype(np.int32), 6)
-    assert isinstance(messages, Messages) and {t.device.type for t in messages} == {"cpu"}
+    assert isinstance(messages, Messages) and {t.device.type for t in messages[:4]} == {"cpu"}
+
+
+@pytest.mark.parametrize("edges, reach", [(DRAWN, 5), (DRAWN[:, ::-1], 5), (DRAWN[:2], 2), (NONE, 0)])
+def test_beyond_their_reach_nodes_send_nothing(edges, reach):
+    messages = mean_messages(edges, 6)
+    assert messages.reach == reach
+    assert reach == 1 + max(messages.matrix.to_dense().any(0).nonzero().ravel().tolist(), default=-1)
 
 
 def test_memory_is_used_again_once_its_tensor_is_gone_and_not_before():

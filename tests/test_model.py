@@ -367,7 +367,8 @@ def test_a_budget_holds_configurations_in_proportion_and_at_least_one(network, s
 
 
 @MODELS
-def test_a_configuration_holds_no_more_bytes_than_its_budget_says(network, settings, drawn):
+def test_a_configuration_holds_no_more_bytes_than_its_budget_says(network, settings, drawn, monkeypatch):
+    monkeypatch.setattr("kit.node_blocks.CPU_BLOCK", 1 << 10)          # as small beside the graph as at real sizes
     graph = drawn(c=400)
     for wider in (1, 4):
         model = ready(network(dataclasses.replace(settings, width=wider * settings.width)), graph)

@@ -148,7 +148,7 @@ def test_costs_that_are_not_finite_are_an_error():
 
 def memory_of_predicting(budget):
     """For a child process: bytes that one full chunk, preparing a graph, and predicting hold at most."""
-    graph = drawn_layout(0, n=20_000, nc=2000, c=64, m=30_000)
+    graph = drawn_layout(0, n=20_000, nc=2000, c=128, m=30_000)
     model = LayoutGNN(dataclasses.replace(TINY, config_attention=False, linear_blocks=1, graph_blocks=1)).eval()
     model.fit_scale([graph])
     tensors = model.prepare(graph)
@@ -176,7 +176,7 @@ def memory_of_predicting(budget):
 
 
 def test_a_graph_of_20_000_nodes_is_scored_in_the_memory_it_was_given():
-    budget = 80 << 20                        # 4 chunks of 16
+    budget = 80 << 20                        # 7 chunks of 19
     child = in_child(f"memory_of_predicting({budget})", "test_predict")
     assert child.returncode == 0, child.stderr
     chunk, prepared, in_chunks, at_once = map(int, child.stdout.split())
