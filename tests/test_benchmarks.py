@@ -19,8 +19,8 @@ def run():
 
 
 def test_a_case_runs_in_a_process_of_its_own():
-    done = subprocess.run([sys.executable, str(RUN), "--case", "baselines", "TileModel (tile)", "--steps", "2", "--threads",
-                           "1"], capture_output=True, text=True)
+    command = [sys.executable, str(RUN), "--case", "baselines", "TileModel (tile)", "--steps", "2", "--threads", "1"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found["seconds"]) == 2 and min(found["seconds"]) > 0
