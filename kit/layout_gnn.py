@@ -14,6 +14,7 @@ from kit.agree import OWN_FEATURES, PAIR_FEATURES, agreement_tables
 from kit.data import OPCODES
 from kit.fused import BlockEnd, SageLayer
 from kit.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
+from kit.node_blocks import precise
 from kit.references import reference_configs
 from kit.scale import fit_scaler
 
@@ -200,8 +201,9 @@ class LayoutGNN(nn.Module):
                                         sage.own.weight, *[linear.weight for linear in sage.neighbours])
             x = self.ends[block](self.reinjected(block, update, chosen, digits), x,
                                  dropout=s.dropout if self.training else 0.0, **comparing)
-        mean = x.sum(dim=0, dtype=torch.float32)[:k] / len(x)      # x.mean would expand its gradient in memory
-        return torch.cat([mean, x.amax(dim=0)[:k].float()], dim=1) if s.pool == "mean+max" else mean
+        total = x.sum(dim=0, dtype=precise(x))[:k]
+        mean = total / total.new_tensor(len(x))                    # x.mean would expand its gradient in memory
+        return torch.cat([mean, x.amax(dim=0)[:k].to(mean.dtype)], dim=1) if s.pool == "mean+max" else mean
 
     def embed(self, tensors, chosen, digits):
         """The first linear layer over (node features, digits), with all that configurations share done once."""

@@ -84,7 +84,7 @@ class TileModel(nn.Module):
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        return max(1, int(budget // (self.settings.width * 4 * 10)))
+        return max(1, int(budget // (4 * (10 * self.settings.width + TILE_FEATURES))))
 
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""

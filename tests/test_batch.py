@@ -155,7 +155,7 @@ def test_a_lower_precision_lets_more_configurations_in():
 def test_a_large_graph_takes_fewer_configurations_than_a_small_one():
     graphs = [drawn_layout(0, n=12, c=50), drawn_layout(1, n=60, c=50), drawn_layout(2, n=12, c=3)]
     model = LayoutGNN(replace(TINY, config_attention=False))
-    settings = TrainSettings(steps=6, configs_per_step=40, memory_budget=250_000)
+    settings = TrainSettings(steps=6, configs_per_step=40, memory_budget=125_000)
     history = train(model, graphs, settings)
     small, large, few = (task.most for task in tasks_of(graphs, settings, model))
     assert 2 <= large < small < 40 and few > 3
