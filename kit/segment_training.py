@@ -6,7 +6,8 @@ they gave when they were last computed. So a step's time and memory follow the s
 What a segment does not see: edges and layout agreements across its borders are left out, and instance norm
 standardises over the segment's nodes instead of the graph's, in training and in scoring alike. Attention across
 configurations works node by node, so cutting the graph changes nothing about it; but a row of the table was computed
-beside the configurations of its own step, not beside those of the step that reads it.
+beside the configurations of its own step, not beside those of the step that reads it. Attention to references has a
+segment's own, chosen among what differs in it.
 
 Letters: n nodes, k configurations in the call, c of the graph, j segments, width of what the wrapped model pools.
 """
@@ -135,7 +136,9 @@ class SegmentTraining(nn.Module):
 
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
-        return self.model.head(self.pooled(tensors, index)).squeeze(-1)
+        pooled = self.pooled(tensors, index)
+        with torch.autocast(pooled.device.type, enabled=False):      # a half type would make different costs equal
+            return self.model.head(pooled).squeeze(-1)
 
     def pooled(self, tensors, index):
         """What the graph holds under the configurations `index` (k,) -> (k, width)."""

@@ -20,7 +20,7 @@ from kit.segment_training import HistoryTable, SegmentSettings, SegmentTraining,
 from kit.train import TrainSettings, train
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2, config_attention=False)
-ATTENTION = replace(TINY, config_attention=True)
+ATTENTION, REFERENCE = (replace(TINY, config_attention=kind) for kind in (True, "reference"))
 GRAPH = drawn_layout(n=13, nc=7, m=30, c=9)                     # in segments of 4, 4, 4 and 1 nodes
 CUT = SegmentSettings(segment_nodes=4)
 
@@ -58,8 +58,9 @@ class Lookup(nn.Module):
 
 
 @pytest.mark.parametrize("network", [lambda: LayoutGNN(TINY), lambda: LayoutGNN(ATTENTION),
+                                     lambda: LayoutGNN(REFERENCE),
                                      lambda: LayoutSAGE(LayoutSAGESettings(width=8, opcode_width=3))],
-                         ids=["alone", "attention", "published"])
+                         ids=["alone", "attention", "references", "published"])
 def test_one_segment_that_covers_the_graph_is_the_wrapped_model_to_the_last_bit(network):
     index = torch.tensor([3, 0, 8, 5])
     whole, cut = (ready(model, GRAPH) for model in (network(), SegmentTraining(network(), SegmentSettings(13))))
@@ -120,17 +121,31 @@ def test_over_draws_a_step_pools_to_the_whole_graph_with_and_without_rows(count,
     assert ((draws.mean(dim=0) - model.eval()(tensors, index)).abs() < 4 * error).all()
 
 
-def test_scoring_is_the_mean_over_segments_weighted_by_nodes():
-    model = wrapped()
+@pytest.mark.parametrize("network", [TINY, REFERENCE], ids=["alone", "references"])
+@pytest.mark.parametrize("graph", [GRAPH, GRAPH._replace(node_config_ids=np.arange(7))], ids=["mixed", "some static"])
+def test_scoring_is_the_mean_over_segments_weighted_by_nodes(network, graph):
+    model = wrapped(network=network)
     expected = sum(len(part.node_feat) / 13 * model.model.pooled(model.model.prepare(part), torch.arange(9))
-                   for part in segments(GRAPH, 4))
-    np.testing.assert_allclose(predict(model, GRAPH), model.model.head(expected)[:, 0].detach(), rtol=1e-5, atol=1e-6)
+                   for part in segments(graph, 4))
+    np.testing.assert_allclose(predict(model, graph), model.model.head(expected)[:, 0].detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_without_norms_and_edges_segments_score_as_the_whole_graph_does():
     network, graph = replace(TINY, node_norm=False), GRAPH._replace(edge_index=np.zeros((0, 2), np.int64))
     whole = ready(LayoutGNN(network), graph)
     np.testing.assert_allclose(predict(whole, graph), predict(wrapped(CUT, network, (graph,)), graph), rtol=1e-5)
+
+
+def test_half_precision_trains_on_segments_and_keeps_costs_whole():
+    model = wrapped().train()
+    tensors, index = model.prepare(GRAPH), torch.arange(6)
+    for seed in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            torch.manual_seed(seed)
+            cost = model(tensors, index)
+        pairwise_hinge_loss(cost, torch.tensor(GRAPH.config_runtime)[index]).backward()
+        assert cost.dtype == torch.float32
+    assert model.table.used > 6 and all(p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_a_maximum_is_taken_over_the_segments_that_count():
