@@ -30,17 +30,16 @@ class SageLayer(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.norm, ctx.messages = norm_of(x) if norm else None, messages
         ctx.save_for_backward(x, own, *neighbours)
-        low = [w.T.to(x.dtype) for w in (own, *neighbours)]
+        low, low_bias = [w.T.to(x.dtype) for w in (own, *neighbours)], bias.to(x.dtype)
         # the mean over neighbours is linear, so it may come after the projection, which is never wider
         out, *projected = [fresh(x, *x.shape[:2], len(own)) for _ in low]
 
-        def work(blocks):
-            for s in blocks:
-                y = normed(x, s, ctx.norm).flatten(0, 1)
-                out[s] = biased_matmul(bias, y, low[0]).view_as(out[s])
-                for one, target, w in zip(messages, projected, low[1:]):
-                    if s.start < one.reach:
-                        target[s] = (y.to(w.dtype) @ w).view_as(out[s])
+        def work(s):
+            y = normed(x, s, ctx.norm).flatten(0, 1).to(x.dtype)
+            torch.addmm(low_bias, y, low[0], out=out[s].flatten(0, 1))
+            for one, target, w in zip(messages, projected, low[1:]):
+                if s.start < one.reach:
+                    torch.mm(y, w, out=target[s].flatten(0, 1))
         over_nodes(work, x)
         for one, each in zip(messages, projected):
             if how == "sparse":
@@ -61,24 +60,20 @@ class SageLayer(torch.autograd.Function):
             add_product(each.flatten(1), one.transposed, grad.flatten(1), keep=0)
             reaches.append(one.reach)
 
-        def work(blocks):
-            grad_bias, total, inner = zeros(x, len(weights[0])), zeros(x, *x.shape[1:]), zeros(x, *x.shape[1:])
+        def work(s):
+            y = normed(x, s, ctx.norm)
+            rows, to_rows = y.flatten(0, 1).to(x.dtype), grad_x[s].flatten(0, 1)
             grad_weights = [zeros(x, *w.shape) for w in weights]
-            for s in blocks:
-                y = normed(x, s, ctx.norm)
-                rows, grad_y = y.flatten(0, 1).to(x.dtype), torch.zeros_like(y)
-                for reach, w, each, grad_w in zip(reaches, low, grads, grad_weights):
-                    if s.start < reach:
-                        add_matmul(grad_w, each[s].flatten(0, 1).T, rows)
-                        add_matmul(grad_y.flatten(0, 1), each[s].flatten(0, 1), w)
-                grad_bias += grad[s].sum((0, 1), dtype=grad_bias.dtype)
-                grad_x[s] = grad_y
-                if ctx.norm is not None:
-                    total += grad_y.sum(0)
-                    inner += y.mul_(grad_y).sum(0)
-            return total, inner, grad_bias, *grad_weights
-        total, inner, *sums = added_up(over_nodes(work, x))
-        return norm_backward(grad_x, x, ctx.norm, total, inner, grad_shortcut), None, None, None, *sums
+            for reach, w, each, grad_w in zip(reaches, low, grads, grad_weights):
+                if s.start < reach:
+                    add_matmul(grad_w, each[s].flatten(0, 1).T, rows)
+                    torch.addmm(to_rows, each[s].flatten(0, 1), w, beta=int(each is not grad), out=to_rows)
+            sums = [grad[s].sum((0, 1), dtype=y.dtype), *grad_weights]
+            return sums if ctx.norm is None else [*sums, grad_x[s].sum(0, dtype=y.dtype), y.mul_(grad_x[s]).sum(0)]
+        sums = added_up(over_nodes(work, x))
+        count = 1 + len(weights)
+        norm_backward(grad_x, x, ctx.norm, *sums[count:], other=grad_shortcut)
+        return grad_x, None, None, None, *sums[:count]
 
 
 def attention(score, references):
@@ -124,10 +119,9 @@ class GatedBlock(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
         out = fresh(x, *x.shape[:2], x.shape[2] * (1 if temperature is None else 2))
 
-        def work(blocks):
-            for s in blocks:
-                after = F.gelu(GatedBlock.before_gelu(ctx, inputs, s)[-1])
-                out[s] = after.mul_(kept(ctx.seed, s, after, dropout)) if dropout else after
+        def work(s):
+            after = F.gelu(GatedBlock.before_gelu(ctx, inputs, s)[-1])
+            out[s] = after.mul_(kept(ctx.seed, s, after, dropout)) if dropout else after
         over_nodes(work, x)
         return out
 
@@ -158,41 +152,31 @@ class GatedBlock(torch.autograd.Function):
         inputs = x, shortcut, temperature, squeeze, _, excite, _ = ctx.saved_tensors
         grad_x, grad_shortcut = fresh(x, *x.shape), None if shortcut is None else fresh(x, *shortcut.shape)
 
-        def work(blocks):
-            total, inner = zeros(x, *x.shape[1:]), zeros(x, *x.shape[1:])
-            sums = [zeros(x, *(() if p is None else p.shape)) for p in inputs[2:]]
-            to_temperature, to_squeeze, to_squeeze_bias, to_excite, to_excite_bias = sums
-            for s in blocks:
-                y, hidden, gate, z, score, share, both = GatedBlock.before_gelu(ctx, inputs, s)
-                grad_z = grad[s].to(z.dtype)
-                if ctx.dropout:
-                    grad_z = kept(ctx.seed, s, both, ctx.dropout).mul_(grad_z)
-                grad_z = torch.ops.aten.gelu_backward(grad_z, both)
-                if shortcut is not None:
-                    grad_shortcut[s] = grad_z
-                if temperature is not None:
-                    alone, weighted = grad_z.split(z.shape[2], dim=2)
-                    grad_score = attention_backward(weighted * z, share, score, ctx.references)
-                    to_temperature -= torch.dot(grad_score.flatten(), score.flatten()) / temperature
-                    grad_z = torch.addcmul(alone, weighted, share).addcdiv_(grad_score, temperature)
-                if squeeze is not None:
-                    grad_gate = torch.ops.aten.sigmoid_backward(grad_z * y, gate).flatten(0, 1)
-                    grad_hidden = add_matmul(torch.zeros_like(hidden), grad_gate, excite.to(x.dtype))
-                    grad_hidden = torch.ops.aten.threshold_backward(grad_hidden, hidden, 0)
-                    to_excite.addmm_(grad_gate.T, hidden)
-                    to_excite_bias += grad_gate.sum(0)
-                    to_squeeze.addmm_(grad_hidden.T, y.flatten(0, 1))
-                    to_squeeze_bias += grad_hidden.sum(0)
-                    grad_z = grad_z * gate
-                    add_matmul(grad_z.flatten(0, 1), grad_hidden, squeeze.to(x.dtype))
-                grad_x[s] = grad_z
-                if ctx.norm is not None:
-                    total += grad_z.sum(0)
-                    inner += y.mul_(grad_z).sum(0)
-            return total, inner, *sums
-        total, inner, *sums = added_up(over_nodes(work, x))
-        grads = [None if p is None else each for p, each in zip(inputs[2:], sums)]
-        return norm_backward(grad_x, x, ctx.norm, total, inner), grad_shortcut, None, None, None, *grads
+        def work(s):
+            y, hidden, gate, z, score, share, both = GatedBlock.before_gelu(ctx, inputs, s)
+            sums, grad_z = [], grad[s].to(z.dtype)
+            if ctx.dropout:
+                grad_z = kept(ctx.seed, s, both, ctx.dropout).mul_(grad_z)
+            grad_z = torch.ops.aten.gelu_backward(grad_z, both)
+            if shortcut is not None:
+                grad_shortcut[s] = grad_z
+            if temperature is not None:
+                alone, weighted = grad_z.split(z.shape[2], dim=2)
+                grad_score = attention_backward(weighted * z, share, score, ctx.references)
+                sums.append(torch.dot(grad_score.flatten(), score.flatten()) / -temperature)
+                grad_z = torch.addcmul(alone, weighted, share).addcdiv_(grad_score, temperature)
+            if squeeze is not None:
+                grad_gate = torch.ops.aten.sigmoid_backward(grad_z * y, gate).flatten(0, 1)
+                grad_hidden = add_matmul(torch.zeros_like(hidden), grad_gate, excite.to(x.dtype))
+                grad_hidden = torch.ops.aten.threshold_backward(grad_hidden, hidden, 0)
+                sums += [grad_hidden.T @ y.flatten(0, 1), grad_hidden.sum(0), grad_gate.T @ hidden, grad_gate.sum(0)]
+                grad_z.mul_(gate)
+                add_matmul(grad_z.flatten(0, 1), grad_hidden, squeeze.to(x.dtype))
+            grad_x[s] = grad_z
+            return sums if ctx.norm is None else [*sums, grad_z.sum(0), y.mul_(grad_z).sum(0)]
+        sums = iter(added_up(over_nodes(work, x)))
+        grads = [None if p is None else next(sums) for p in inputs[2:]]
+        return norm_backward(grad_x, x, ctx.norm, *sums), grad_shortcut, None, None, None, *grads
 
 
 class BlockEnd(nn.Module):
