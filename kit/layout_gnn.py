@@ -173,8 +173,10 @@ class LayoutGNN(nn.Module):
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        # a layer's input and output and one product for each direction are (n, k, width); two more for the blocks
-        each = len(tensors.opcode) * self.settings.width * 4 * 6
+        # a layer's input, its output and a product for each of two directions are (n, k, width); one more for the rest
+        each = 4 * 5 * len(tensors.opcode) * self.settings.width
+        if tensors.pairs is not None:
+            each += 4 * 2 * PAIR_FEATURES * len(tensors.pairs)
         return max(1, int(budget // each) - len(tensors.references))
 
     def forward(self, tensors, index):

@@ -176,7 +176,7 @@ def memory_of_predicting(budget):
 
 
 def test_a_graph_of_20_000_nodes_is_scored_in_the_memory_it_was_given():
-    budget = 80 << 20                        # 7 chunks of 19
+    budget = 80 << 20                        # 5 chunks of 26
     child = in_child(f"memory_of_predicting({budget})", "test_predict")
     assert child.returncode == 0, child.stderr
     chunk, prepared, in_chunks, at_once = map(int, child.stdout.split())
