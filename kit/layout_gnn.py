@@ -173,10 +173,9 @@ class LayoutGNN(nn.Module):
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        # a layer's input, its output and a product for each of two directions are (n, k, width); one more for the rest
-        each = 4 * 5 * len(tensors.opcode) * self.settings.width
-        if tensors.pairs is not None:
-            each += 4 * 2 * PAIR_FEATURES * len(tensors.pairs)
+        # of each node a layer's input, its output, a product for each of two directions and one more tensor; of the
+        # nodes that are worked on, at least one, about ten
+        each = 4 * self.settings.width * (5 * len(tensors.opcode) + 10)
         return max(1, int(budget // each) - len(tensors.references))
 
     def forward(self, tensors, index):
