@@ -4,7 +4,6 @@ A function of CASES gives (step, configs): `step` does one whole training step o
 """
 import numpy as np
 import torch
-from published_gnn import PublishedGNN, published_hinge
 
 from kit.data import LayoutGraph, dense_configs
 from kit.losses import pairwise_hinge_loss
@@ -43,6 +42,7 @@ def stepper(model, cost_of, loss):
 
 def published(device="cpu"):
     """The first place's network in PyTorch Geometric; without its mixed precision."""
+    from published_gnn import PublishedGNN, published_hinge           # needs PyTorch Geometric, the others do not
     graph = drawn_graph()
     x = torch.from_numpy(graph.node_feat).to(device)
     inputs = [torch.from_numpy(dense_configs(graph, np.arange(CONFIGS)).astype(np.int64)),
