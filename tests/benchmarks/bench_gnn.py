@@ -42,7 +42,7 @@ def stepper(model, cost_of, loss):
 
 def published(device="cpu"):
     """The first place's network in PyTorch Geometric; without its mixed precision."""
-    from published_gnn import PublishedGNN, published_hinge           # needs PyTorch Geometric, the others do not
+    from published_gnn import PublishedGNN, published_hinge  # needs PyTorch Geometric, the others do not
     graph = drawn_graph()
     x = torch.from_numpy(graph.node_feat).to(device)
     inputs = [torch.from_numpy(dense_configs(graph, np.arange(CONFIGS)).astype(np.int64)),
