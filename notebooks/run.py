@@ -262,7 +262,8 @@ def run(args):
     if not submission.is_file() and not args.only:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     # without the last notebook what lies there is of an earlier run
-    print(show(submission if submission.is_file() and any("submit" in n.stem for n in selected) else out), flush=True)
+    last = [n for n in notebooks if n.stem < STUDIES][-1:]
+    print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
     return 3 if problems else 0
 
 
