@@ -8,7 +8,7 @@ from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.sample import write_sample
 from kit.train import train
-from kit.workflow import checkpoint_path, load_costs, read_split, save_costs
+from kit.workflow import checkpoint_path, load_costs, read_split, save_costs, teaches
 
 
 def unseen_programs(data_root, collection, is_sample, problems=None, k_hops=None, size="small", seed=2):
@@ -44,19 +44,13 @@ def unseen_programs(data_root, collection, is_sample, problems=None, k_hops=None
         graphs = [g for split in SPLITS for g in read_split(root, collection, split, problems, k_hops)]
         truth = {p.stem: root.parent / "truth" / p.relative_to(root) for p in npz_paths(root, collection, "test")}
         graphs = [_with_truth(g, truth[g.graph_id]) if g.graph_id in truth else g for g in graphs]
-    return [g for g in graphs if (g.config_runtime != g.config_runtime[0]).any()
-            and (_configs(g) != _configs(g)[0]).any()]
+    return [g for g in graphs if teaches(g)]
 
 
 def _with_truth(graph, path):
     """A test graph of the sample data with the runtimes that its file hides."""
     with np.load(path, allow_pickle=False) as npz:
         return graph._replace(**{name: npz[name] for name in npz.files if name in graph._fields})
-
-
-def _configs(graph):
-    """What tells the configurations of a graph apart."""
-    return graph.config_feat if hasattr(graph, "config_feat") else graph.config_codes
 
 
 def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
