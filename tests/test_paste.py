@@ -13,11 +13,12 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "proto", "prune", "pad",
-        "agree", "scale", "references", "layers", "node_blocks", "fused", "layout_gnn", "tokens", "tile_model",
-        "published", "model", "segment_training", "losses", "checkpoint", "predict", "processes", "batch", "average",
-        "record", "step", "train", "parallel", "noise", "metrics", "baselines", "trees", "ensemble", "submit", "ledger",
-        "kaggle_io", "search", "plots", "plots_eda", "recipes", "workflow", "compare")
+FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "hlo", "proto", "own_program",
+        "prune", "pad", "agree", "scale", "references", "layers", "node_blocks", "fused", "layout_gnn", "tokens",
+        "tile_model", "published", "model", "segment_training", "losses", "checkpoint", "predict", "processes",
+        "batch", "average", "record", "step", "train", "parallel", "noise", "metrics", "baselines", "trees",
+        "ensemble", "submit", "ledger", "kaggle_client", "unpack", "kaggle_io", "search", "plots", "plots_eda",
+        "recipes", "workflow", "compare")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
 SOURCE = {name: (KIT / f"{name}.py").read_text() for name in MODULES}
