@@ -38,7 +38,9 @@ OFFERED = {
     "noise": "noise_ceiling bootstrap_interval",
     "ensemble": "mean_rank mean_zscore",
     "submit": "top_configs write_submission read_submission check_submission",
-    "kaggle_io": "download submit wait_for_score push_notebook",
+    "kaggle_client": "ask_kaggle",
+    "unpack": "fetch_file unpack",
+    "kaggle_io": "download submit wait_for_score push_notebook notebook_status notebook_output",
     "search": "random_search annealing genetic droplet explore_then_droplet",
 }
 PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search")     # of arrays that fit into a line

@@ -1,0 +1,192 @@
+"""Kaggle's API, its storage and the mirror as one plain HTTP server on loopback, for the real client.
+
+The client is pointed here by `environment()`: its LOCALHOST setting makes it ask http://localhost/api/v1/..., and a
+proxy variable sends every plain HTTP address here. `answers` holds, by the name of a call, what it gives instead of
+the truth, one entry a call: (status, message), (status, message, headers), "cut" (ends in the middle) or "hang".
+"""
+import base64
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+TOKEN, KEY, SIGNATURE = "token-that-none-may-see", "key-that-none-may-see", "signature-that-none-may-see"
+USER = "someone"
+SLUG = "predict-ai-model-runtime"
+
+
+class KaggleServer(ThreadingHTTPServer):
+    """What Kaggle knows, and what was asked of it (`asked`: names of calls, and method and path of files)."""
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked, self.answers, self.ended = [], {}, threading.Event()
+        self.files = {}                      # path of storage or mirror -> bytes
+        self.etag = '"1"'                    # None: the files have no validator
+        self.ranges = []                     # what Range headers asked for
+        self.uploads, self.submissions = {}, []
+        self.limits = {"numToday": 1, "numTotal": 3, "numAllowedNow": 4}
+        self.kernels = {}                    # "owner/name" -> {"status", "failureMessage", "files", "log"}
+        self.pushed, self.push_answer = [], {}
+
+    def handle_error(self, request, client_address):
+        """A client that was ended is no fault of the server."""
+
+    def environment(self, home, **more):
+        """The environment of a machine with a home folder of its own, and this server as its internet."""
+        proxy = f"http://127.0.0.1:{self.server_address[1]}"
+        return {"HOME": str(home), "KAGGLE_API_ENVIRONMENT": "LOCALHOST", "http_proxy": proxy, **more}
+
+    def submission(self, ref, status="PENDING", **more):
+        """Make one that is listed, newest first."""
+        self.submissions.insert(0, {"ref": ref, "status": status, "fileName": "submission.csv", **more})
+        return ref
+
+    def answer(self, call, body, signed_in):
+        """What the API gives: a dict, or (status, message)."""
+        if call == "IntrospectToken":
+            return {"active": True, "username": USER} if body["token"] == TOKEN else (404, "no such token")
+        if not signed_in:
+            return 401, f"Unauthenticated {TOKEN} {KEY}"             # as unkind as a server can be
+        if body.get("competitionName", SLUG) != SLUG:
+            return 403, "Permission 'competitions.participate' was denied"
+        name = f"{body.get('userName')}/{body.get('kernelSlug')}"
+        if call in ("GetKernelSessionStatus", "ListKernelSessionOutput") and name not in self.kernels:
+            return 403, "Permission 'kernels.get' was denied"
+        return getattr(self, f"on_{call}")(body)
+
+    def on_ListSubmissions(self, body):
+        return {"submissions": self.submissions}
+
+    def on_GetSubmissionLimits(self, body):
+        return self.limits
+
+    def on_StartSubmissionUpload(self, body):
+        token = f"blob{len(self.uploads)}"
+        self.uploads[token] = None
+        return {"token": token, "createUrl": f"http://localhost/upload/{token}?sig={SIGNATURE}"}
+
+    def on_CreateSubmission(self, body):
+        if self.uploads.get(body["blobFileTokens"]) is None:
+            return 400, "no such upload"
+        if self.limits:                      # none: in no team yet
+            self.limits["numAllowedNow"] -= 1
+            self.limits["numToday"] += 1
+        return {"message": "Successfully submitted",
+                "ref": self.submission(1000 + len(self.submissions), description=body["submissionDescription"])}
+
+    def on_SaveKernel(self, body):
+        self.pushed.append(body)
+        return {"ref": f"/code/{body['slug']}", "url": f"https://www.kaggle.com/code/{body['slug']}",
+                "versionNumber": len(self.pushed), **self.push_answer}
+
+    def on_GetKernelSessionStatus(self, body):
+        kernel = self.kernels[f"{body['userName']}/{body['kernelSlug']}"]
+        return {name: kernel[name] for name in ("status", "failureMessage") if name in kernel}
+
+    def on_ListKernelSessionOutput(self, body):
+        kernel, start = self.kernels[f"{body['userName']}/{body['kernelSlug']}"], int(body.get("pageToken") or 0)
+        files = [{"fileName": name, "url": f"http://localhost{path}?sig={SIGNATURE}"} for name, path in kernel["files"]]
+        more = {"nextPageToken": str(start + 1)} if start + 1 < len(files) else {}       # a file a page
+        return {"files": files[start:start + 1], "log": kernel["log"], **more}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request, given as to a proxy: with the whole address."""
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+    def give(self, status, body=b"", headers=()):
+        self.send_response(status)
+        for name, value in {"Content-Length": len(body), **dict(headers)}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def instead(self, call):
+        """Give what `answers` holds for this call -> whether there was something other than "cut"; that is returned."""
+        self.server.asked.append(call)
+        planned = self.server.answers.get(call) or [None]
+        planned = planned.pop(0) if len(planned) > 1 or planned[0] != "hang" else "hang"
+        if planned == "hang":
+            self.server.ended.wait(60)
+        elif isinstance(planned, tuple):
+            status, message, headers = (*planned, {})[:3]
+            text = json.dumps({"code": status, "message": message}).encode()
+            self.give(status, text, {"Content-Type": "application/json", **headers})
+        return planned
+
+    def path_only(self):
+        return self.path.removeprefix("http://").partition("/")[2].partition("?")[0]
+
+    def do_POST(self):
+        call = self.path.rpartition("/")[2]
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        planned = self.instead(call)
+        if planned == "cut" and call != "CreateSubmission":
+            return
+        if planned not in (None, "cut"):
+            return
+        basic = "Basic " + base64.b64encode(f"{USER}:{KEY}".encode()).decode()
+        signed_in = self.headers.get("Authorization") in (f"Bearer {TOKEN}", basic)
+        if call == "DownloadDataFiles" and signed_in and body["competitionName"] == SLUG:
+            self.give(302, b"", {"Location": f"http://localhost/storage/all.zip?sig={SIGNATURE}"})
+            return
+        found = self.server.answer(call, body, signed_in)
+        if planned == "cut":                             # the submission counts, but its answer is lost
+            return
+        status = 200
+        if isinstance(found, tuple):
+            status, found = found[0], {"code": found[0], "message": found[1]}
+        self.give(status, json.dumps(found).encode(), {"Content-Type": "application/json"})
+
+    def do_PUT(self):
+        planned = self.instead("upload")
+        if planned == "cut":
+            self.rfile.read(10)
+            return
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if planned is None:
+            self.server.uploads[self.path_only().rpartition("/")[2]] = body
+            self.give(200)
+
+    def do_GET(self):
+        path = "/" + self.path_only()
+        planned = self.instead(f"GET {path}")
+        if planned not in (None, "cut"):
+            return
+        if path not in self.server.files:
+            self.give(404)
+            return
+        content, etag, first = self.server.files[path], self.server.etag, 0
+        asked = self.headers.get("Range")
+        if asked:
+            self.server.ranges.append(asked)
+        if asked and etag and self.headers.get("If-Range") == etag:
+            first = int(asked.removeprefix("bytes=").removesuffix("-"))
+        headers = {"Accept-Ranges": "bytes", **({"ETag": etag} if etag else {})}
+        if first:
+            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
+        rest = content[first:]
+        self.send_response(206 if first else 200)
+        for name, value in {"Content-Length": len(rest), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(rest[:len(rest) // 2] if planned == "cut" else rest)
+
+
+@contextmanager
+def running():
+    """The server, while it is needed."""
+    server = KaggleServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.ended.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,546 @@
+"""The real Kaggle client against a local server: every way to fail has its sentence, and none loses or tells anything.
+
+KIT_KAGGLE_PYTHON names another interpreter, with another version of the client.
+"""
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import tarfile
+import traceback
+import zipfile
+
+import pytest
+from kaggle_server import KEY, SIGNATURE, SLUG, TOKEN, USER, running
+
+import kit.unpack
+from kit.kaggle_client import KaggleError
+from kit.kaggle_io import FILES, download, notebook_output, notebook_status, push_notebook, submit, wait_for_score
+from kit.unpack import fetch_file, unpack
+
+QUICK = {"python": os.environ.get("KIT_KAGGLE_PYTHON", sys.executable), "retries": 1, "pause": 0.01}
+MIRROR = "http://mirror.test/v0"
+FEW = {name: (2, 1, 1) for name in FILES}
+SECRETS = (TOKEN, KEY, SIGNATURE)
+SPLITS = ("train", "valid", "test")
+
+
+@pytest.fixture
+def kaggle(tmp_path, monkeypatch, capfd):
+    """The server, as this process's internet; at the end no secret may have been printed or written."""
+    for name in list(os.environ):
+        if name.upper().startswith("KAGGLE_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    with running() as server:
+        for name, value in server.environment(home, KAGGLE_API_TOKEN=TOKEN).items():
+            monkeypatch.setenv(name, value)
+        heard = []
+
+        def said():
+            heard.extend(capfd.readouterr())
+            return heard[-2]
+        server.home, server.said = home, said
+        yield server
+    said()
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents
+               and any(secret.encode() in path.read_bytes() for secret in SECRETS)]
+    assert written == [] and not any(secret in text for text in heard for secret in SECRETS)
+
+
+@pytest.fixture
+def csv(tmp_path):
+    path = tmp_path / "submission.csv"
+    path.write_text("ID,TopConfigs\ntile:xla:aa,0;1;2;3;4\nlayout:xla:random:u,1;0\n")
+    return path
+
+
+def fails(kind, function, *args, **words):
+    """The message of the KaggleError of this kind, without a secret anywhere in its traceback."""
+    with pytest.raises(KaggleError) as caught:
+        function(*args, **words)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not any(secret in shown for secret in SECRETS)
+    assert caught.value.kind == kind, caught.value
+    return str(caught.value)
+
+
+def content(name):
+    return hashlib.sha256(name.encode()).digest() * 2000       # 64 kB that do not compress to nothing
+
+
+def names(collection, split):
+    folder = f"npz/{collection.replace(':', '/')}/{split}"
+    return [f"{folder}/{stem}.npz" for stem in ("aa", "b.4x4")[:FEW[collection][SPLITS.index(split)]]]
+
+
+def tar_of(members):
+    """Bytes of a tar with {name: bytes}."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def zip_of(members):
+    """Bytes of a zip with {name or ZipInfo: bytes}."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def whole(prefix=""):
+    """{name: bytes} of all splits and the sample."""
+    found = {f"{prefix}{n}": content(n) for c in FILES for s in ("train", "valid", "test") for n in names(c, s)}
+    return {**found, "sample_submission.csv": b"ID,TopConfigs\n"}
+
+
+def tree(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def mirrored(server, collection, split):
+    """Put a split's tar on the mirror -> its path there."""
+    path = f"/v0/npz_{collection.replace(':', '_')}_{split}.tar"
+    server.files[path] = tar_of({n: content(n) for n in names(collection, split)})
+    return path
+
+
+# --- download
+
+def test_the_mirror_sends_only_what_is_asked_for_and_nothing_twice(kaggle, tmp_path):
+    paths = [mirrored(kaggle, c, s) for c in ("tile:xla", "layout:nlp:random") for s in ("train", "valid", "test")]
+    mirrored(kaggle, "layout:xla:random", "train")
+    asked = dict(collections=["tile:xla", "layout:nlp:random"], source="mirror", mirror=MIRROR, files=FEW, client=QUICK)
+    root = download(tmp_path / "data", **asked)
+    assert kaggle.asked == [f"GET {p}" for p in paths]
+    assert tree(tmp_path / "data") == {n: content(n) for c in asked["collections"] for s in ("train", "valid", "test")
+                                       for n in names(c, s)}
+    assert "npz_tile_xla_train.tar: 2 files unpacked" in kaggle.said()
+    (root / "tile/xla/valid/aa.npz").unlink()
+    assert download(tmp_path / "data", **asked) == root == tmp_path / "data/npz"
+    assert kaggle.asked[len(paths):] == ["GET /v0/npz_tile_xla_valid.tar"]
+
+
+def test_kaggles_archive_comes_through_the_client_and_only_what_is_asked_for_is_unpacked(kaggle, tmp_path):
+    kaggle.files["/storage/all.zip"] = zip_of(whole("npz_all/"))
+    root = download(tmp_path, ["layout:xla:default"], ["train", "valid"], files=FEW, client=QUICK)
+    assert tree(root) == {**{n.removeprefix("npz/"): content(n) for s in ("train", "valid")
+                             for n in names("layout:xla:default", s)}, "sample_submission.csv": b"ID,TopConfigs\n"}
+    assert not (tmp_path / ".download").exists()
+
+
+def test_an_npz_all_zip_inside_the_archive_is_unpacked_too(tmp_path):
+    (tmp_path / "all.zip").write_bytes(zip_of({"npz_all.zip": zip_of(whole()), "sample_submission.csv": b"x"}))
+    assert unpack(tmp_path / "all.zip", tmp_path / "npz", [("tile:xla", "train")]) == 2
+    assert (tmp_path / "npz/tile/xla/train/b.4x4.npz").read_bytes() == content("npz/tile/xla/train/b.4x4.npz")
+
+
+@pytest.mark.parametrize("source", ["mirror", "kaggle"])
+def test_a_download_that_is_cut_goes_on_where_it_was(kaggle, tmp_path, source):
+    path = {"mirror": mirrored(kaggle, "tile:xla", "train"), "kaggle": "/storage/all.zip"}[source]
+    kaggle.files.setdefault(path, zip_of(whole()))
+    kaggle.answers[f"GET {path}"] = {"mirror": ["cut", "cut", (503, "")],     # the client reads the first bytes itself
+                                     "kaggle": [None, "cut", None, "cut", None, (503, "")]}[source]
+    asked = dict(collections=["tile:xla"], splits=["train"], source=source, mirror=MIRROR, files=FEW)
+    half = len(kaggle.files[path]) // 2
+    message = fails("server", download, tmp_path, **asked, client={**QUICK, "retries": 0})
+    name = {"mirror": "npz_tile_xla_train.tar", "kaggle": SLUG + ".zip"}[source]
+    assert message == (f"{name}: the server answers HTTP 503 Service Unavailable: run it again later, it goes on "
+                       "where it stopped")
+    assert (tmp_path / ".download" / f"{name}.part").stat().st_size == half + half // 2
+    root = download(tmp_path, **asked, client=QUICK)
+    assert kaggle.ranges == [f"bytes={half}-", f"bytes={half + half // 2}-"]
+    assert len(tree(root / "tile")) == 2 and not (tmp_path / ".download").exists()
+
+
+def test_a_line_that_brings_nothing_more_is_told_with_what_came(kaggle, tmp_path):
+    kaggle.files["/v0/a"], kaggle.etag, kaggle.answers["GET /v0/a"] = bytes(4_000_000), None, ["cut"] * 9
+    message = fails("host", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", retries=1, pause=0)
+    assert message == ("a: cut at 2000000 of 4000000 bytes; check the internet connection (in a Kaggle notebook: "
+                       "Settings, Internet on), then run it again: it goes on after 2.0 MB") and len(kaggle.asked) == 3
+
+
+@pytest.mark.parametrize("etags", [('"1"', '"2"'), (None, None), ('W/"1"', 'W/"1"')])
+def test_what_may_be_another_file_starts_over(kaggle, tmp_path, etags):
+    kaggle.files["/v0/a"], kaggle.etag, kaggle.answers["GET /v0/a"] = b"old" * 1000, etags[0], ["cut", (503, "")]
+    fails("server", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", retries=0, pause=0)
+    kaggle.files["/v0/a"], kaggle.etag = b"newer" * 1000, etags[1]
+    assert fetch_file(lambda: f"{MIRROR}/a", tmp_path / "a").read_bytes() == b"newer" * 1000
+
+
+def test_an_expired_address_is_asked_for_anew(kaggle, tmp_path):
+    kaggle.files["/v0/a"] = b"data" * 1000
+    kaggle.answers["GET /v0/a"] = ["cut", (403, "expired"), None]
+    addresses = []
+    fetch_file(lambda: addresses.append(1) or f"{MIRROR}/a?sig={SIGNATURE}", tmp_path / "a", pause=0)
+    assert (tmp_path / "a").read_bytes() == b"data" * 1000 and len(addresses) == 3
+
+
+@pytest.mark.parametrize("answers, kind, word, asked", [
+    ([], "missing", "HTTP 404 Not Found: check the address", 1),
+    ([(403, "")] * 9, "forbidden", "HTTP 403 Forbidden: check", 1),
+    ([(401, "")] * 9, "refused", "HTTP 401 Unauthorized: check", 1),
+    ([(429, "")] * 9, "busy", "HTTP 429 Too Many Requests: run it again later", 3),
+    ([(503, "")] * 9, "server", "HTTP 503 Service Unavailable: run it again later", 3),
+    ([(416, "")] * 9, "server", "HTTP 416", 3),
+    (["hang"], "host", "timed out; check the internet connection", 3)])
+def test_a_server_that_does_not_give_a_file_is_named_by_kind(kaggle, tmp_path, answers, kind, word, asked):
+    kaggle.answers["GET /v0/a"] = answers
+    assert word in fails(kind, fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", 0.1, 2, 0)
+    assert len(kaggle.asked) == asked and not (tmp_path / "a").exists()
+
+
+def test_a_dead_host_is_named(kaggle, tmp_path, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")             # nothing listens on the discard port
+    message = fails("host", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", 1, 1, 0)
+    assert "refused" in message.lower() and "Internet on" in message
+
+
+def test_what_does_not_fit_on_the_disk_is_not_begun(kaggle, tmp_path, monkeypatch):
+    path = mirrored(kaggle, "tile:xla", "train")
+    (tmp_path / "a.tar").write_bytes(kaggle.files[path])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 99, 1))
+    assert "would not fit; make room" in fails("disk", fetch_file, lambda: "http://mirror.test" + path, tmp_path / "b")
+    assert "0.1 MB of a.tar would not fit" in fails("disk", unpack, tmp_path / "a.tar", tmp_path / "npz",
+                                                     [("tile:xla", "train")])
+    assert not (tmp_path / "b").exists() and tree(tmp_path / "npz") == {}
+
+
+def test_too_few_files_in_the_end_are_an_error_that_counts_them(kaggle, tmp_path):
+    path = mirrored(kaggle, "tile:xla", "train")
+    kaggle.files[path] = tar_of({"npz/tile/xla/train/aa.npz": b"x"})
+    message = fails("damaged", download, tmp_path, ["tile:xla"], ["train"], "mirror", MIRROR, files=FEW, client=QUICK)
+    assert "tile:xla train has 1 of 2 files. What is there can be used" in message
+
+
+def test_progress_is_shown(kaggle, tmp_path, monkeypatch):
+    monkeypatch.setattr(kit.unpack, "LINE_EVERY", -1)
+    monkeypatch.setattr(kit.unpack, "BLOCK", 1 << 16)
+    mirrored(kaggle, "tile:xla", "train")
+    download(tmp_path, ["tile:xla"], ["train"], "mirror", MIRROR, files=FEW, client=QUICK)
+    lines = kaggle.said().splitlines()
+    assert any(re.fullmatch(r"npz_tile_xla_train.tar: 0.1 MB of 0.1 MB, .* MB/s, \d+ s left", line) for line in lines)
+    assert "npz_tile_xla_train.tar: 1 of 2 files unpacked" in lines
+
+
+def link(name, target):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return zip_of({info: target})
+
+
+def special(kind):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        info = tarfile.TarInfo("npz/tile/xla/train/aa.npz")
+        info.type, info.linkname = kind, "/etc/passwd"
+        tar.addfile(info)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("archive, word", [
+    (tar_of({"npz/tile/xla/train/aa.npz": b"", "../evil": b"x"}), "leaves the folder"),
+    (tar_of({"/npz/tile/xla/train/aa.npz": b"x"}), "leaves the folder"),
+    (tar_of({"npz/../../tile/xla/train/aa.npz": b"x"}), "leaves the folder"),
+    (zip_of({"npz/tile/xla/train/..\\evil.npz": b"x"}), "leaves the folder"),
+    (link("npz/tile/xla/train/aa.npz", b"/etc/passwd"), "is a link"),
+    (special(tarfile.SYMTYPE), "is a link"), (special(tarfile.LNKTYPE), "is a link"),
+    (special(tarfile.FIFOTYPE), "is a link"),
+    (b"<html>please log in</html>", "not a readable archive"), (b"", "not a readable archive"),
+    (zip_of(whole())[:-300], "not a readable archive"), (tar_of(whole())[:70_000], "not a readable archive"),
+    (zip_of(whole()).replace(content("npz/tile/xla/train/aa.npz")[:9], b"?" * 9), "not a readable archive")])
+def test_an_archive_that_is_not_trusted_or_not_whole_writes_nothing_outside(tmp_path, archive, word):
+    (tmp_path / "a").write_bytes(archive)
+    assert word in fails("damaged", unpack, tmp_path / "a", tmp_path / "x/npz", [("tile:xla", "train")])
+    assert {p.name for p in tmp_path.rglob("*") if p.is_file()} <= {"a", "aa.npz", "b.4x4.npz"}
+
+
+def test_an_archive_that_grows_beyond_reason_is_refused(tmp_path):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("npz/tile/xla/train/aa.npz", bytes(3 << 20))
+    (tmp_path / "a").write_bytes(file.getvalue())
+    assert "would become 3.1 MB" in fails("damaged", unpack, tmp_path / "a", tmp_path / "npz", [("tile:xla", "train")])
+
+
+def test_hidden_and_foreign_members_stay_packed(tmp_path):
+    (tmp_path / "a").write_bytes(tar_of({"npz/tile/xla/train/._aa.npz": b"x", "npz/tile/xla/other/aa.npz": b"x",
+                                         "README": b""}))
+    assert unpack(tmp_path / "a", tmp_path / "npz", [("tile:xla", "train")]) == 0 and tree(tmp_path / "npz") == {}
+
+
+def test_words_that_name_nothing_are_refused_before_anything_is_done(tmp_path):
+    with pytest.raises(ValueError, match="unknown layout:xla, ftp; collections: tile:xla, .*; sources: kaggle, mirror"):
+        download(tmp_path / "new", ["layout:xla"], source="ftp")
+    assert not (tmp_path / "new").exists()
+
+
+# --- submit
+
+def test_a_submission_arrives_byte_by_byte_and_is_sent_once(kaggle, csv):
+    done = submit(csv, "first try", client=QUICK)
+    assert done == {"ref": 1000, "remaining": 3, "repeated": False}
+    assert kaggle.uploads == {"blob0": csv.read_bytes()}
+    digest = hashlib.sha256(csv.read_bytes()).hexdigest()[:12]
+    assert [s["description"] for s in kaggle.submissions] == [f"first try [{digest}]"]
+    assert submit(csv, "second try", client=QUICK) == {"ref": 1000, "remaining": 3, "repeated": True}
+    assert submit(csv, "on purpose", again=True, client=QUICK) == {"ref": 1001, "remaining": 2, "repeated": False}
+    assert kaggle.said().splitlines() == ["submission.csv: submitted as 1000, 3 left today",
+                                                    "submission.csv: was submitted before as 1000, 3 left today",
+                                                    "submission.csv: submitted as 1001, 2 left today"]
+
+
+def test_an_invalid_file_is_refused_before_anything_is_started(kaggle, csv):
+    csv.write_text(csv.read_text() + "tile:xla:bb,0;0\n")
+    message = fails("invalid", submit, csv, "m", client={"python": "/nowhere/python"})
+    assert message == f"{csv} is not valid, nothing was sent: line 4: tile:xla:bb names index 0 more than once"
+    assert kaggle.asked == []
+
+
+@pytest.mark.parametrize("call, answers, kind, word", [
+    ("ListSubmissions", [(404, "no such competition")], "missing", f"no {SLUG} (HTTP 404: no such competition)"),
+    ("ListSubmissions", [(429, "slow down")] * 2, "busy", "fewer requests (HTTP 429): wait some minutes"),
+    ("StartSubmissionUpload", [(429, "", {"Retry-After": "0"})] * 2, "busy", "(HTTP 429, Retry-After 0 s)"),
+    ("StartSubmissionUpload", [(503, "repairs")] * 2, "server", '(HTTP 503: repairs) at "start upload": run it again'),
+    ("StartSubmissionUpload", ["cut"] * 2, "host", 'Error) at "start upload": check the internet'),
+    ("upload", [(403, "")] * 2, "upload", "did not get through (2 attempts); nothing was submitted"),
+    ("CreateSubmission", [(400, "Your team has used its daily Submission allowance (5) today")], "limit", "0:00 UTC"),
+    ("CreateSubmission", [(400, "Bad header")], "refused", "Kaggle refuses (HTTP 400: Bad header)"),
+    ("CreateSubmission", [(502, "bad gateway")], "unsure", f"may count. See https://www.kaggle.com/competitions/{SLUG}/")])
+def test_each_way_to_fail_has_its_kind_and_keeps_the_file(kaggle, csv, call, answers, kind, word):
+    before = csv.read_bytes()
+    kaggle.answers[call] = list(answers)
+    message = fails(kind, submit, csv, "m", client=QUICK)
+    assert word in message and message.endswith(f". The file stays: {csv}")
+    assert csv.read_bytes() == before and kaggle.submissions == []
+    assert kaggle.asked.count(call) == len(answers)
+
+
+@pytest.mark.parametrize("call, answers", [
+    ("IntrospectToken", "cut"), ("ListSubmissions", (503, "")), ("GetSubmissionLimits", (500, "")),
+    ("StartSubmissionUpload", "cut"), ("upload", (503, "")), ("upload", "cut"),
+    ("CreateSubmission", (429, "", {"Retry-After": "0"}))])
+def test_what_is_safe_to_retry_is_retried(kaggle, csv, call, answers):
+    kaggle.answers[call] = [answers]
+    if call == "IntrospectToken":
+        (kaggle.home / ".kaggle").mkdir()
+        (kaggle.home / ".kaggle/kaggle.json").write_text(json.dumps({"username": USER, "key": KEY}))
+    assert submit(csv, "m", client=QUICK)["ref"] == 1000 and len(kaggle.submissions) == 1
+
+
+def test_a_submission_whose_answer_is_lost_is_found_and_not_sent_again(kaggle, csv):
+    kaggle.submission(7, "ERROR", description=f"m [{hashlib.sha256(csv.read_bytes()).hexdigest()[:12]}]")
+    kaggle.answers["CreateSubmission"] = ["cut"]
+    assert submit(csv, "m", client=QUICK)["ref"] == 1001
+    assert kaggle.asked.count("CreateSubmission") == 1 and len(kaggle.submissions) == 2
+
+
+def test_a_success_that_kaggle_did_not_count_is_no_success(kaggle, csv, monkeypatch):
+    monkeypatch.setattr(kaggle, "on_CreateSubmission", lambda body: {"message": "Successfully submitted"})
+    assert "Kaggle refuses (Successfully submitted)" in fails("refused", submit, csv, "m", client=QUICK)
+
+
+def test_no_submission_left_is_told_before_the_upload(kaggle, csv):
+    kaggle.limits = {"numToday": 5, "numTotal": 9, "numAllowedNow": 0}
+    message = fails("limit", submit, csv, "m", client=QUICK)
+    assert message.startswith("Kaggle takes no more submissions now (5 today, 9 in all); the count starts anew")
+    assert kaggle.uploads == {}
+    kaggle.limits = {}                                                  # in no team yet: all are 0
+    assert submit(csv, "m", client=QUICK)["ref"] == 1000
+
+
+@pytest.mark.parametrize("call, kind", [("IntrospectToken", "host"), ("upload", "upload"),
+                                        ("CreateSubmission", "unsure")])
+def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, csv, call, kind):
+    kaggle.answers[call] = ["hang"]
+    assert "none within 3 s" in fails(kind, submit, csv, "m", timeout=3, client=QUICK)
+
+
+def test_a_dead_host_is_no_credentials_problem(kaggle, csv, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert "no answer from Kaggle (ProxyError)" in fails("host", submit, csv, "m", client=QUICK)
+
+
+# --- credentials, client
+
+def test_no_credentials_are_told_with_the_way_to_get_them(kaggle, csv, monkeypatch):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    message = fails("credentials", submit, csv, "m", client=QUICK)
+    assert message.startswith("there are no Kaggle credentials: make a token at https://www.kaggle.com/settings/api")
+    assert kaggle.asked == []
+
+
+@pytest.mark.parametrize("introspection", [(404, ""), (401, ""), {"active": False}])
+def test_a_stale_token_is_named_although_there_is_a_good_key(kaggle, csv, monkeypatch, introspection):
+    monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_stale")
+    monkeypatch.setenv("KAGGLE_USERNAME", USER)
+    monkeypatch.setenv("KAGGLE_KEY", KEY)
+    if isinstance(introspection, tuple):
+        kaggle.answers["IntrospectToken"] = [introspection] * 9
+    else:
+        monkeypatch.setattr(kaggle, "answer", lambda call, body, _: introspection if "token" in body else (401, TOKEN))
+    message = fails("token", submit, csv, "m", client=QUICK)
+    assert "the credentials in KAGGLE_API_TOKEN: put a new token there" in message and "KGAT_stale" not in message
+
+
+def test_a_key_in_kaggle_json_is_enough_and_a_wrong_one_is_named(kaggle, csv, monkeypatch):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    file = kaggle.home / ".kaggle/kaggle.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"username": USER, "key": KEY}))
+    assert submit(csv, "m", client=QUICK)["ref"] == 1000
+    file.write_text(json.dumps({"username": USER, "key": "revoked"}))
+    assert "the credentials in kaggle.json:" in fails("token", submit, csv, "n", client=QUICK)
+
+
+def test_a_wrong_name_and_rules_not_accepted_answer_alike_and_are_told_together(kaggle, csv, tmp_path):
+    word = ("forbids access to predict (HTTP 403: Permission 'competitions.participate' was denied): check the name; "
+            "for a competition accept its rules at https://www.kaggle.com/competitions/predict/rules")
+    assert word in fails("forbidden", submit, csv, "m", competition="predict", client=QUICK)
+    assert word in fails("forbidden", download, tmp_path / "data", competition="predict", client=QUICK)
+
+
+def script(path, *lines):
+    path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+    path.chmod(0o755)
+    return {**QUICK, "python": str(path)}
+
+
+def test_a_client_that_is_missing_or_ends_the_interpreter_is_told(kaggle, csv, tmp_path):
+    bare = script(tmp_path / "bare", f'exec "{QUICK["python"]}" -S "$@"')
+    message = fails("client", submit, csv, "m", client=bare)
+    assert "No module named" in message and "pip install 'kaggle>=2.2.4' six" in message
+    old = tmp_path / "old/kaggle"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text("print('no credentials')\nexit(1)\n")
+    fails("credentials", submit, csv, "m",
+          client=script(tmp_path / "exits", f'export PYTHONPATH="{old.parent}"', f'exec "{QUICK["python"]}" "$@"'))
+    assert "ended with status 7" in fails("client", submit, csv, "m", client=script(tmp_path / "dies", "exit 7"))
+
+
+def test_a_kaggle_py_beside_the_notebook_is_not_the_client(kaggle, csv, tmp_path, monkeypatch):
+    (tmp_path / "kaggle.py").write_text("raise SystemExit('not the client')\n")
+    monkeypatch.chdir(tmp_path)
+    assert submit(csv, "m", client=QUICK)["ref"] == 1000
+
+
+# --- scores
+
+def test_a_score_is_waited_for_through_a_fault_and_comes_with_both_parts(kaggle):
+    ref = kaggle.submission(42)
+    kaggle.submission(43, "ERROR", errorDescription="another one")
+    kaggle.answers["ListSubmissions"] = [None, (503, ""), (503, ""), None]
+    listed, kaggle.on_ListSubmissions = iter(["PENDING", "COMPLETE"]), None
+
+    def on_list(body):
+        kaggle.submissions[1]["status"] = next(listed)
+        kaggle.submissions[1].update(publicScore="0.75700", privateScore="0.73600")
+        return {"submissions": kaggle.submissions}
+    kaggle.on_ListSubmissions = on_list
+    assert wait_for_score(ref, every=0.01, client=QUICK) == {"ref": 42, "status": "complete", "public": .757,
+                                                            "private": .736}
+    assert kaggle.said() == "submission 42: pending, for at most 900 s\n"
+
+
+def test_a_submission_that_stays_pending_is_no_error_and_a_hidden_score_is_none(kaggle):
+    kaggle.submission(42)
+    kaggle.submission(43, "COMPLETE", publicScore="0.5")
+    for ref, status, public in ((42, "pending", None), (43, "complete", .5)):
+        assert wait_for_score(ref, timeout=0, client=QUICK) == {"ref": ref, "status": status, "public": public,
+                                                                "private": None}
+
+
+def test_a_rejected_submission_gives_kaggles_reason(kaggle):
+    kaggle.submission(42, "ERROR", errorDescription="ERROR: Missing values in TopConfigs")
+    message = fails("scoring", wait_for_score, 42, client=QUICK)
+    assert message == "Kaggle could not score submission 42: ERROR: Missing values in TopConfigs"
+    assert "submission 5 is not among the latest 50" in fails("missing", wait_for_score, 5, client=QUICK)
+
+
+# --- notebooks
+
+@pytest.fixture
+def notebook(tmp_path):
+    path = tmp_path / "all.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": ["a\n", "b"], "outputs": ["long"]}],
+                                "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    return path
+
+
+ABOUT = {"id": f"{USER}/tpu-kit-tile", "title": "TPU kit: tile", "enable_gpu": True, "enable_internet": False,
+         "competition_sources": [SLUG]}
+
+
+def test_a_notebook_is_pushed_with_its_data_and_machine(kaggle, notebook, tmp_path):
+    expected = {"ref": f"{USER}/tpu-kit-tile", "url": f"https://www.kaggle.com/code/{USER}/tpu-kit-tile", "version": 1}
+    assert push_notebook(notebook, {**ABOUT, "id": "tpu-kit-tile"}, client=QUICK) == expected
+    sent = kaggle.pushed[0]
+    assert (sent["slug"], sent["language"], sent["kernelType"]) == (f"{USER}/tpu-kit-tile", "python", "notebook")
+    assert (sent["isPrivate"], sent["enableGpu"], sent["enableInternet"]) == (True, True, False)
+    assert sent["competitionDataSources"] == [SLUG]
+    assert json.loads(sent["text"])["cells"][0] == {"cell_type": "code", "source": "a\nb", "outputs": []}
+    (tmp_path / "kernel-metadata.json").write_text(json.dumps({**ABOUT, "code_file": "all.ipynb"}))
+    assert push_notebook(tmp_path, client=QUICK)["version"] == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["all.ipynb", "home", "kernel-metadata.json"]
+
+
+@pytest.mark.parametrize("answers, push_answer, kind, word", [
+    ([(503, "")], {}, "server", 'at "push notebook"'),
+    ([], {"error": "Maximum weekly GPU quota of 30.00 hours reached"}, "refused", "weekly GPU quota"),
+    ([], {"invalidCompetitionSources": [SLUG]}, "refused", f"pushed without its data: no access to ['{SLUG}']")])
+def test_a_push_that_failed_says_so_and_is_not_repeated(kaggle, notebook, answers, push_answer, kind, word):
+    kaggle.answers["SaveKernel"], kaggle.push_answer = answers, push_answer
+    assert word in fails(kind, push_notebook, notebook, ABOUT, client=QUICK)
+    assert kaggle.asked.count("SaveKernel") == 1
+
+
+@pytest.mark.parametrize("about, word", [
+    ({**ABOUT, "title": "Another"}, "expected a title that gives the id's name (here 'another')"),
+    ({**ABOUT, "id": "me/kit", "title": "kit"}, "five letters or more"), ({}, "id None and title ''"),
+    ({**ABOUT, "code_file": "all.py"}, None)])
+def test_metadata_that_would_surprise_is_refused_before_anything_is_sent(kaggle, notebook, about, word):
+    folder = notebook if word else notebook.parent
+    message = fails("invalid", push_notebook, folder, about, client={"python": "/nowhere"})
+    assert (word or "all.py: no such file") in message and kaggle.asked == []
+
+
+def test_a_running_a_finished_and_a_failed_notebook_are_told_apart(kaggle, tmp_path):
+    log = [{"stream_name": "stdout", "time": 1.5, "data": "tile:xla\n"},
+           {"stream_name": "stderr", "time": 2, "data": "CUDA out of memory\n"}]
+    kaggle.files = {"/out/a": b"one", "/out/b": b"two" * 9999}
+    kaggle.kernels = {f"{USER}/tile-kit": {"status": "RUNNING", "files": [], "log": ""},
+                      f"{USER}/layout-kit": {"status": "ERROR", "failureMessage": "exit 1", "log": json.dumps(log),
+                                             "files": [("ensemble/a.npz", "/out/a"), ("b.csv", "/out/b")]}}
+    assert notebook_status(f"{USER}/tile-kit", client=QUICK) == {"status": "running", "reason": None}
+    assert notebook_status(f"{USER}/layout-kit", client=QUICK) == {"status": "error", "reason": "exit 1"}
+    kaggle.answers["GET /out/b"] = ["cut", None]
+    done = notebook_output(f"{USER}/layout-kit", tmp_path / "got", client=QUICK)
+    assert done == {"files": [tmp_path / "got/ensemble/a.npz", tmp_path / "got/b.csv"],
+                    "log": tmp_path / "got/layout-kit.log"}
+    assert tree(tmp_path / "got") == {"b.csv": b"two" * 9999, "ensemble/a.npz": b"one",
+                                      "layout-kit.log": b"tile:xla\nCUDA out of memory\n"}
+    assert notebook_output(f"{USER}/layout-kit", tmp_path / "one", r"\.npz$", client=QUICK)["files"] == [
+        tmp_path / "one/ensemble/a.npz"]
+
+
+def test_output_that_is_not_to_be_had_or_not_trusted_is_told(kaggle, tmp_path):
+    message = fails("forbidden", notebook_status, f"{USER}/wrong-kit", client=QUICK)
+    assert "for a notebook log in as its owner" in message
+    kaggle.kernels = {f"{USER}/tile-kit": {"status": "COMPLETE", "files": [("../../evil", "/out/a")], "log": "plain"}}
+    kaggle.files = {"/out/a": b"x"}
+    message = fails("damaged", notebook_output, f"{USER}/tile-kit", tmp_path / "got", client=QUICK)
+    assert "output '../../evil' would leave the folder" in message and not (tmp_path / "got").exists()
+    kaggle.kernels[f"{USER}/tile-kit"]["files"] = [("a", "/out/gone")]
+    fails("missing", notebook_output, f"{USER}/tile-kit", tmp_path / "got", client=QUICK)
+    assert tree(tmp_path / "got") == {}
