@@ -17,6 +17,7 @@ OFFERED = {
     "data": "find_data_root npz_paths read_tile read_layout dense_configs",
     "sample": "write_sample",
     "proto": "read_layout_pb read_tile_pb",
+    "own_program": "program_from_hlo sample_configs with_configs",
     "prune": "k_hop_nodes prune drop_duplicate_configs segments",
     "pad": "tensor_rank repad_layout pad_batch",
     "agree": "agreement_tables",

@@ -1,0 +1,253 @@
+"""A program of one's own -> its graph, its configurable nodes, their tied groups and the options of each.
+
+The compiler of the TPU is not public, so what it lets one choose is read from the data set: the rules below were
+seen in real files and are tested against them. A configuration is one option per group, so the space is a small
+grid: `dims` says how many options each group has.
+
+Rules (tests/test_own_program.py counts on how many real nodes each holds)
+- Configurable are the convolutions, dots and reshapes outside fused computations.
+- A convolution gives the order of two dimensions of each tensor: batch and feature of output and input, input and
+  output feature of the kernel. 8 options; of large tensors the data set lacks some, whose runs ran out of memory.
+- A dot gives the order of two dimensions of each tensor: the last free and the last contracting one of both
+  operands, and these free ones in the output. 8 options; with matrices only, a ninth gives just the output's.
+- A reshape gives whole layouts of output and input under which it moves no data, or nothing.
+- Nodes of one operation with the same options are tied. The compiler splits these further, by the layouts that it
+  would choose itself, which no saved program tells.
+"""
+from functools import lru_cache
+from itertools import permutations, product
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kit.archive import DataError
+from kit.data import DIGITS, LayoutGraph
+from kit.hlo import parse_hlo, program_arrays
+
+MAX_RANK = 6                     # a configuration has six digits a tensor
+SUBLANES_LANES = (8, 128)        # the two minor dimensions of a TPU's tiles
+MAX_LISTED = 1 << 20             # configurations that are numbered rather than drawn one by one
+
+
+class OwnProgram(NamedTuple):
+    """A program and the grid of its configurations: g groups."""
+    graph: LayoutGraph           # without configurations; code_rows holds every option of each node
+    dims: np.ndarray             # (g,) int64; how many options each group has
+
+
+def program_from_hlo(source, tie=True):
+    """Read a saved HLO module as a program with configurations to choose from.
+
+    Parameters
+    ----------
+    source : str, Path or bytes
+        An HloModuleProto, or an HloProto or raw protobuf of the data set that wraps one: a file or its bytes. From
+        JAX: ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, which is the program
+        before anything is fused; a program compiled for a CPU hides its dots in fusions.
+    tie : bool
+        Whether nodes of one operation with the same options form one group, as in the data set; if not, each node
+        is a group of its own and the space is far larger.
+
+    Returns
+    -------
+    OwnProgram
+        graph_id is the module's name. Layouts that the module does not give are row-major.
+
+    Raises
+    ------
+    DataError
+        If the source is no such protobuf, refers to what it lacks, or has no configurable node.
+    """
+    label = "the bytes" if isinstance(source, bytes) else source
+    if not isinstance(source, bytes):
+        try:
+            source = Path(source).read_bytes()
+        except OSError as fault:
+            raise DataError(f"{label}: cannot be read ({fault})") from fault
+    module = _module(source, label)
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if not instruction.shape.layout.minor_to_major:
+                instruction.shape.layout.minor_to_major.extend(reversed(range(len(instruction.shape.dimensions))))
+    program = program_arrays(module, label)
+    options = _options_by_node(module, label)
+    if not options:
+        raise DataError(f"{label}: no convolution, dot or reshape outside a fusion, so nothing can be configured; "
+                        "save the program before it is compiled")
+    keys = [(program[1][node], rows) if tie else node for node, rows in options.items()]
+    sizes = {key: len(rows) for key, rows in zip(keys, options.values())}
+    dims = np.array(list(sizes.values()), np.int64)
+    code_rows = np.full((len(options), dims.max(), DIGITS), -1, np.int8)
+    for row, own in zip(code_rows, options.values()):
+        row[:len(own)] = own
+    number = {key: group for group, key in enumerate(sizes)}
+    node_group = np.array([number[key] for key in keys], np.int64)
+    codes = np.empty((0, len(dims)), np.min_scalar_type(int(dims.max()) - 1))
+    node_feat, node_opcode, edge_index, node_splits = program
+    return OwnProgram(LayoutGraph(module.name, node_feat, node_opcode, edge_index, np.array(list(options), np.int64),
+                                  node_splits, codes, node_group, code_rows, np.empty(0, np.int64)), dims)
+
+
+def sample_configs(dims, count, rng):
+    """Draw distinct configurations of a grid, all equally likely.
+
+    Parameters
+    ----------
+    dims : ndarray, shape (g,), int
+        Number of options of each group.
+    count : int
+        How many; all of them, in drawn order, if the grid has no more.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    ndarray, shape (min(count, number of configurations), g), int64
+    """
+    size = 1
+    for options in dims:
+        size *= int(options)
+    if size <= max(MAX_LISTED, 2 * count):
+        drawn = rng.permutation(size)[:count]
+        return np.stack(np.unravel_index(drawn, tuple(dims)), axis=1) if len(dims) else np.empty((len(drawn), 0), int)
+    found = {}
+    while len(found) < count:
+        found.update(dict.fromkeys(map(tuple, rng.integers(0, dims, (count - len(found), len(dims))).tolist())))
+    return np.array(list(found), np.int64).reshape(count, len(dims))
+
+
+def with_configs(program, codes):
+    """Give a program the configurations that a model is to score.
+
+    Parameters
+    ----------
+    program : OwnProgram
+    codes : ndarray, shape (c, g), int
+        The option of each group.
+
+    Returns
+    -------
+    LayoutGraph
+        config_runtime is 0, the placeholder for what was not measured.
+
+    Raises
+    ------
+    ValueError
+        If codes has another shape, or an option that its group lacks.
+    """
+    codes = np.asarray(codes)
+    if codes.ndim != 2 or codes.shape[1] != len(program.dims) or codes.dtype.kind not in "iu":
+        raise ValueError(f"codes has shape {codes.shape} and dtype {codes.dtype}, expected integers of shape (c, "
+                         f"{len(program.dims)}), one option per group")
+    if ((codes < 0) | (codes >= program.dims)).any():
+        raise ValueError(f"codes hold an option that its group lacks; the groups have {program.dims.tolist()} options")
+    return program.graph._replace(config_codes=codes.astype(program.graph.config_codes.dtype),
+                                  config_runtime=np.zeros(len(codes), np.int64))
+
+
+def _module(data, label):
+    """The module in `data`, wrapped in another message or not."""
+    fault = DataError(f"{label}: the module has no instruction")
+    for kind in ("HloFile", "Module"):       # a bare module's name, field 1, is hardly ever a module itself
+        try:
+            parsed = parse_hlo(data, kind, label)
+        except DataError as error:
+            fault = error
+            continue
+        module = parsed.module if kind == "HloFile" else parsed
+        if any(computation.instructions for computation in module.computations):
+            return module
+    raise fault
+
+
+def _options_by_node(module, label):
+    """{configurable node: its options, sorted rows of 18 digits}."""
+    fused = {called for computation in module.computations for instruction in computation.instructions
+             if instruction.opcode == "fusion" for called in instruction.called_computation_ids}
+    found, first = {}, 0
+    for computation in module.computations:
+        shapes = {instruction.id: tuple(instruction.shape.dimensions) for instruction in computation.instructions}
+        for node, instruction in enumerate(computation.instructions, first):
+            tensors = [shapes[i] for i in (instruction.id, *instruction.operand_ids)]
+            arity = {"convolution": 3, "dot": 3, "reshape": 2}.get(instruction.opcode)
+            if len(tensors) == arity and max(map(len, tensors)) <= MAX_RANK and computation.id not in fused:
+                found[node] = _options(instruction, tensors, label)
+        first += len(computation.instructions)
+    return found
+
+
+def _options(instruction, tensors, label):
+    """What may be chosen for an instruction: sorted rows of 18 digits."""
+    if instruction.opcode == "reshape":
+        choices = [((), ()), *bitcast_layouts(*tensors)]
+    elif instruction.opcode == "dot":
+        choices = list(product(*map(permutations, dot_axes(instruction.dot, *map(len, tensors[1:])))))
+        if list(map(len, tensors)) == [2, 2, 2]:
+            choices.append((least_padded(tensors[0]), (), ()))
+    else:
+        c = instruction.convolution
+        axes = ((c.output_batch, c.output_feature), (c.input_batch, c.input_feature), (c.kernel_in, c.kernel_out))
+        choices = list(product(*map(permutations, axes)))
+    for digits, tensor in zip(choices[0], tensors):
+        if len(set(digits)) < len(digits) or not all(0 <= digit < len(tensor) for digit in digits):
+            raise DataError(f"{label}: {instruction.opcode} {instruction.name!r} names the dimensions "
+                            f"{sorted(digits)} of a tensor of {len(tensor)}")
+    rows = [[*digits, *[-1] * (MAX_RANK - len(digits))] for choice in choices for digits in (*choice, (), ())[:3]]
+    return tuple(sorted(map(tuple, np.array(rows).reshape(-1, DIGITS).tolist())))
+
+
+def dot_axes(numbers, *ranks):
+    """The dimensions that a dot's configuration orders: of the output, of the first and of the second operand."""
+    output, operands, size = [], [], len(numbers.lhs_batch)    # the output has the batch, then what is free in both
+    for rank, contracting, batch in zip(ranks, (numbers.lhs_contracting, numbers.rhs_contracting),
+                                        (numbers.lhs_batch, numbers.rhs_batch)):
+        free = [axis for axis in range(rank) if axis not in (*contracting, *batch)]
+        size += len(free)
+        output += [size - 1] if free else []
+        operands.append([*free[-1:], *sorted(contracting)[-1:]])
+    return output, *operands
+
+
+def least_padded(shape):
+    """The order of a matrix's dimensions, minor first, that pads it least to tiles; row-major if both do alike."""
+    sublanes, lanes = SUBLANES_LANES
+    return min(((1, 0), (0, 1)), key=lambda order: -(-shape[order[0]] // lanes) * -(-shape[order[1]] // sublanes))
+
+
+@lru_cache(1024)
+def bitcast_layouts(output, given):
+    """All pairs of layouts under which reshaping `given` into `output` moves no data; sizes of 1 at the major end."""
+    if 0 in (*output, *given):
+        return ()
+    own, theirs = _strides(output), _strides(given)
+    ones, given_ones = (tuple(d for d in reversed(range(len(shape))) if shape[d] == 1) for shape in (output, given))
+    found = []
+    for order in permutations(own):
+        runs = []                            # [stride, size] of what lies together, minor first
+        for d in order:
+            if runs and runs[-1][0] * runs[-1][1] == own[d]:
+                runs[-1][1] *= output[d]
+            else:
+                runs.append([own[d], output[d]])
+        layout = []
+        for stride, size in runs:
+            for d in theirs:       # by rising stride: those that follow one another fill the run
+                if theirs[d] == stride and size % given[d] == 0:
+                    layout.append(d)
+                    stride, size = stride * given[d], size // given[d]
+            if size > 1:
+                break
+        else:
+            if len(layout) == len(theirs):
+                found.append((order + ones, (*layout, *given_ones)))
+    return tuple(found)
+
+
+def _strides(shape):
+    """{dimension: stride} in elements, row-major, of the dimensions larger than 1, the last first."""
+    strides, stride = {}, 1
+    for d in reversed(range(len(shape))):
+        if shape[d] > 1:
+            strides[d] = stride
+        stride *= shape[d]
+    return strides

@@ -1,0 +1,482 @@
+"""One's own program: the rules hold on the real files, the layouts against brute force, and a model can score it."""
+from collections import defaultdict
+from functools import cache
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from drawn import costs, ready
+
+from kit.archive import DataError
+from kit.data import dense_configs, npz_paths, read_layout
+from kit.hlo import hlo_messages, parse_hlo
+from kit.opcodes import OPCODE_NAMES
+from kit.own_program import bitcast_layouts, dot_axes, least_padded, program_from_hlo, sample_configs, with_configs
+from kit.tokens import ConfigTokenModel
+
+UNET = "layout/xla/default/valid/unet_3d.4x4.bf16"
+CONV, DOT, RESHAPE, FUSION = (OPCODE_NAMES.index(name) for name in ("convolution", "dot", "reshape", "fusion"))
+F32 = 11                         # of XLA's PrimitiveType
+FORWARD = dict(input_batch=0, input_feature=3, input_spatial=[1, 2], kernel_in=2, kernel_out=3, kernel_spatial=[0, 1],
+               output_batch=0, output_feature=3, output_spatial=[1, 2])
+WEIGHT_GRADIENT = dict(input_batch=3, input_feature=0, input_spatial=[1, 2], kernel_in=0, kernel_out=3,
+                       kernel_spatial=[1, 2], output_batch=2, output_feature=3, output_spatial=[0, 1])
+
+
+class Program:
+    """Writes an HLO module, instruction by instruction."""
+
+    def __init__(self, name):
+        self.message = hlo_messages()["Module"](name=name)
+        self.ids = iter(range(1, 1000))
+        self.shapes = {}
+
+    def computation(self, name):
+        self.last = self.message.computations.add(name=name, id=next(self.ids))
+        return self.last.id
+
+    def add(self, opcode, shape, *operands, **fields):
+        number = next(self.ids)
+        layout = {"minor_to_major": range(len(shape))[::-1]}
+        self.last.instructions.add(
+            name=f"{opcode}.{number}", opcode=opcode, id=number, operand_ids=operands,
+            shape={"element_type": F32, "dimensions": shape, "layout": layout}, **fields)
+        self.last.root_id, self.shapes[number] = number, shape
+        return number
+
+    def parameters(self, *shapes):
+        return [self.add("parameter", shape, parameter_number=i) for i, shape in enumerate(shapes)]
+
+
+def window(*sizes, stride=1, pad=(0, 0)):
+    return {"dimensions": [dict(size=size, stride=stride, padding_low=pad[0], padding_high=pad[1], window_dilation=1,
+                                base_dilation=1) for size in sizes]}
+
+
+def small_network():
+    """A training step of a small image classifier: two convolutions, two dense layers, and most of its gradients.
+
+    notebooks/own_program.hlo.pb is this message: `path.write_bytes(small_network().SerializeToString())`.
+    """
+    p = Program("small_network")
+    reducers = {}
+    for opcode in ("maximum", "add"):
+        reducers[opcode] = p.computation(f"reduce_{opcode}")
+        p.add(opcode, (), *p.parameters((), ()))
+    larger = p.computation("larger")
+    p.add("compare", (), *p.parameters((), ()))
+    p.computation("main")
+    image, kernel1, kernel2, dense1, dense2, bias, wanted = p.parameters(
+        (32, 32, 32, 3), (5, 5, 3, 32), (3, 3, 32, 64), (4096, 256), (256, 10), (10,), (32, 10))
+    zero, rate = p.add("constant", ()), p.add("constant", ())
+
+    def relu(x):
+        zeros = p.add("broadcast", p.shapes[x], zero)
+        return p.add("maximum", p.shapes[x], x, zeros), p.add("compare", p.shapes[x], x, zeros), zeros
+
+    def pooled(x):
+        n, h, w, c = p.shapes[x]
+        return p.add("reduce-window", (n, h // 2, w // 2, c), x, zero, window=window(1, 2, 2, 1, stride=2),
+                     called_computation_ids=[reducers["maximum"]])
+
+    def dot(shape, lhs, rhs, lhs_axis, rhs_axis):
+        return p.add("dot", shape, lhs, rhs, dot=dict(lhs_contracting=[lhs_axis], rhs_contracting=[rhs_axis]))
+
+    def updated(weights, gradient):
+        step = p.add("multiply", p.shapes[weights], gradient, p.add("broadcast", p.shapes[weights], rate))
+        return p.add("subtract", p.shapes[weights], weights, step)
+
+    conv1 = p.add("convolution", (32, 32, 32, 32), image, kernel1, window=window(5, 5, pad=(2, 2)),
+                  convolution=FORWARD, feature_group_count=1, batch_group_count=1)
+    pool1 = pooled(relu(conv1)[0])
+    conv2 = p.add("convolution", (32, 16, 16, 64), pool1, kernel2, window=window(3, 3, pad=(1, 1)),
+                  convolution=FORWARD, feature_group_count=1, batch_group_count=1)
+    active2, _, _ = relu(conv2)
+    flat = p.add("reshape", (32, 4096), pooled(active2))
+    hidden, on, zeros = relu(dot((32, 256), flat, dense1, 1, 0))
+    logits = p.add("add", (32, 10), dot((32, 10), hidden, dense2, 1, 0),
+                   p.add("broadcast", (32, 10), bias, dimensions=[1]))
+    error = p.add("subtract", (32, 10), p.add("logistic", (32, 10), logits), wanted)
+    bias_gradient = p.add("reduce", (10,), error, zero, dimensions=[0], called_computation_ids=[reducers["add"]])
+    dense2_gradient = dot((256, 10), hidden, error, 0, 0)
+    hidden_error = p.add("select", (32, 256), on, dot((32, 256), error, dense2, 1, 1), zeros)
+    dense1_gradient = dot((4096, 256), flat, hidden_error, 0, 0)
+    pool_error = p.add("reshape", (32, 8, 8, 64), dot((32, 4096), hidden_error, dense1, 1, 1))
+    conv2_error = p.add("select-and-scatter", (32, 16, 16, 64), active2, pool_error, zero,
+                        window=window(1, 2, 2, 1, stride=2), called_computation_ids=[larger, reducers["add"]])
+    kernel2_gradient = p.add("convolution", (3, 3, 32, 64), pool1, conv2_error, window=window(16, 16, pad=(1, 1)),
+                             convolution=WEIGHT_GRADIENT, feature_group_count=1, batch_group_count=1)
+    new = [updated(*pair) for pair in ((kernel2, kernel2_gradient), (dense1, dense1_gradient),
+                                       (dense2, dense2_gradient), (bias, bias_gradient))]
+    p.add("tuple", (), *new)
+    del p.last.instructions[-1].shape.layout.minor_to_major[:]
+    p.last.instructions[-1].shape.element_type = 13
+    p.last.instructions[-1].shape.tuple_shapes.extend([b""] * len(new))
+    p.message.entry_computation_id = p.last.id
+    return p.message
+
+
+@pytest.fixture(scope="module")
+def real_layouts(real_data):
+    return [read_layout(path) for source in ("xla", "nlp") for kind in ("random", "default")
+            for split in ("train", "valid", "test")
+            for path in npz_paths(real_data / "npz", f"layout:{source}:{kind}", split)]
+
+
+def sizes(graph, node):
+    return tuple(graph.node_feat[node, 21:27][graph.node_feat[node, 21:27] != 0].astype(int).tolist())
+
+
+def operands(graph, node):
+    return [sizes(graph, v) for v in graph.edge_index[graph.edge_index[:, 0] == node, 1]]
+
+
+def seen_choices(graph, place):
+    """The rows that a configurable node has in a file, as a set of (output, input, kernel) without padding."""
+    used = np.unique(graph.config_codes[:, graph.node_group[place]])
+    return {tuple(tuple(digit for digit in row[first:first + 6].tolist() if digit >= 0) for first in (0, 6, 12))
+            for row in graph.code_rows[place, used]}
+
+
+def nodes_of(graphs, opcode):
+    return [(graph, place, node) for graph in graphs for place, node in enumerate(graph.node_config_ids)
+            if graph.node_opcode[node] == opcode]
+
+
+def searched(graph):
+    """Whether a file holds several configurations; one repeats a single one."""
+    return (graph.config_codes != graph.config_codes[0]).any()
+
+
+def fused_nodes(graph):
+    """Nodes of computations that a fusion calls: what the called root is made of."""
+    todo = [v for u, v in graph.edge_index if graph.node_opcode[u] == FUSION and graph.node_feat[v, 0] == 1]
+    found = set()
+    while todo:
+        node = int(todo.pop())
+        if node not in found:
+            found.add(node)
+            todo += graph.edge_index[graph.edge_index[:, 0] == node, 1].tolist()
+    return found
+
+
+def test_configurable_are_convolutions_dots_and_reshapes_outside_fusions(real_layouts):
+    counts = defaultdict(int)
+    for graph in real_layouts:
+        configurable, fused = set(graph.node_config_ids.tolist()), fused_nodes(graph)
+        for node in np.flatnonzero(np.isin(graph.node_opcode, (CONV, DOT, RESHAPE))):
+            assert (node in configurable) == (node not in fused), (graph.graph_id, node)
+            counts[int(graph.node_opcode[node]), node in fused] += 1
+        assert np.isin(graph.node_opcode[graph.node_config_ids], (CONV, DOT, RESHAPE)).all()
+    assert dict(counts) == {(CONV, False): 240, (DOT, False): 933, (RESHAPE, False): 163, (RESHAPE, True): 14}
+
+
+def test_convolutions_order_batch_and_feature_of_each_tensor(real_layouts):
+    nodes, complete = nodes_of(real_layouts, CONV), 0
+    for graph, place, node in nodes:
+        a = graph.node_feat[node].astype(int)
+        every = set(product(*[permutations(a[[batch, batch + 1]].tolist()) for batch in (105, 93, 99)]))
+        seen = seen_choices(graph, place)
+        assert seen <= every
+        complete += seen == every
+    assert (len(nodes), complete) == (240, 100)
+
+
+@cache
+def possible_dots(output, lhs, rhs):
+    """The axes that `dot_axes` gives for each way of pairing the dimensions of these shapes in order."""
+    found = set()
+    for kinds in product(product("bfc", repeat=len(lhs)), product("bfc", repeat=len(rhs))):
+        if sum(side.count("f") for side in kinds) + kinds[0].count("b") != len(output):
+            continue
+        left, right = ({kind: [axis for axis, k in enumerate(side) if k == kind] for kind in "bfc"} for side in kinds)
+        if any([lhs[i] for i in left[k]] != [rhs[i] for i in right[k]] for k in "bc"):
+            continue
+        if (*[lhs[i] for i in left["b"] + left["f"]], *[rhs[i] for i in right["f"]]) == output:
+            numbers = hlo_messages()["Dot"](lhs_contracting=left["c"], rhs_contracting=right["c"],
+                                            lhs_batch=left["b"], rhs_batch=right["b"])
+            found.add(tuple(tuple(sorted(axes)) for axes in dot_axes(numbers, len(lhs), len(rhs))))
+    return found
+
+
+def test_dots_order_the_last_free_and_the_last_contracting_axis(real_layouts):
+    complete, counts = 0, defaultdict(int)
+    for graph, place, node in nodes_of(real_layouts, DOT):
+        seen = {choice for choice in seen_choices(graph, place) if choice[1]}
+        axes = {tuple(tuple(sorted(digits)) for digits in choice) for choice in seen}
+        first, second = (operands(graph, node) * 2)[:2]               # one operand twice has one edge
+        possible = possible_dots(sizes(graph, node), first, second) | possible_dots(sizes(graph, node), second, first)
+        counts[searched(graph), len(axes), axes <= possible] += 1
+        complete += len(seen) == 8
+    # the program with one configuration has the compiler's own choice only: 3 give the output alone, 4 are others
+    assert dict(counts) == {(True, 1, True): 899, (False, 1, True): 27, (False, 1, False): 4, (False, 0, True): 3}
+    assert complete == 827
+
+
+def test_products_of_matrices_alone_have_a_ninth_option(real_layouts):
+    ninth, orders = 0, [0, 0]
+    for graph, place, node in nodes_of(real_layouts, DOT):
+        matrices = all(len(shape) == 2 for shape in (sizes(graph, node), *operands(graph, node)))
+        alone = [choice for choice in seen_choices(graph, place) if not choice[1]]
+        assert len(alone) == matrices
+        ninth += matrices
+        for output, _, kernel in alone:
+            assert kernel == ()
+            orders[least_padded(sizes(graph, node)) == output] += 1
+    assert (ninth, orders) == (72, [3, 69])
+
+
+def test_reshapes_have_exactly_the_layouts_that_move_no_data(real_layouts):
+    nothing, counts = ((), (), ()), defaultdict(int)
+    for graph, place, node in nodes_of(real_layouts, RESHAPE):
+        own = {(output, given, ()) for output, given in bitcast_layouts(sizes(graph, node), operands(graph, node)[0])}
+        seen = seen_choices(graph, place)
+        assert seen <= own | {nothing} and (own <= seen or not searched(graph))
+        counts[searched(graph), nothing in seen] += 1
+    assert dict(counts) == {(True, True): 100, (True, False): 35, (False, True): 26, (False, False): 2}
+
+
+def test_nodes_of_one_real_group_have_one_operation_and_one_set_of_options(real_layouts):
+    mixed, groups = 0, 0
+    for graph in real_layouts:
+        for group in range(graph.config_codes.shape[1]):
+            places = np.flatnonzero(graph.node_group == group)
+            if len(np.unique(graph.config_codes[:, group])) > 1:     # what never changes may be anything
+                kinds = {(int(graph.node_opcode[graph.node_config_ids[i]]), frozenset(seen_choices(graph, i)))
+                         for i in places}
+                mixed, groups = mixed + (len(kinds) > 1), groups + 1
+    assert (mixed, groups) == (0, 118)
+
+
+def test_a_raw_program_has_the_nodes_and_all_the_options_of_its_official_files(real_data):
+    program = program_from_hlo(real_data / "pb" / f"{UNET}.pb")
+    assert program.dims.tolist() == [2, 8, 8, 7]
+    for kind in ("default", "random"):
+        official = read_layout(real_data / "npz" / f"{UNET.replace('default', kind)}.npz")
+        np.testing.assert_array_equal(program.graph.node_config_ids, official.node_config_ids)
+        np.testing.assert_array_equal(program.graph.node_feat, official.node_feat)
+        ours = defaultdict(set)
+        for place, (own, theirs) in enumerate(zip(program.graph.node_group, official.node_group)):
+            assert seen_choices(official, place) <= seen_choices(every_option(program), place)
+            ours[theirs].add(own)
+        assert all(len(groups) == 1 for groups in ours.values())
+
+
+def test_the_compiler_splits_our_groups_by_its_own_layouts_and_drops_what_fails(real_data):
+    path = real_data / "pb" / f"{UNET}.pb"
+    tuned = parse_hlo(path.read_bytes(), "Tuned", path)
+    program, official = program_from_hlo(path), read_layout(real_data / "npz" / f"{UNET}.npz")
+    default, rows = defaultdict(set), {True: set(), False: set()}
+    for data in tuned.runs:
+        run = parse_hlo(data, "Run", path)
+        nodes = parse_hlo(run.module_config, "ModuleConfig", path).layout.nodes
+        rows[run.error] |= set(zip(program.graph.node_group.tolist(), nodes))
+        if run.is_default:
+            for own, row, theirs in zip(program.graph.node_group, nodes, official.node_group):
+                default[int(own), row].add(int(theirs))
+    assert sorted(map(sorted, default.values())) == [[group] for group in range(8)]
+    failed = [parse_hlo(row, "NodeConfig", path).tensors for group, row in rows[True] - rows[False]]
+    assert {tuple(tensors[0].dims) for tensors in failed} == {(0, 4)}    # batches of 2 along the 128 lanes
+    assert len(failed) == 4 and len([run for run in tuned.runs if parse_hlo(run, "Run", path).error]) == 10
+
+
+def every_option(program):
+    """The program with configurations that use each option of each group."""
+    codes = np.minimum(np.arange(program.dims.max())[:, None], program.dims - 1)
+    return with_configs(program, codes)
+
+
+def stored_order(shape, layout):
+    return np.arange(np.prod(shape, dtype=int)).reshape(shape).transpose(layout[::-1]).ravel().tolist()
+
+
+@pytest.mark.parametrize("output, given", [
+    ((6,), (2, 3)), ((2, 3), (6,)), ((2, 3), (2, 3)), ((4, 3), (2, 6)), ((2, 3, 4), (6, 4)), ((2, 12), (2, 3, 4)),
+    ((2, 3, 2, 5), (6, 10)), ((2, 3), (1, 2, 3)), ((2, 1, 3), (3, 1, 2)), ((1,), ()), ((), (1,)), ((1, 1), (1,)),
+    ((4, 2, 3), (2, 2, 2, 3)), ((2, 3, 5), (2, 3, 5)), ((6, 1), (6,)), ((8, 3), (2, 4, 3)), ((5,), (6,)),
+    ((0, 2), (0,))])
+def test_bitcast_layouts_are_those_that_brute_force_finds(output, given):
+    def kernel(shape, layout):
+        return tuple(d for d in layout if shape[d] != 1)
+    found = bitcast_layouts(output, given)
+    expected = {(kernel(output, a), kernel(given, b)) for a in permutations(range(len(output)))
+                for b in permutations(range(len(given)))
+                if np.prod(output) == np.prod(given) != 0 and stored_order(output, a) == stored_order(given, b)}
+    assert {(kernel(output, a), kernel(given, b)) for a, b in found} == expected and len(found) == len(expected)
+    for shape, layout in [pair for a, b in found for pair in ((output, a), (given, b))]:
+        ones = [d for d in layout if shape[d] == 1]
+        assert sorted(layout) == list(range(len(shape))) and list(layout[len(layout) - len(ones):]) == ones
+        assert ones == sorted(ones, reverse=True)
+
+
+def test_the_committed_network_is_the_one_written_here(project):
+    path = project / "notebooks" / "own_program.hlo.pb"
+    assert hlo_messages()["Module"].FromString(path.read_bytes()) == small_network()
+    assert path.stat().st_size < 8192
+
+
+def test_nodes_groups_and_options_of_the_small_network(project):
+    program = program_from_hlo(project / "notebooks" / "own_program.hlo.pb")
+    graph = program.graph
+    names = [OPCODE_NAMES[graph.node_opcode[node]] for node in graph.node_config_ids]
+    assert names == ["convolution"] * 2 + ["reshape"] + ["dot"] * 6 + ["reshape", "convolution"]
+    assert graph.node_group.tolist() == [0, 0, 1, 2, 3, 3, 2, 2, 2, 4, 5]
+    assert program.dims.tolist() == [8, 3, 9, 9, 3, 8]
+    assert (graph.graph_id, graph.config_codes.shape, graph.config_runtime.shape) == ("small_network", (0, 6), (0,))
+    assert graph.config_codes.dtype == np.uint8 and graph.code_rows.dtype == np.int8
+    chosen = seen_choices(every_option(program), 2)
+    assert chosen == {((), (), ()), ((0, 1), (0, 3, 2, 1), ()), ((1, 0), (3, 2, 1, 0), ())}
+    weights = seen_choices(every_option(program), 10)
+    assert weights == set(product(permutations((2, 3)), permutations((3, 0)), permutations((0, 3))))
+    narrow = seen_choices(every_option(program), 4)
+    assert narrow == {((0, 1), (), ()), *product([(0, 1), (1, 0)], repeat=3)}
+
+
+def test_untied_nodes_are_groups_of_their_own():
+    program = program_from_hlo(small_network().SerializeToString(), tie=False)
+    assert program.dims.tolist() == [8, 8, 3, 9, 9, 9, 9, 9, 9, 3, 8]
+    assert program.graph.node_group.tolist() == list(range(11))
+
+
+def wrapped(kind, **fields):
+    return hlo_messages()[kind](module=small_network(), **fields).SerializeToString()
+
+
+def test_a_wrapped_module_is_the_same_program(tmp_path):
+    expected = program_from_hlo(small_network().SerializeToString())
+    (tmp_path / "saved.pb").write_bytes(wrapped("HloFile"))
+    for source in (wrapped("HloFile"), wrapped("Tuned", fingerprint=3, runs=[b"x"]), tmp_path / "saved.pb",
+                   str(tmp_path / "saved.pb")):
+        same_program(program_from_hlo(source), expected)
+
+
+def same_program(program, expected):
+    assert program.dims.tolist() == expected.dims.tolist()
+    for own, theirs in zip(program.graph[1:10], expected.graph[1:10]):
+        np.testing.assert_array_equal(own, theirs)
+
+
+def test_layouts_that_a_module_does_not_give_are_row_major():
+    module = small_network()
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            instruction.shape.ClearField("layout")
+    same_program(program_from_hlo(module.SerializeToString()), program_from_hlo(small_network().SerializeToString()))
+
+
+def test_what_a_fusion_calls_is_not_configurable():
+    p = Program("fused")
+    called = p.computation("fused_computation")
+    p.add("reshape", (6,), *p.parameters((2, 3)))
+    p.computation("main")
+    given = p.parameters((2, 3))
+    p.add("reshape", (2, 3), p.add("fusion", (6,), *given, called_computation_ids=[called]))
+    program = program_from_hlo(p.message.SerializeToString())
+    assert program.graph.node_config_ids.tolist() == [4] and program.dims.tolist() == [2]
+
+
+def test_a_program_without_anything_to_configure_is_refused():
+    p = Program("plain")
+    p.computation("main")
+    p.add("negate", (3,), *p.parameters((3,)))
+    with pytest.raises(DataError, match="the bytes: no convolution, dot or reshape outside a fusion"):
+        program_from_hlo(p.message.SerializeToString())
+
+
+@pytest.mark.parametrize("opcode, axes, words", [
+    ("dot", dict(dot=dict(lhs_contracting=[2], rhs_contracting=[0])), r"dot 'dot.4' names the dimensions \[1, 2\] of a"
+     " tensor of 2"),
+    ("convolution", dict(convolution=dict(output_feature=1)), r"convolution 'convolution.4' names the dimensions"
+     r" \[0, 0\] of a tensor of 2")])
+def test_axes_that_a_tensor_lacks_are_refused_by_name(opcode, axes, words):
+    p = Program("broken")
+    p.computation("main")
+    p.add(opcode, (3, 5), *p.parameters((3, 4), (4, 5)), **axes)
+    with pytest.raises(DataError, match=words):
+        program_from_hlo(p.message.SerializeToString())
+
+
+def test_tensors_of_more_than_six_dimensions_are_not_configurable():
+    p = Program("large")
+    p.computation("main")
+    p.add("reshape", (1, 128), p.add("reshape", (128,), *p.parameters((2,) * 7)))
+    assert program_from_hlo(p.message.SerializeToString()).graph.node_config_ids.tolist() == [2]
+
+
+def test_sampled_configurations_are_distinct_and_all_of_a_small_grid():
+    dims = np.array([2, 3, 4])
+    drawn = sample_configs(dims, 100, np.random.default_rng(0))
+    assert sorted(map(tuple, drawn.tolist())) == list(product(range(2), range(3), range(4)))
+    few = sample_configs(dims, 5, np.random.default_rng(0))
+    assert few.tolist() == drawn[:5].tolist() and few.dtype == np.int64
+
+
+def test_sampled_configurations_of_a_grid_too_large_to_number_are_distinct():
+    dims = np.full(40, 9)
+    drawn = sample_configs(dims, 2000, np.random.default_rng(0))
+    assert drawn.shape == (2000, 40) and len(np.unique(drawn, axis=0)) == 2000
+    assert (drawn.min(0) == 0).all() and (drawn.max(0) == 8).all()
+    assert abs(drawn.mean() - 4) < 0.05
+    np.testing.assert_array_equal(drawn, sample_configs(dims, 2000, np.random.default_rng(0)))
+
+
+def test_each_configuration_of_a_grid_is_drawn_equally_often():
+    draws = [tuple(row) for seed in range(600) for row in
+             sample_configs(np.array([2, 3]), 2, np.random.default_rng(seed)).tolist()]
+    counts = [draws.count(row) for row in product(range(2), range(3))]
+    assert sum(counts) == 1200 and min(counts) > 150 and max(counts) < 250      # 200 expected, deviation 12
+
+
+def test_chosen_options_are_the_rows_of_the_configuration():
+    program = program_from_hlo(small_network().SerializeToString())
+    codes = sample_configs(program.dims, 50, np.random.default_rng(1))
+    graph = with_configs(program, codes)
+    rows = dense_configs(graph, range(50))
+    for i, code in enumerate(codes):
+        for place, group in enumerate(graph.node_group):
+            np.testing.assert_array_equal(rows[i, place], program.graph.code_rows[place, code[group]])
+    assert graph.config_runtime.tolist() == [0] * 50 and graph.config_codes.dtype == np.uint8
+
+
+@pytest.mark.parametrize("codes, words", [
+    ([[0, 0]], r"codes has shape \(1, 2\) and dtype int64, expected integers of shape \(c, 6\)"),
+    ([[0.0] * 6], "dtype float64"),
+    ([[0, 0, 0, 9, 0, 0]], r"the groups have \[8, 3, 9, 9, 3, 8\] options"),
+    ([[0, 0, 0, 0, 0, -1]], "an option that its group lacks")])
+def test_codes_that_do_not_fit_are_refused(codes, words):
+    with pytest.raises(ValueError, match=words):
+        with_configs(program_from_hlo(small_network().SerializeToString()), codes)
+
+
+def test_a_model_scores_configurations_of_the_small_network():
+    program = program_from_hlo(small_network().SerializeToString())
+    graph = with_configs(program, sample_configs(program.dims, 30, np.random.default_rng(0)))
+    cost = costs(ready(ConfigTokenModel(), graph), graph).numpy()
+    assert cost.shape == (30,) and np.isfinite(cost).all() and len(np.unique(cost)) > 20
+
+
+def test_mutated_programs_are_refused_by_name_or_are_consistent():
+    data, rng, refused = small_network().SerializeToString(), np.random.default_rng(0), 0
+    for _ in range(400):
+        changed = bytearray(data)
+        for place in rng.integers(0, len(data), rng.integers(1, 4)):
+            changed[place] ^= 1 << rng.integers(8)
+        changed = bytes(changed[:rng.integers(len(data) // 2, len(data))] if rng.random() < 0.3 else changed)
+        try:
+            program = program_from_hlo(changed)
+        except DataError as error:
+            assert str(error).startswith("the bytes: ")
+            refused += 1
+            continue
+        graph = every_option(program)
+        assert len(graph.node_group) == len(graph.node_config_ids) == len(graph.code_rows)
+        assert dense_configs(graph, range(2)).max() < 6
+    assert 50 < refused < 400
+
+
+@pytest.mark.parametrize("missing", ["a folder", "no file"])
+def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path, missing):
+    path = tmp_path if missing == "a folder" else tmp_path / "none.pb"
+    with pytest.raises(DataError, match="cannot be read") as error:
+        program_from_hlo(path)
+    assert str(error.value).startswith(f"{path}: ")
