@@ -7,7 +7,7 @@ grid: `dims` says how many options each group has.
 Rules (tests/test_own_program.py counts on how many real nodes each holds)
 - Configurable are the convolutions, dots and reshapes outside fused computations.
 - A convolution gives the order of two dimensions of each tensor: batch and feature of output and input, input and
-  output feature of the kernel. 8 options; of large tensors the data set lacks some, whose runs ran out of memory.
+  output feature of the kernel. 8 options; the data set lacks those whose runs failed, as unet_3d's raw file shows.
 - A dot gives the order of two dimensions of each tensor: the last free and the last contracting one of both
   operands, and these free ones in the output. 8 options; with matrices only, a ninth gives just the output's.
 - A reshape gives whole layouts of output and input under which it moves no data, or nothing.

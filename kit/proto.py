@@ -141,7 +141,7 @@ def _digit_ids(configs, nc, source):
             nodes = parse_hlo(config, "ModuleConfig", source).layout.nodes
             if len(nodes) != nc:
                 raise DataError(f"{source}: layout_config has {len(nodes)} nodes, config_index_to_node {nc}")
-            ids_of[config] = np.array([seen.setdefault(node, len(seen)) for node in nodes], np.int64)
+            ids_of[config] = np.array([seen.setdefault(node, len(seen)) for node in nodes], np.int32)
     rows = np.full((len(seen), DIGITS), -1, np.int8)
     for row, node in zip(rows, seen):
         tensors = parse_hlo(node, "NodeConfig", source).tensors
@@ -153,7 +153,7 @@ def _digit_ids(configs, nc, source):
                 raise DataError(f"{source}: layout_config holds the digits {digits}; digits are integers in -1..5")
             row[6 * place:6 * place + len(digits)] = digits
     rows, same = np.unique(rows, axis=0, return_inverse=True)      # other bytes may say the same
-    row_ids = np.empty((nc, len(configs)), np.int64)
+    row_ids = np.empty((nc, len(configs)), np.int32)
     for column, config in enumerate(configs):
         row_ids[:, column] = same.reshape(-1)[ids_of[config]]
     return row_ids, rows
