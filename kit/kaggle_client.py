@@ -1,8 +1,8 @@
 """The real Kaggle client, in a child process of its own with a time limit.
 
-Imported here it could end the interpreter (without credentials it calls `exit`), print secrets, or wait without
-end: none of its calls has a timeout. A child can do none of that. It gets one JSON object on stdin and answers
-with lines of JSON; whatever else it prints goes nowhere. Works with kaggle 2.2.4 and 2.2.5.
+Imported here it could end the interpreter (it calls `exit` without credentials), print secrets, or wait for ever:
+none of its calls has a timeout. The child gets one JSON object on stdin and answers with lines of JSON; whatever
+else it prints goes nowhere. For kaggle 2.2.4 and 2.2.5.
 """
 import json
 import re
@@ -81,14 +81,11 @@ def attempt(step, work, safe=True):
             return work()
         except Exception as fault:
             told = describe(fault)
-            status = told.get("status", -1)
-            if number == ask["retries"] or not (status == 429 or safe and (status == 0 or status >= 500)):
+            status, wait = told.get("status", -1), told.get("wait") or ""
+            wait = int(wait) if wait.isdigit() else ask["pause"] * 2 ** number
+            if number == ask["retries"] or wait > 60 or not (status == 429 or safe and (status == 0 or status >= 500)):
                 raise
-            try:
-                wait = float(told.get("wait"))
-            except (TypeError, ValueError):
-                wait = ask["pause"] * 2 ** number
-            time.sleep(min(wait, 60))
+            time.sleep(wait)
 
 
 def listed():
@@ -202,6 +199,10 @@ def do_output(kaggle):
 source, secrets, told = None, [], None
 try:
     import requests
+    from kagglesdk.kaggle_env import get_access_token_from_env
+    token, place = get_access_token_from_env()
+    secrets = [token] if token else []
+    source = "~/.kaggle/access_token" if place == "access_token" else place
     try:
         import kaggle
     except (SystemExit, NameError):              # up to 2.2.3 it ends here without credentials
@@ -209,18 +210,14 @@ try:
     from kaggle.api.kaggle_api_extended import ResumableUploadResult
     from kagglesdk.competitions.types.competition_api_service import (
         ApiCreateSubmissionRequest, ApiDownloadDataFilesRequest, ApiStartSubmissionUploadRequest)
-    from kagglesdk.kaggle_env import get_access_token_from_env
     from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest
     api = kaggle.api
-    token, place = get_access_token_from_env()
-    if token:
-        source = {"access_token": "~/.kaggle/access_token"}.get(place, place)
-    elif api.config_values.get("key"):
+    secrets += [str(s) for s in (api.config_values.get("key"), api.config_values.get("token")) if s]
+    if not source and api.config_values.get("key"):
         source = "KAGGLE_KEY" if os.environ.get("KAGGLE_KEY") else "kaggle.json"
-    elif os.path.exists(os.path.expanduser("~/.kaggle/credentials.json")):
+    elif not source and os.path.exists(os.path.expanduser("~/.kaggle/credentials.json")):
         source = "~/.kaggle/credentials.json"
-    secrets = [str(s) for s in (token, api.config_values.get("key"), api.config_values.get("token")) if s]
-    if source is None:
+    if not source:
         raise Refused("credentials")
     with api.build_kaggle_client() as client:
         told = {"result": globals()["do_" + ask["call"]](client)}

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import MappingProxyType
 
-from kit.data import COLLECTIONS, SPLITS, npz_paths
+from kit.data import COLLECTIONS, SPLITS
 from kit.kaggle_client import KaggleError, ask_kaggle
 from kit.submit import check_submission, replace_file
 from kit.unpack import fetch_file, unpack
@@ -74,10 +74,11 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
     patience = {name: value for name, value in (client or {}).items() if name in ("retries", "pause")}
 
     def lacking():
-        return [(c, s) for c in collections for s in splits
-                if len(list(root.joinpath(*c.split(":"), s).glob("[!.]*.npz"))) < files[c][SPLITS.index(s)]]
+        there = {(c, s): len(list(root.joinpath(*c.split(":"), s).glob("[!.]*.npz")))
+                 for c in collections for s in splits}
+        return {(c, s): count for (c, s), count in there.items() if count < files[c][SPLITS.index(s)]}
 
-    wanted = lacking()
+    wanted = list(lacking())
     if source == "mirror":
         parts = [(f"npz_{c.replace(':', '_')}_{s}.tar", [(c, s)]) for c, s in wanted]
     else:
@@ -95,8 +96,7 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
             path.unlink()
     if store.is_dir() and not any(store.iterdir()):
         store.rmdir()
-    short = [f"{c} {s} has {len(npz_paths(root, c, s)) if any(root.iterdir()) else 0} of "
-             f"{files[c][SPLITS.index(s)]} files" for c, s in lacking()]
+    short = [f"{c} {s} has {count} of {files[c][SPLITS.index(s)]} files" for (c, s), count in lacking().items()]
     if short:
         raise KaggleError("damaged", f"{root}: {'; '.join(short)}. What is there can be used; the rest may be found at "
                           f"the other source ({'kaggle' if source == 'mirror' else 'mirror'})")
@@ -314,7 +314,7 @@ def notebook_output(notebook, folder, only="", timeout=60.0, client=None):
         if re.search(only, name):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as store:
-                part = fetch_file(lambda url=url: url, Path(store, "output"), timeout, **patience)
+                part = fetch_file(lambda url=url: url, Path(store, Path(name).name), timeout, **patience)
                 files.append(part.replace(folder / name))
     try:
         text = "".join(line["data"] for line in json.loads(found["log"]))      # [{stream_name, time, data}]

@@ -2,7 +2,8 @@
 
 The client is pointed here by `environment()`: its LOCALHOST setting makes it ask http://localhost/api/v1/..., and a
 proxy variable sends every plain HTTP address here. `answers` holds, by the name of a call, what it gives instead of
-the truth, one entry a call: (status, message), (status, message, headers), "cut" (ends in the middle) or "hang".
+the truth, one entry a call: (status, message), (status, message, headers), "cut" (ends in the middle), None (the
+truth); "hang" holds for every later call too.
 """
 import base64
 import json
@@ -106,10 +107,10 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def instead(self, call):
-        """Give what `answers` holds for this call -> whether there was something other than "cut"; that is returned."""
+        """Give what `answers` holds for this call; return it, None where that is nothing."""
         self.server.asked.append(call)
-        planned = self.server.answers.get(call) or [None]
-        planned = planned.pop(0) if len(planned) > 1 or planned[0] != "hang" else "hang"
+        later = self.server.answers.get(call) or [None]
+        planned = later[0] if later[0] == "hang" else later.pop(0)
         if planned == "hang":
             self.server.ended.wait(60)
         elif isinstance(planned, tuple):

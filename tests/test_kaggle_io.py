@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import tarfile
 import traceback
 import zipfile
 
+import nbformat
 import pytest
 from kaggle_server import KEY, SIGNATURE, SLUG, TOKEN, USER, running
 
@@ -311,12 +313,12 @@ def test_an_invalid_file_is_refused_before_anything_is_started(kaggle, csv):
 @pytest.mark.parametrize("call, answers, kind, word", [
     ("ListSubmissions", [(404, "no such competition")], "missing", f"no {SLUG} (HTTP 404: no such competition)"),
     ("ListSubmissions", [(429, "slow down")] * 2, "busy", "fewer requests (HTTP 429): wait some minutes"),
-    ("StartSubmissionUpload", [(429, "", {"Retry-After": "0"})] * 2, "busy", "(HTTP 429, Retry-After 0 s)"),
+    ("StartSubmissionUpload", [(429, "", {"Retry-After": "600"})], "busy", "(HTTP 429, Retry-After 600 s)"),
     ("StartSubmissionUpload", [(503, "repairs")] * 2, "server", '(HTTP 503: repairs) at "start upload": run it again'),
     ("StartSubmissionUpload", ["cut"] * 2, "host", 'Error) at "start upload": check the internet'),
     ("upload", [(403, "")] * 2, "upload", "did not get through (2 attempts); nothing was submitted"),
     ("CreateSubmission", [(400, "Your team has used its daily Submission allowance (5) today")], "limit", "0:00 UTC"),
-    ("CreateSubmission", [(400, "Bad header")], "refused", "Kaggle refuses (HTTP 400: Bad header)"),
+    ("CreateSubmission", [(400, f"Bad header {TOKEN}")], "refused", "Kaggle refuses (HTTP 400: Bad header ***)"),
     ("CreateSubmission", [(502, "bad gateway")], "unsure", f"may count. See https://www.kaggle.com/competitions/{SLUG}/")])
 def test_each_way_to_fail_has_its_kind_and_keeps_the_file(kaggle, csv, call, answers, kind, word):
     before = csv.read_bytes()
@@ -344,6 +346,8 @@ def test_a_submission_whose_answer_is_lost_is_found_and_not_sent_again(kaggle, c
     kaggle.answers["CreateSubmission"] = ["cut"]
     assert submit(csv, "m", client=QUICK)["ref"] == 1001
     assert kaggle.asked.count("CreateSubmission") == 1 and len(kaggle.submissions) == 2
+    kaggle.answers["CreateSubmission"] = [(502, "")]                    # the one that was sent before is no answer to it
+    fails("unsure", submit, csv, "m", again=True, client=QUICK)
 
 
 def test_a_success_that_kaggle_did_not_count_is_no_success(kaggle, csv, monkeypatch):
@@ -370,6 +374,35 @@ def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, csv, call, kind):
 def test_a_dead_host_is_no_credentials_problem(kaggle, csv, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert "no answer from Kaggle (ProxyError)" in fails("host", submit, csv, "m", client=QUICK)
+
+
+def test_a_run_that_could_not_submit_says_why_keeps_the_file_and_goes_on_later(kaggle, tmp_path, project):
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(project / "notebooks/run.py", tmp_path / "notebooks")
+    shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "root/tile/xla/train").mkdir(parents=True)
+    (tmp_path / "root/tile/xla/train/aa.npz").write_bytes(b"never read")
+    cells = [nbformat.v4.new_code_cell("out_dir = None", metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(
+        "from pathlib import Path\nfrom kit.kaggle_io import submit, wait_for_score\n"
+        "csv = Path(out_dir, 'submission.csv')\n"
+        "csv.write_text('ID,TopConfigs\\ntile:xla:aa,0;1\\n')\n"
+        f"print(wait_for_score(submit(csv, 'run', client={QUICK})['ref'], timeout=0, client={QUICK}))")]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), tmp_path / "notebooks/06_submit.ipynb")
+
+    def run():
+        hidden = ("PYTHONPATH", "TPUGRAPHS_ROOT", "JUPYTER_PATH", "PYTHONWARNINGS")
+        command = [sys.executable, "notebooks/run.py", "--data-root", "root", "--out", "out"]
+        return subprocess.run(command, cwd=tmp_path, text=True, capture_output=True,
+                              env={k: v for k, v in os.environ.items() if k not in hidden})
+    kaggle.answers["ListSubmissions"] = [(401, f"Unauthenticated {TOKEN}")]
+    done = run()
+    assert done.returncode == 1
+    assert "KaggleError: Kaggle does not accept the credentials in KAGGLE_API_TOKEN: put a new" in done.stderr
+    assert (tmp_path / "out/submission.csv").is_file() and kaggle.submissions == []
+    done = run()
+    assert (done.returncode, done.stderr, len(kaggle.submissions)) == (0, "", 1)
+    assert not any(secret in done.stdout for secret in SECRETS)
 
 
 # --- credentials, client
@@ -426,7 +459,7 @@ def test_a_client_that_is_missing_or_ends_the_interpreter_is_told(kaggle, csv, t
     (old / "__init__.py").write_text("print('no credentials')\nexit(1)\n")
     fails("credentials", submit, csv, "m",
           client=script(tmp_path / "exits", f'export PYTHONPATH="{old.parent}"', f'exec "{QUICK["python"]}" "$@"'))
-    assert "ended with status 7" in fails("client", submit, csv, "m", client=script(tmp_path / "dies", "exit 7"))
+    assert "it ended with status 7" in fails("client", submit, csv, "m", client=script(tmp_path / "dies", "exit 7"))
 
 
 def test_a_kaggle_py_beside_the_notebook_is_not_the_client(kaggle, csv, tmp_path, monkeypatch):
