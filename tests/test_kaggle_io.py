@@ -346,7 +346,7 @@ def test_a_submission_whose_answer_is_lost_is_found_and_not_sent_again(kaggle, c
     kaggle.answers["CreateSubmission"] = ["cut"]
     assert submit(csv, "m", client=QUICK)["ref"] == 1001
     assert kaggle.asked.count("CreateSubmission") == 1 and len(kaggle.submissions) == 2
-    kaggle.answers["CreateSubmission"] = [(502, "")]                    # the one that was sent before is no answer to it
+    kaggle.answers["CreateSubmission"] = [(502, "")]              # the one sent before is no answer to it
     fails("unsure", submit, csv, "m", again=True, client=QUICK)
 
 
