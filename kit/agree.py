@@ -1,27 +1,33 @@
-"""Where the configured layouts of neighbours agree: what the copies that a compiler inserts depend on.
+"""How far configured layouts agree where they meet: what the copies that a compiler inserts depend on.
 
 A configured node may be given the layout of its output, its input and its kernel. A given layout that differs from
 the layout its neighbour delivers, wants, or would have by default means a copy of that tensor. All of it is a table
-over codes, computed once a graph: `own` for a node and its code, `pair` for two configurable neighbours and both
-their codes. Features of this kind carried the 11th place's boosted trees.
+over codes, computed once a graph: `own` for a node and its code, `pair` for two configurable nodes whose layouts
+meet and both their codes. Features of this kind carried the 11th place's boosted trees.
 """
 from typing import NamedTuple
 
 import numpy as np
 
+from kit.meet import find_meetings
 from kit.pad import LAYOUT, SHAPE, repad_layout
 
-OWN_FEATURES = 11                # see agreement_tables
-PAIR_FEATURES = 8
-MAX_PAIR_ROWS = 1 << 24          # 200,000 pairs of 9 codes; public graphs have at most some thousand
+OWN_FEATURES = 14                # see agreement_tables
+PAIR_FEATURES = 12
+PLACES = 5                       # in which the layouts of a pair may disagree
+LANES, SUBLANES = 128, 8         # arrays lie in memory in tiles of these: OpenXLA documentation, "Tiled layout"
+MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs of 9 codes, 200 MB on the way; public graphs have some thousand
 
 
 class Agreement(NamedTuple):
-    """Disagreements of a layout graph's codes; p pairs of configurable neighbours."""
-    own: np.ndarray              # (nc, k, 11) float32
+    """Disagreements of a layout graph's codes; p pairs of configurable nodes, r distinct rows of features."""
+    own: np.ndarray              # (nc, k, 14) float32
     share: np.ndarray            # (nc,) float32; the tensor's size over the graph's largest
+    reads: np.ndarray            # (nc,) float32; likewise of the largest operand
     pairs: np.ndarray            # (p, 2) int64; positions in node_config_ids: producer, consumer
-    pair: np.ndarray             # (p, k, k, 8) float32; code of the producer, code of the consumer
+    pair: np.ndarray             # (p, k, k) int32 in 0..r-1; code of the producer, code of the consumer
+    row_pair: np.ndarray         # (r,) int64 in 0..p-1; a row belongs to one pair
+    rows: np.ndarray             # (r, 12) float32
 
 
 def agreement_tables(graph):
@@ -37,16 +43,14 @@ def agreement_tables(graph):
         Features of `own`, three: whether an output, an input, a kernel layout is given. Four: the share of
         disagreeing dimensions of the output with the node's default, of the input and of the kernel with the
         default of the operand that fits best, of the output with the defaults of consumers of its shape on average.
-        Then these four times a tenth of the logarithm of the tensor's size. Features of `pair`, four: the
+        Then these four times a tenth of the logarithm of the tensor's size. Three: how much larger the given layout
+        makes the output, the largest operand and the smallest in memory than its default does, where the minor-most
+        dimension is padded to 128 and the next to 8, as a logarithm to base 2. Features of `rows`, five: the
         producer's output (its default if none is given) with the consumer's input, its kernel, the better of the
-        two, and, between equal shapes, its output. Then these four times a tenth of the logarithm of the
-        producer's size. What is not given disagrees with nothing. A pair is an edge between configurable nodes,
-        or two edges with a node between that is not configurable and has the producer's shape.
-
-    Raises
-    ------
-    ValueError
-        If pairs times codes squared pass `MAX_PAIR_ROWS`; the message names the graph.
+        two, and, between equal shapes, its output; with the other producer's output where those two meet. Then these
+        five times a tenth of the logarithm of the producer's size. Then how near the two are, 1 / edges, as producer
+        and consumer, and as two producers. What is not given disagrees with nothing. Pairs are those of
+        `find_meetings`, the nearer ones only where pairs times codes squared would pass `MAX_PAIR_ROWS`.
     """
     layout = repad_layout(graph.node_feat)[0][:, LAYOUT].astype(np.int8)[:, :2]           # (n, 2)
     shape = graph.node_feat[:, SHAPE]
@@ -80,41 +84,62 @@ def agreement_tables(graph):
     np.add.at(own[:, :, 3, 0], v, _differ(rows[v, :, 0], layout[u][:, None]) * given[v, :, 0])
     own[:, :, 3, 0] /= count
     own[:, :, 3, 1] = own[:, :, 3, 0] * size[ids, None]
+    largest, smallest = _extreme_operands(place[consumer[operand]], producer[operand], elements, shape, layout, nc)
+    grown = [np.where(given[:, :, part] & (tensor >= 0)[:, None],
+                      _growth(shape[tensor][:, None], rows[:, :, part]) - _growth(shape[tensor], layout[tensor])[:, None],
+                      0) for part, tensor in enumerate((ids, largest, smallest))]
+    own = np.concatenate([given, own[..., 0], own[..., 1], np.stack(grown, axis=-1)], axis=-1).astype(np.float32)
+    share = elements / elements.max()
+    return Agreement(own, share[ids].astype(np.float32), (share[largest] * (largest >= 0)).astype(np.float32),
+                     *_pair_tables(graph, layout[ids], rows, given, shape[ids], size[ids]))
 
-    pairs = _configurable_pairs(graph.edge_index, place, shape)
-    if len(pairs) * k * k > MAX_PAIR_ROWS:
-        raise ValueError(f"{graph.graph_id}: {len(pairs)} pairs of neighbours with {k} codes each pass {MAX_PAIR_ROWS} "
-                         "table rows; use a model without agreement features")
-    v, u = pairs.T
-    delivered = np.where(given[:, :, :1], rows[:, :, 0], layout[ids][:, None])            # (nc, k, 2)
-    differ = _differ(delivered[v][:, :, None, None], rows[u][:, None]) * given[u][:, None]          # (p, k, k, 3)
-    differ[..., 0] *= (shape[ids[v]] == shape[ids[u]]).all(axis=1)[:, None, None]
-    pair = np.stack([differ[..., 1], differ[..., 2], np.where(given[u][:, None, :, 1:].all(axis=-1),
-                     differ[..., 1:].min(axis=-1), differ[..., 1:].max(axis=-1)), differ[..., 0]], axis=-1)
-    pair = np.concatenate([pair, pair * size[ids[v]][:, None, None, None]], axis=-1).astype(np.float32)
-    own = np.concatenate([given, own[..., 0], own[..., 1]], axis=-1).astype(np.float32)
-    return Agreement(own, (elements[ids] / elements.max()).astype(np.float32), pairs, pair)
+
+def _pair_tables(graph, default, rows, given, shape, size):
+    """The last four of Agreement; of the configurable nodes all but the first."""
+    met, k = graph.meetings or find_meetings(graph), rows.shape[1]
+    near = met.hops <= next(h for h in range(met.hops.max(initial=0), -1, -1)
+                            if (met.hops <= h).sum() * k * k <= MAX_PAIR_ROWS)
+    (v, u), joins, hops = met.ends[near].T, met.joins[near], met.hops[near]
+    delivered = np.where(given[:, :, :1], rows[:, :, 0], default[:, None])                # (nc, k, 2)
+    first, other = ((np.pad(met.names[near, end], ((0, 0), (0, 1)), constant_values=-1)[
+        np.arange(len(v))[:, None, None], delivered[node]]) for end, node in enumerate((v, u)))       # (p, k, 2)
+    # 0, 1 or 2 dimensions; a join has only the last place, which others lack
+    differ = (first[:, :, None, None] != rows[u][:, None]).sum(axis=-1, dtype=np.int8)    # (p, k, k, 3)
+    differ *= given[u][:, None] & ~joins[:, None, None, None]
+    both = np.where(given[u][:, None, :, 1:].all(axis=-1), differ[..., 1:].min(axis=-1), differ[..., 1:].max(axis=-1))
+    outputs = differ[..., 0] * (shape[v] == shape[u]).all(axis=1)[:, None, None]
+    meet = (first[:, :, None] != other[:, None]).sum(axis=-1, dtype=np.int8) * joins[:, None, None]
+    # a pair has few distinct rows: numbered in base 3, then anew
+    number = 3 ** PLACES * np.arange(len(v))[:, None, None]
+    for place, some in enumerate((differ[..., 1], differ[..., 2], both, outputs, meet)):
+        number = number + 3 ** place * some.astype(np.int64)
+    kept, pair = np.unique(number, return_inverse=True)
+    row_pair, number = np.divmod(kept, 3 ** PLACES)
+    differ = number[:, None] // 3 ** np.arange(PLACES) % 3 / 2                            # (r, 5)
+    nearness = np.stack([~joins / hops, joins / hops], axis=1)[row_pair]
+    features = np.concatenate([differ, differ * size[v[row_pair], None], nearness], axis=1)
+    return (np.stack([v, u], axis=1), pair.reshape(len(v), k, k).astype(np.int32), row_pair,
+            features.astype(np.float32))
+
+
+def _extreme_operands(consumer, producer, elements, shape, layout, nc):
+    """The largest and the smallest operand of each configurable node; (nc,) and (nc,), -1 without any."""
+    # of equal size: by shape, then by layout, so that the order of the edges does not matter
+    order = np.lexsort((*layout[producer].T, *shape[producer].T, elements[producer], consumer))
+    found = np.full((2, nc), -1)
+    found[0, consumer[order]] = producer[order]                            # the last one stays
+    found[1, consumer[order[::-1]]] = producer[order[::-1]]
+    return found
+
+
+def _growth(shape, digits):
+    """log2 of how much padding the two minor-most dimensions, `digits` (..., 2), adds to `shape` (..., 6)."""
+    shape = np.broadcast_to(shape, digits.shape[:-1] + shape.shape[-1:])
+    size = np.take_along_axis(shape, digits.clip(0).astype(np.int64), axis=-1)
+    size = np.where((digits < 0) | (size < 1), 1, size)
+    return np.where(digits < 0, 0, np.log2(np.ceil(size / (LANES, SUBLANES)) * (LANES, SUBLANES) / size)).sum(axis=-1)
 
 
 def _differ(a, b):
     """Share of the two minor-most dimensions that differ; (..., 2), (..., 2) -> (...)."""
     return (a != b).mean(axis=-1, dtype=np.float32)
-
-
-def _configurable_pairs(edge_index, place, shape):
-    """Pairs (producer, consumer) of configurable nodes, next to each other or with one node between of the
-    producer's shape; (p, 2) int64, positions among the configurable nodes."""
-    consumer, producer = edge_index.T
-    direct = (place[consumer] >= 0) & (place[producer] >= 0)
-    pairs = [np.stack([place[producer[direct]], place[consumer[direct]]], axis=1)]
-    enters = (place[producer] >= 0) & (place[consumer] < 0) & (shape[consumer] == shape[producer]).all(axis=1)
-    leaves = (place[producer] < 0) & (place[consumer] >= 0)
-    middle, by = producer[leaves], place[consumer[leaves]]
-    order = np.argsort(middle, kind="stable")
-    middle, by = middle[order], by[order]
-    low, high = np.searchsorted(middle, consumer[enters]), np.searchsorted(middle, consumer[enters], side="right")
-    counts = high - low
-    start = np.repeat(place[producer[enters]], counts)
-    offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(low, counts)
-    pairs.append(np.stack([start, by[offset]], axis=1))
-    return np.unique(np.concatenate(pairs), axis=0).reshape(-1, 2)

@@ -51,6 +51,7 @@ class LayoutGraph(NamedTuple):
     node_group: np.ndarray                   # (nc,) int64 in 0..g-1
     code_rows: np.ndarray                    # (nc, k, 18) int8; codes that a group lacks are rows of -1
     config_runtime: np.ndarray               # (c,) int64, ns
+    meetings: tuple = None                   # of `find_meetings`, where they are known
 
 
 def find_data_root(explicit=None):

@@ -179,3 +179,9 @@ def node_tensors(node_feat, node_opcode, node_scale):
     return (torch.as_tensor(scale(node_feat[:, :NUMERIC], Scaler(mean, factor)), device=device),
             torch.tensor(node_opcode, device=device),
             torch.as_tensor(repaired[:, NUMERIC:].astype(np.int64).clip(-1, 5) + 2, device=device))
+
+
+def rows_of(table, chosen):
+    """Row of each node's table (nc, codes, out) for each of its chosen codes (nc, k) -> (nc, k, out)."""
+    nc, codes = table.shape[:2]
+    return F.embedding(chosen + codes * torch.arange(nc, device=chosen.device)[:, None], table.flatten(0, 1))

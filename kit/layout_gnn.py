@@ -13,7 +13,7 @@ from torch import nn
 from kit.agree import OWN_FEATURES, PAIR_FEATURES, agreement_tables
 from kit.data import OPCODES
 from kit.fused import BlockEnd, SageLayer
-from kit.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
+from kit.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors, rows_of
 from kit.node_blocks import precise
 from kit.references import reference_configs
 from kit.scale import fit_scaler
@@ -29,9 +29,11 @@ class LayoutTensors(NamedTuple):
     config_codes: torch.Tensor   # (c, g) uint8, int32 where codes pass 255
     references: torch.Tensor     # (r, g) like config_codes; see reference_configs
     messages: tuple              # Messages, one for each direction
-    own: torch.Tensor = None     # (nc, k, 11) float32; see agreement_tables
+    own: torch.Tensor = None     # (nc, k, 14) float32; see agreement_tables
     pairs: torch.Tensor = None   # (p, 2) int64; configurable neighbours: producer, consumer
-    pair: torch.Tensor = None    # (p, k, k, 8) float32; see agreement_tables
+    pair: torch.Tensor = None    # (p, k, k) int32; rows, of which each code of both has one
+    rows: torch.Tensor = None    # (r, 12) float32; see agreement_tables
+    counted: torch.Tensor = None # (n',) int64; nodes that are pooled, None: all
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,11 @@ class LayoutGNN(nn.Module):
         self.node_scale.copy_(torch.as_tensor(np.stack(scaler)))
         self.fitted.fill_(True)
 
-    def prepare(self, graph):
-        """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
+    def prepare(self, graph, counted=None):
+        """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding.
+
+        Of a segment with a margin, `counted` (n,) bool are its own nodes, which alone are pooled.
+        """
         n, device = len(graph.node_feat), self.node_scale.device
         rest = np.setdiff1d(np.arange(n), graph.node_config_ids)
         rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last
@@ -169,7 +174,9 @@ class LayoutGNN(nn.Module):
             *(torch.tensor(some if some.dtype == np.uint8 else some.astype(np.int32), device=device)
               for some in (codes, codes[references])),
             tuple(mean_messages(e, n, device) for e in directions),
-            *([torch.tensor(t, device=device) for t in (tables.own, tables.pairs, tables.pair)] if tables else []))
+            *([torch.tensor(t, device=device) for t in (tables.own, tables.pairs, tables.pair, tables.rows)]
+              if tables else [None] * 4),
+            None if counted is None else torch.tensor(np.flatnonzero(counted[order]), device=device))
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
@@ -185,9 +192,9 @@ class LayoutGNN(nn.Module):
             return self.head(pooled).squeeze(-1)
 
     def pooled(self, tensors, index):
-        """What the graph holds under the configurations `index` (k,), pooled over its nodes -> (k, pooled width)."""
+        """What the graph holds under the configurations `index` (k,), pooled over nodes -> (k, pooled width)."""
         s, k = self.settings, len(index)
-        # references are computed like others, the last ones, and dropped in the end
+        # references are computed like others, as the last ones
         codes = torch.cat([tensors.config_codes[index], tensors.references]).long()               # (k, g)
         chosen = codes[:, tensors.node_group].T                                                   # (nc, k)
         comparing = dict(norm=s.node_norm, references=len(tensors.references))
@@ -202,6 +209,7 @@ class LayoutGNN(nn.Module):
                                         sage.own.weight, *[linear.weight for linear in sage.neighbours])
             x = self.ends[block](self.reinjected(block, update, chosen, digits), x,
                                  dropout=s.dropout if self.training else 0.0, **comparing)
+        x = x if tensors.counted is None else x[tensors.counted]
         total = x.sum(dim=0, dtype=precise(x))[:k]
         mean = total / total.new_tensor(len(x))                    # x.mean would expand its gradient in memory
         return torch.cat([mean, x.amax(dim=0)[:k].to(mean.dtype)], dim=1) if s.pool == "mean+max" else mean
@@ -229,16 +237,10 @@ class LayoutGNN(nn.Module):
         return torch.cat([x[:nc] + rows_of(self.again[block - 1](digits), chosen), x[nc:]])
 
     def disagreements(self, tensors, chosen):
-        """Sum each node's pair features as producer and as consumer; chosen (nc, k) codes -> (nc, k, 16)."""
+        """Sum each node's pair features as producer and as consumer; chosen (nc, k) codes -> (nc, k, 24)."""
         codes, (producer, consumer) = tensors.pair.shape[1], tensors.pairs.T
         slots = torch.arange(len(producer), device=chosen.device)[:, None]
-        rows = (slots * codes + chosen[producer]) * codes + chosen[consumer]                      # (p, k)
-        features = F.embedding(rows, tensors.pair.flatten(0, 2))                                  # (p, k, 8)
+        cells = (slots * codes + chosen[producer]) * codes + chosen[consumer]                     # (p, k)
+        features = F.embedding(tensors.pair.flatten()[cells], tensors.rows)                       # (p, k, 12)
         zeros = features.new_zeros(*chosen.shape, features.shape[-1])
         return torch.cat([zeros.index_add(0, end, features) for end in (producer, consumer)], dim=-1)
-
-
-def rows_of(table, chosen):
-    """Row of each node's table (nc, codes, out) for each of its chosen codes (nc, k) -> (nc, k, out)."""
-    nc, codes = table.shape[:2]
-    return F.embedding(chosen + codes * torch.arange(nc, device=chosen.device)[:, None], table.flatten(0, 1))

@@ -7,6 +7,8 @@ of the edges of the public layout graphs remain.
 """
 import numpy as np
 
+from kit.meet import find_meetings
+
 
 def k_hop_nodes(edge_index, seeds, k):
     """List the nodes at most `k` edges away from a seed, edges taken in both directions.
@@ -43,8 +45,9 @@ def prune(graph, k=1, induced=False):
     Returns
     -------
     LayoutGraph
-        Nodes keep their order and are numbered anew; configurations are untouched. A graph without configurable
-        nodes stays whole: no model takes a graph without nodes.
+        Nodes keep their order and are numbered anew; configurations are untouched. `meetings` are those of the
+        whole graph, some of whose ways are cut. A graph without configurable nodes stays whole: no model takes a
+        graph without nodes.
 
     Raises
     ------
@@ -66,7 +69,8 @@ def prune(graph, k=1, induced=False):
         node_opcode=graph.node_opcode[kept],
         edge_index=np.searchsorted(kept, graph.edge_index[edges]),
         node_config_ids=np.searchsorted(kept, graph.node_config_ids),
-        node_splits=np.searchsorted(kept, graph.node_splits))
+        node_splits=np.searchsorted(kept, graph.node_splits),
+        meetings=graph.meetings or find_meetings(graph))
 
 
 def segments(graph, size):
@@ -95,23 +99,41 @@ def segments(graph, size):
     """
     if size < 1:
         raise ValueError(f"a segment needs at least one node, got size {size}")
-    parts = []
-    for start in range(0, len(graph.node_feat), size):
-        stop = min(start + size, len(graph.node_feat))
-        edges = (graph.edge_index // size == start // size).all(axis=1)             # (m,)
-        own = graph.node_config_ids // size == start // size                        # (nc,)
-        groups, node_group = np.unique(graph.node_group[own], return_inverse=True)
-        splits = graph.node_splits[(graph.node_splits > start) & (graph.node_splits < stop)]
-        parts.append(graph._replace(
-            node_feat=graph.node_feat[start:stop],
-            node_opcode=graph.node_opcode[start:stop],
-            edge_index=graph.edge_index[edges] - start,
-            node_config_ids=graph.node_config_ids[own] - start,
-            node_splits=np.concatenate([[0], splits - start, [stop - start]]),
-            config_codes=graph.config_codes[:, groups],
-            node_group=node_group,
-            code_rows=graph.code_rows[own]))
-    return parts
+    n = len(graph.node_feat)
+    return [subgraph(graph, np.arange(start, min(start + size, n))) for start in range(0, n, size)]
+
+
+def subgraph(graph, nodes):
+    """The part of a layout graph that some of its nodes make up.
+
+    Parameters
+    ----------
+    graph : LayoutGraph
+    nodes : ndarray, shape (n',), int
+        Distinct and sorted; numbered anew in this order.
+
+    Returns
+    -------
+    LayoutGraph
+        With the edges between these nodes, the groups that one of them belongs to, and every configuration.
+    """
+    kept = np.zeros(len(graph.node_feat), bool)
+    kept[nodes] = True
+    own = kept[graph.node_config_ids]                                               # (nc,)
+    groups, node_group = np.unique(graph.node_group[own], return_inverse=True)
+    meetings = graph.meetings or find_meetings(graph)
+    both = own[meetings.ends].all(axis=1)                                           # (p,)
+    meetings = type(meetings)(np.cumsum(own)[meetings.ends] - 1, *meetings[1:])
+    return graph._replace(
+        node_feat=graph.node_feat[nodes],
+        node_opcode=graph.node_opcode[nodes],
+        edge_index=np.searchsorted(nodes, graph.edge_index[kept[graph.edge_index].all(axis=1)]),
+        node_config_ids=np.searchsorted(nodes, graph.node_config_ids[own]),
+        node_splits=np.unique(np.searchsorted(nodes, graph.node_splits)),
+        config_codes=graph.config_codes[:, groups],
+        node_group=node_group,
+        code_rows=graph.code_rows[own],
+        meetings=type(meetings)(*(some[both] for some in meetings)))
 
 
 def config_ids(graph):

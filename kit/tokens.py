@@ -17,6 +17,7 @@ from torch import nn
 from kit.agree import OWN_FEATURES, PAIR_FEATURES, agreement_tables
 from kit.data import OPCODES
 from kit.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
+from kit.meet import REACH, find_meetings
 from kit.scale import fit_scaler
 
 
@@ -28,13 +29,16 @@ class TokenTensors(NamedTuple):
     messages: tuple              # Messages, one for each direction
     ids: torch.Tensor            # (nc,) int64; the configurable nodes
     code_rows: torch.Tensor      # (nc, k, 18) int64, digits + 2
-    own: torch.Tensor            # (nc, k, 11) float32; see agreement_tables
-    share: torch.Tensor          # (nc,) float32; the tensor's size over the graph's largest
+    own: torch.Tensor            # (nc, k, 14) float32; see agreement_tables
+    share: torch.Tensor          # (nc, 2) float32; size of a tensor and of its largest operand over the graph's largest
     node_group: torch.Tensor     # (nc,) int64
     pairs: torch.Tensor          # (p, 2) int64; positions in ids
-    pair: torch.Tensor           # (p, k, k, 8) float32; see agreement_tables
+    pair: torch.Tensor           # (p, k, k) int32, row_pair (r,) int64, rows (r, 12) float32; see agreement_tables
+    row_pair: torch.Tensor
+    rows: torch.Tensor
     pair_slot: torch.Tensor      # (p,) int64 in 0..q-1
     slot_groups: torch.Tensor    # (q, 2) int64; producer's group, consumer's group
+    hops: torch.Tensor           # (g, g) uint8; edges between two groups, 0: the same, REACH + 1: farther
     config_codes: torch.Tensor   # (c, g) uint8, int32 where codes pass 255
 
 
@@ -46,8 +50,23 @@ class ConfigTokenSettings:
     token_width: int = 32
     opcode_width: int = 8
     digit_width: int = 4
+    features: bool = True                # False: of a node its opcode and what agreement tells
+    digits: bool = True                  # False: of a code what agreement tells
+    agreement: bool = True               # False: no pair terms, and of a code its digits
+    mix: str = "pool"                    # what is not additive: a network of the "pool" of all tokens, tokens that
+    #                                      take "attention" to each other before they are pooled, or "none"
+    heads: int = 4                       # of attention
+    near: bool = True                    # attention knows how many edges two groups are apart
     dropout: float = 0.1
     seed: int = 0                        # of the initial weights
+
+    def __post_init__(self):
+        if self.mix not in ("none", "pool", "attention"):
+            raise ValueError(f"mix is {self.mix!r}; expected 'none', 'pool' or 'attention'")
+        if not (self.digits or self.agreement):
+            raise ValueError("neither digits nor agreement: codes could not be told apart")
+        if self.mix == "attention" and self.token_width % self.heads:
+            raise ValueError(f"token_width is {self.token_width}; expected a multiple of {self.heads} heads")
 
 
 class ConfigTokenModel(nn.Module):
@@ -68,21 +87,26 @@ class ConfigTokenModel(nn.Module):
         def network(width_in, width_out):
             return nn.Sequential(nn.GELU(), nn.Dropout(s.dropout), nn.Linear(width_in, s.width), nn.GELU(),
                                  nn.Linear(s.width, width_out))
+        numbers = NUMERIC + 6 * s.digit_width if s.features else 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(s.seed)
             self.opcode = nn.Embedding(OPCODES, s.opcode_width)
             self.digit = nn.Embedding(DIGIT_VALUES, s.digit_width)
-            self.node = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, s.width)
+            self.node = nn.Linear(numbers + s.opcode_width, s.width)
             self.sages = nn.ModuleList(Sage(s.width, s.width, 2, "sparse") for _ in range(s.graph_blocks))
             self.norms = nn.ModuleList(nn.LayerNorm(s.width) for _ in range(s.graph_blocks))
             # first layers are split by what they read, so that each part runs on its own small table
             self.context = nn.Linear(s.width, 3 * s.width)
-            self.code = nn.Linear(18 * s.digit_width + OWN_FEATURES, s.width, bias=False)
-            self.agree = nn.Linear(PAIR_FEATURES, s.width, bias=False)
-            self.unary = network(s.width, 2 + s.token_width)
-            self.binary = network(s.width, 2)
-            self.pool = nn.Sequential(nn.LayerNorm(s.token_width), nn.Linear(s.token_width, 2 * s.width),
-                                      network(2 * s.width, 1))
+            self.code = nn.Linear(18 * s.digit_width * s.digits + OWN_FEATURES * s.agreement, s.width, bias=False)
+            self.unary = network(s.width, 3 + s.token_width)
+            if s.agreement:
+                self.agree = nn.Linear(PAIR_FEATURES, s.width, bias=False)
+                self.binary = network(s.width, 2)
+            if s.mix == "attention":
+                self.attention = GroupAttention(s.token_width, s.heads, s.near)
+            if s.mix != "none":
+                self.pool = nn.Sequential(nn.LayerNorm(s.token_width), nn.Linear(s.token_width, 2 * s.width),
+                                          network(2 * s.width, 1))
         self.register_buffer("node_scale", torch.zeros(2, NUMERIC, dtype=torch.float64))
         self.register_buffer("fitted", torch.tensor(False))
 
@@ -104,8 +128,9 @@ class ConfigTokenModel(nn.Module):
             *node_tensors(graph.node_feat, graph.node_opcode, self.node_scale),
             tuple(mean_messages(e, n, device) for e in (graph.edge_index, graph.edge_index[:, ::-1])),
             tensor(graph.node_config_ids), tensor(graph.code_rows.astype(np.int64) + 2), tensor(tables.own),
-            tensor(tables.share), tensor(graph.node_group),
-            tensor(tables.pairs), tensor(tables.pair), tensor(pair_slot.reshape(-1)), tensor(slots.reshape(-1, 2)),
+            tensor(np.stack([tables.share, tables.reads], axis=1)), tensor(graph.node_group),
+            *map(tensor, tables[3:]),
+            tensor(pair_slot.reshape(-1)), tensor(slots.reshape(-1, 2)), tensor(group_hops(graph)),
             tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32)))
 
     def configs_within(self, tensors, budget):
@@ -113,28 +138,33 @@ class ConfigTokenModel(nn.Module):
 
         The tables that all configurations share come on top.
         """
-        s, integers = self.settings, 3 * tensors.config_codes.shape[1] + 4 * len(tensors.slot_groups)
-        return max(1, int(budget // (8 * integers + 4 * (4 * s.token_width + 6 * s.width))))
+        s, groups = self.settings, tensors.config_codes.shape[1]
+        each = 8 * (3 * groups + 4 * len(tensors.slot_groups)) + 4 * (4 * s.token_width + 6 * s.width)
+        if s.mix == "attention":
+            each += 4 * groups * (6 * s.token_width + s.heads * groups)
+        return max(1, int(budget // each))
 
     def tables(self, tensors):
         """All that configurations share: (g, k, 1 + token_width) and (q, k, k)."""
         t, s = tensors, self.settings
-        x = self.node(torch.cat([t.numeric, self.digit(t.layout).flatten(1), self.opcode(t.opcode)], dim=1))
+        numbers = [t.numeric, self.digit(t.layout).flatten(1)] if s.features else []
+        x = self.node(torch.cat([*numbers, self.opcode(t.opcode)], dim=1))
         for norm, sage in zip(self.norms, self.sages):
             x = x + F.gelu(sage(norm(x), t.messages))
         alone, giving, taking = self.context(x[t.ids]).split(s.width, dim=1)                     # (nc, width)
         k, groups = t.code_rows.shape[1], t.config_codes.shape[1]
 
-        code = self.code(torch.cat([self.digit(t.code_rows).flatten(2), t.own], dim=2))          # (nc, k, width)
-        plain, by_size, token = self.unary(alone[:, None] + code).split((1, 1, s.token_width), dim=2)
-        unary = torch.cat([plain + by_size * t.share[:, None, None], token], dim=2)
+        parts = [self.digit(t.code_rows).flatten(2)] * s.digits + [t.own] * s.agreement
+        code = self.code(torch.cat(parts, dim=2))                                                # (nc, k, width)
+        plain, by_size, token = self.unary(alone[:, None] + code).split((1, 2, s.token_width), dim=2)
+        unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
         unary = unary.new_zeros(groups, k, 1 + s.token_width).index_add(0, t.node_group, unary)
-
-        producer, consumer = t.pairs.T
-        ends = giving[producer] + taking[consumer]                                               # (p, width)
-        plain, by_size = self.binary(ends[:, None, None] + self.agree(t.pair)).unbind(-1)        # (p, k, k)
-        binary = plain + by_size * t.share[producer][:, None, None]
-        return unary, binary.new_zeros(len(t.slot_groups), k, k).index_add(0, t.pair_slot, binary)
+        binary = unary.new_zeros(len(t.slot_groups), k, k)
+        if s.agreement:
+            producer, consumer = t.pairs[t.row_pair].T
+            plain, by_size = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).unbind(-1)     # (r,)
+            binary = binary.index_add(0, t.pair_slot, (plain + by_size * t.share[producer, 0])[t.pair])
+        return unary, binary
 
     def forward(self, tensors, index):
         """Cost of the configurations `index` (j,) -> (j,)."""
@@ -142,8 +172,49 @@ class ConfigTokenModel(nn.Module):
         codes = tensors.config_codes[index].long()                                               # (j, g)
         k, (first, second) = unary.shape[1], tensors.slot_groups.T
         rows = codes + k * torch.arange(codes.shape[1], device=codes.device)
-        bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # given, as there may be no group
-        total = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")           # (j, 1 + token_width)
+        if self.settings.mix == "attention":
+            tokens = F.embedding(rows, unary.flatten(0, 1))                                      # (j, g, 1 + token_width)
+            pooled = self.attention(tokens[..., 1:], tensors).sum(dim=1)
+            cost = tokens[..., 0].sum(dim=1)
+        else:
+            bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # given, as there may be no group
+            total = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")       # (j, 1 + token_width)
+            cost, pooled = total[:, 0], total[:, 1:]
+        if self.settings.mix != "none":
+            cost = cost + self.pool(pooled).squeeze(-1)
         slots = torch.arange(len(first), device=codes.device)
         cells = (slots * k + codes[:, first]) * k + codes[:, second]                             # (j, q)
-        return total[:, 0] + self.pool(total[:, 1:]).squeeze(-1) + binary.flatten()[cells].sum(dim=1)
+        return cost + binary.flatten()[cells].sum(dim=1)
+
+
+class GroupAttention(nn.Module):
+    """Self-attention over the tokens of a configuration, biased by how many edges two groups are apart."""
+
+    def __init__(self, width, heads, near):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.read = nn.Linear(width, 3 * width)
+        self.write = nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.zeros(heads, REACH + 2)) if near else None    # by hops; 0: itself, last: farther
+        self.heads = heads
+
+    def forward(self, x, tensors):
+        """Tokens (j, g, width) -> (j, g, width)."""
+        j, groups, width = x.shape
+        query, key, value = self.read(self.norm(x)).view(j, groups, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        bias = None
+        if self.bias is not None:
+            bias = self.bias[:, tensors.hops.long()].expand(j, -1, -1, -1)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        return x + self.write(mixed.transpose(1, 2).reshape(j, groups, width))
+
+
+def group_hops(graph):
+    """Edges between the nearest nodes of two groups whose layouts meet, (g, g) uint8; REACH + 1 where none do."""
+    met, groups = graph.meetings or find_meetings(graph), graph.config_codes.shape[1]
+    hops = np.full((groups, groups), REACH + 1, np.uint8)
+    one, other = graph.node_group[met.ends].T
+    for pair in ((one, other), (other, one)):
+        np.minimum.at(hops, pair, np.minimum(met.hops, REACH + 1).astype(np.uint8))
+    np.fill_diagonal(hops, 0)
+    return hops

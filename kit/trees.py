@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from kit.agree import agreement_tables
+from kit.agree import PLACES, agreement_tables
 from kit.baselines import CONFIGURABLE
 
 TREE_ROWS = 20_000               # an even share of each graph; more gained .01 tau at most (sample data and alexnet)
@@ -24,17 +24,12 @@ def agreement_sums(graph):
 
     Returns
     -------
-    ndarray, shape (c, 66), float32
+    ndarray, shape (c, 69), float32
         For convolution, dot and reshape each 18 sums over nodes: the 11 columns of `own` in `agreement_tables`, and
-        the first 7 weighted by the node's share. Then 12 sums over pairs of neighbours: the 8 columns of `pair`, and
-        the first 4 weighted by the producer's share. Each is divided by the sum of its largest values, group by
+        the first 7 weighted by the node's share. Then 15 sums over pairs: the first 10 columns of `rows`, and the
+        first 5 weighted by the producer's share. Each is divided by the sum of its largest values, group by
         group and pair of groups by pair; 0 where that is 0. The compiler's default disagrees with nothing. A row
         does not depend on the other configurations.
-
-    Raises
-    ------
-    ValueError
-        If the graph has too many pairs of neighbours; see `agreement_tables`.
     """
     tables, codes = agreement_tables(graph), graph.config_codes
     k, groups = graph.code_rows.shape[1], codes.shape[1]
@@ -45,12 +40,14 @@ def agreement_sums(graph):
     np.add.at(by_group, graph.node_group, by_opcode.reshape(len(own), *by_group.shape[1:]))
 
     share = tables.share[tables.pairs[:, 0]]
-    pair = np.concatenate([tables.pair, tables.pair[..., :4] * share[:, None, None, None]], axis=3)     # (p, k, k, 12)
+    rows = tables.rows[:, :2 * PLACES]
+    rows = np.concatenate([rows, rows[:, :PLACES] * share[tables.row_pair, None]], axis=1)             # (r, 15)
     slots, slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
-    by_slot = np.zeros((len(slots), k, k, pair.shape[3]))
-    np.add.at(by_slot, slot.reshape(-1), pair)
+    by_slot = np.zeros((len(slots), k, k, rows.shape[1]))
+    for s, pair in zip(slot.reshape(-1), tables.pair):
+        by_slot[s] += rows[pair]
 
-    nodes, pairs = np.zeros((len(codes), by_group.shape[2])), np.zeros((len(codes), pair.shape[3]))
+    nodes, pairs = np.zeros((len(codes), by_group.shape[2])), np.zeros((len(codes), rows.shape[1]))
     for g in range(groups):
         nodes += by_group[g, codes[:, g]]
     for table, (producer, consumer) in zip(by_slot, slots.reshape(-1, 2)):
@@ -94,7 +91,7 @@ def fit_agreement_trees(graphs, seed=0, monotonic=False):
         features.append(agreement_sums(graph._replace(config_codes=graph.config_codes[drawn])))
         ranks.append(rankdata(graph.config_runtime)[drawn] / c)
     weights = np.concatenate([np.full(len(x), 1 / len(x)) for x in features])
-    rises = [*np.tile(DISAGREES, len(CONFIGURABLE)), *[True] * 12]
+    rises = [*np.tile(DISAGREES, len(CONFIGURABLE)), *[True] * 3 * PLACES]
     # few leaves and many rows a leaf: configurations of a graph are many, graphs are few
     trees = HistGradientBoostingRegressor(max_iter=150, max_leaf_nodes=8, min_samples_leaf=50, random_state=seed,
                                           monotonic_cst=np.array(rises, int) if monotonic else None,

@@ -13,9 +13,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "hlo", "proto", "own_program",
-        "prune", "pad", "agree", "scale", "references", "layers", "node_blocks", "fused", "layout_gnn", "tokens",
-        "tile_model", "published", "model", "segment_training", "losses", "checkpoint", "predict", "processes",
+FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "pad", "meet", "prune", "hlo",
+        "proto", "own_program", "agree", "scale", "references", "layers", "node_blocks", "fused", "layout_gnn", "tokens",
+        "tile_model", "published", "model", "history", "segment_training", "losses", "checkpoint", "predict", "processes",
         "batch", "average", "record", "step", "train", "parallel", "noise", "metrics", "baselines", "trees",
         "ensemble", "submit", "ledger", "kaggle_client", "unpack", "kaggle_io", "measured", "descent", "search",
         "relaxed", "plots", "plots_eda", "recipes", "workflow", "compare")
