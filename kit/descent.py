@@ -52,9 +52,11 @@ def neighbours(point, dims, ordered):
 
 def speculation(best, gain, dims, ordered):
     """Points two and more steps from `best`, along the directions that helped when last tried; most promising first."""
-    helped = [direction for direction in sorted(gain, key=gain.get) if gain[direction] < 0
-              and _step(best, direction, dims, ordered) is not None]
-    helped = list({i: (i, to) for i, to in reversed(helped)}.values())[::-1]       # a coordinate's best alone
+    helped = {}                                        # a coordinate's best direction alone
+    for direction in sorted(gain, key=gain.get):
+        if gain[direction] < 0 and _step(best, direction, dims, ordered) is not None:
+            helped.setdefault(direction[0], direction)
+    helped = list(helped.values())
     points, together = [], best
     for step in range(2, max(len(helped), int(dims.max())) + 1):
         further = [_step(best, direction, dims, ordered, step) for direction in helped if ordered[direction[0]]]
@@ -114,16 +116,18 @@ class Beliefs:
         self.dims, self.ordered, self.model, self.queries, self.known = dims, ordered, model, 0, np.zeros((0, 1))
         self.centre, self.scale = 0.0, 1.0
         if model is not None:
-            reference = self.opinion(rng.integers(dims, size=(REFERENCE_QUERIES, len(dims))))
-            reference = reference[np.isfinite(reference)]
-            self.centre, self.scale = (reference.mean(), reference.std() or 1.0) if len(reference) else (0.0, 1.0)
+            reference = np.asarray(model(rng.integers(dims, size=(REFERENCE_QUERIES, len(dims)))), np.float64)
+            reference, self.queries = reference[np.isfinite(reference)], REFERENCE_QUERIES
+            if len(reference):
+                self.centre, self.scale = reference.mean(), reference.std() or 1.0
 
     def opinion(self, points):
-        """The model's standardised costs of `points`; (k, 1)."""
+        """The model's standardised costs of `points`, 3 where it calls them invalid; (k, 1)."""
         if self.model is None:
             return np.zeros((len(points), 1))
         self.queries += len(points)
-        return (np.asarray(self.model(points), np.float64)[:, None] - self.centre) / self.scale
+        cost = (np.asarray(self.model(points), np.float64)[:, None] - self.centre) / self.scale
+        return np.where(cost < np.inf, cost, 3.0)
 
     def kernel(self, a, b, opinion_a, opinion_b):
         """Prior covariance of points `a` (j, g) and `b` (k, g); (j, k)."""

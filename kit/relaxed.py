@@ -59,14 +59,17 @@ def relaxed_token_cost(model, tensors):
     with torch.no_grad():
         unary, binary = model.tables(tensors)
     model.train(training)
-    pool, (producer, consumer) = deepcopy(model.pool).eval(), tensors.slot_groups.T
+    parts = (deepcopy(getattr(model, name, None)) for name in ("attention", "pool"))     # None: its settings say so
+    attention, pool = (part.eval() if part is not None else None for part in parts)
+    producer, consumer = tensors.slot_groups.T
 
     def relaxed(weights):
         values = weights.shape[2]
-        total = torch.einsum("kgv,gvt->kt", weights, unary[:, :values])
+        tokens = torch.einsum("kgv,gvt->kgt", weights, unary[:, :values])
+        mixed = tokens[..., 1:] if attention is None else attention(tokens[..., 1:], tensors)
         given = torch.einsum("kqv,qvw->kqw", weights[:, producer], binary[:, :values, :values])
-        pairs = (given * weights[:, consumer]).sum(dim=(1, 2))
-        return total[:, 0] + pool(total[:, 1:]).squeeze(-1) + pairs
+        cost = tokens[..., 0].sum(dim=1) + (given * weights[:, consumer]).sum(dim=(1, 2))
+        return cost if pool is None else cost + pool(mixed.sum(dim=1)).squeeze(-1)
     return relaxed
 
 
@@ -100,7 +103,7 @@ def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, wa
     Returns
     -------
     SearchResult
-        Points in the order of their relaxed costs.
+        Points in the order of their relaxed costs; fewer than the budget where the walks meet.
 
     Raises
     ------

@@ -42,7 +42,8 @@ OFFERED = {
     "kaggle_client": "ask_kaggle",
     "unpack": "fetch_file unpack",
     "kaggle_io": "download submit wait_for_score push_notebook notebook_status notebook_output",
-    "search": "random_search annealing genetic droplet explore_then_droplet",
+    "search": "random_search annealing genetic droplet guided explore_then_droplet optuna_search",
+    "relaxed": "gradient_search on_codes relaxed_token_cost",
 }
 PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search")     # of arrays that fit into a line
 SECTIONS = ("Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples", "Attributes", "See Also",

@@ -1,0 +1,383 @@
+"""Every strategy against brute force, laws that hold for all of them, and Droplet's rules on drawn landscapes."""
+import builtins
+import itertools
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kit.descent import Beliefs, neighbours, order_flags, speculation
+from kit.measured import Measured
+from kit.search import annealing, droplet, explore_then_droplet, genetic, guided, optuna_search, random_search
+
+STRATEGIES = {"random_search": random_search, "annealing": annealing,
+              "annealing, 3 chains": partial(annealing, chains=3), "genetic": genetic,
+              "droplet": droplet, "droplet, ordered": partial(droplet, ordered=True, batch=4),
+              "explore_then_droplet": explore_then_droplet,
+              "explore_then_droplet, ordered": partial(explore_then_droplet, ordered=True)}
+MODELLED = {"guided": guided, "guided by annealing": partial(guided, strategy=annealing),
+            "explore_then_droplet": explore_then_droplet}
+EVERY = {**STRATEGIES, **{f"{name}, with a model": partial(search, model=lambda points: (points * points).sum(axis=1),
+                                                           queries=200) for name, search in MODELLED.items()}}
+every = pytest.mark.parametrize("search", EVERY.values(), ids=EVERY)
+SPACES = ([3, 4, 2], [1, 5, 1, 3], [1], [1, 1, 1], [2], [40], [9] * 26, [2] * 3 + [1] + [7] * 4)
+
+
+class Landscape:
+    """Random costs of coordinates and of pairs of neighbours; remembers what it was asked."""
+
+    def __init__(self, dims, seed, noise=0.0, invalid=0.0):
+        self.rng = np.random.default_rng(seed)
+        self.alone = self.rng.normal(size=(len(dims), max(dims)))
+        self.pairs = self.rng.normal(size=(max(len(dims) - 1, 1), max(dims), max(dims)))
+        self.noise, self.invalid, self.asked = noise, invalid, []
+
+    def truth(self, points):
+        at = np.arange(points.shape[1])
+        cost = self.alone[at, points].sum(axis=1) + self.pairs[at[:-1], points[:, :-1], points[:, 1:]].sum(axis=1)
+        return np.where(points.sum(axis=1) % 100 < 100 * self.invalid, np.inf, cost)
+
+    def __call__(self, points):
+        assert points.dtype == np.int64 and len(points)
+        self.asked += map(tuple, points.tolist())
+        return self.truth(points) + self.noise * self.rng.normal(size=len(points))
+
+
+def space(dims):
+    return np.array(list(itertools.product(*map(range, dims))))
+
+
+@every
+@pytest.mark.parametrize("dims", SPACES, ids=str)
+@pytest.mark.parametrize("budget, repeats", [(1, 1), (7, 1), (40, 1), (7, 3)])
+def test_what_is_measured_is_within_the_budget_and_the_space_and_asked_once(search, dims, budget, repeats):
+    landscape = Landscape(dims, seed=budget)
+    found = search(landscape, dims, budget, np.random.default_rng(0), repeats=repeats)
+    assert found.measurements == len(found.trace) == len(landscape.asked) <= budget
+    assert {landscape.asked.count(point) for point in landscape.asked} == {repeats}
+    assert sorted(set(landscape.asked)) == sorted(map(tuple, found.points.tolist()))
+    assert (found.points >= 0).all() and (found.points < dims).all()
+    assert (found.costs == landscape.truth(found.points)).all() or repeats > 1
+    assert found.costs == pytest.approx(landscape.truth(found.points))
+    assert (found.best == found.points[found.costs.argmin()]).all() and found.best_cost == found.costs.min()
+    assert (found.trace[1:] <= found.trace[:-1]).all() and found.trace[-1] == found.best_cost
+    if repeats == 1:
+        assert (found.trace == np.minimum.accumulate(found.costs)).all()
+
+
+@every
+def test_equal_seeds_search_alike_and_others_do_not(search):
+    dims = [5] * 8
+    first, again, other = (search(Landscape(dims, seed=1), dims, 40, np.random.default_rng(seed)) for seed in (3, 3, 4))
+    assert (first.points == again.points).all() and (first.trace == again.trace).all()
+    assert first.queries == again.queries
+    assert first.points.tolist() != other.points.tolist()
+
+
+@pytest.mark.parametrize("search", [random_search, annealing, partial(annealing, chains=4), genetic,
+                                    explore_then_droplet, partial(explore_then_droplet, ordered=True)])
+@pytest.mark.parametrize("dims", [[3, 4, 2], [1, 5, 1, 3], [2], [1, 1]], ids=str)
+def test_a_space_smaller_than_the_budget_is_searched_whole(search, dims):
+    landscape = Landscape(dims, seed=2)
+    found = search(landscape, dims, 10 * len(space(dims)), np.random.default_rng(0))
+    assert found.measurements == len(space(dims)) and found.best_cost == landscape.truth(space(dims)).min()
+
+
+@pytest.mark.parametrize("search", [annealing, genetic, explore_then_droplet], ids=lambda search: search.__name__)
+def test_a_third_of_a_small_space_is_enough_to_find_its_best_point(search):
+    dims, hits = [4, 5, 4, 6], 0
+    for seed in range(10):
+        landscape = Landscape(dims, seed)
+        found = search(landscape, dims, 160, np.random.default_rng(seed))
+        hits += found.best_cost == landscape.truth(space(dims)).min()
+    assert hits >= 8                               # a draw of 160 of 480 points hits 1 in 3
+
+
+@pytest.mark.parametrize("ordered", [False, True, [True, False, True]])
+@pytest.mark.parametrize("batch", [1, 4, 16])
+def test_droplet_finds_the_best_point_of_a_convex_space_and_stops(ordered, batch):
+    for seed in range(5):
+        target = np.random.default_rng(seed).integers([9, 7, 12])
+        found = droplet(lambda points, t=target: (abs(points - t) ** 1.5).sum(axis=1), [9, 7, 12], 756,
+                        np.random.default_rng(seed), ordered=ordered, batch=batch)
+        assert found.best.tolist() == target.tolist() and found.measurements < 200
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_droplet_ends_where_no_neighbour_is_better(ordered):
+    dims = [4, 3, 5, 2, 4]
+    for seed in range(10):
+        landscape = Landscape(dims, seed)
+        found = droplet(landscape, dims, 480, np.random.default_rng(seed), ordered=ordered)
+        near = [point for i, n in enumerate(dims) for value in range(n) if value != found.best[i]
+                and (not ordered or abs(value - found.best[i]) == 1)
+                for point in [np.concatenate([found.best[:i], [value], found.best[i + 1:]])]]
+        assert found.measurements < 480 and {tuple(p) for p in near} <= set(map(tuple, found.points.tolist()))
+        assert (landscape.truth(np.array(near)) >= found.best_cost).all()
+
+
+def test_speculation_steps_further_along_an_ordered_coordinate_that_helped():
+    #  cost |x - 6| of x = 0..9, from 0 in batches of 4: up once; up again and by steps of 2, 3, 4; then 5 + 1 is best,
+    #  beside 5 + 2, + 3, + 4; all of its neighbours are known then, and nothing that helped is left to try
+    batches = []
+
+    def objective(points):
+        batches.append(sorted(points[:, 0].tolist()))
+        return abs(points[:, 0] - 6)
+    found = droplet(objective, [10], 99, np.random.default_rng(0), start=[0], ordered=True, batch=4)
+    assert batches == [[0], [1], [2, 3, 4, 5], [6, 7, 8, 9]]
+    assert (found.best.tolist(), found.best_cost, found.measurements) == ([6], 0, 10)
+
+
+def test_speculation_makes_the_categorical_changes_that_helped_together():
+    #  three coordinates, each of which saves 1, 2 or 4 with the code 1: all neighbours in one batch; then the best of
+    #  them has two neighbours left, beside the other two changes at once; then the one neighbour left of the best
+    batches = []
+
+    def objective(points):
+        batches.append(sorted(map(tuple, points.tolist())))
+        return 7 - points @ np.array([1, 2, 4])
+    found = droplet(objective, [2, 2, 2], 99, np.random.default_rng(0), start=[0, 0, 0], batch=4)
+    assert batches == [[(0, 0, 0)], [(0, 0, 1), (0, 1, 0), (1, 0, 0)], [(0, 1, 1), (1, 0, 1), (1, 1, 1)], [(1, 1, 0)]]
+    assert found.best.tolist() == [1, 1, 1]
+
+
+def test_a_quarter_of_a_batch_is_kept_for_speculation():
+    #  as above among 8 coordinates: in a batch of 4 one point is speculation, though neighbours would fill it
+    batches = []
+
+    def objective(points):
+        batches.append(points)
+        return -points @ np.arange(1, 9)
+    droplet(objective, [2] * 8, 13, np.random.default_rng(0), start=[0] * 8, batch=4)
+    changed = [sorted(points.sum(axis=1).tolist()) for points in batches[:3]]
+    assert changed == [[0], [1, 1, 1, 1], [2, 2, 2, 3]]
+
+
+def test_what_speculation_proposes_is_listed_step_by_step():
+    dims, ordered = np.array([5, 9, 4, 3]), np.array([False, True, False, False])
+    gain = {(0, 3): -1.0, (1, 1): -3.0, (2, 2): -2.0, (2, 1): -2.5, (3, 1): 4.0, (1, -1): -0.5, (0, 0): -9.0}
+    #  helped, best first: coordinate 1 up, coordinate 2 to 1, coordinate 0 to 3; it is at 0 already
+    assert speculation(np.array([0, 5, 0, 0]), gain, dims, ordered) == [
+        (0, 7, 0, 0), (0, 6, 1, 0),            # step 2 up; the two best together
+        (0, 8, 0, 0), (3, 6, 1, 0)]            # step 3 up; the three best together
+
+
+def test_neighbours_are_other_values_or_one_step_up_and_down():
+    near = neighbours(np.array([1, 0, 0]), np.array([3, 4, 1]), np.array([False, True, False]))
+    assert near == [((0, 0, 0), (0, 0)), ((2, 0, 0), (0, 2)), ((1, 1, 0), (1, 1))]
+
+
+@pytest.mark.parametrize("repeats, p_value, taken", [(4, 0.05, False), (4, 1.0, True), (1, 0.05, True)])
+def test_a_step_that_may_be_noise_is_taken_only_if_the_t_test_allows_it(repeats, p_value, taken):
+    #  (1, 0) is faster than the start (0, 0) by 1, but both swing by 10; all else is slower
+    def objective(points):
+        rounds = np.arange(len(points)) // (len(points) // repeats)
+        slower = np.where(points[:, 0] == 1, -1, 50 * (points[:, 0] > 1)) + 99 * points[:, 1]
+        return slower + 10 * (rounds % 2)
+    found = droplet(objective, [9, 9], 400, np.random.default_rng(0), start=[0, 0], ordered=True, repeats=repeats,
+                    p_value=p_value)
+    assert ([1, 1] in found.points.tolist()) == taken, "a neighbour of (1, 0) alone"
+    assert found.best.tolist() == [1, 0]
+
+
+def test_faster_is_welch_s_t_test():
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(50):
+        samples = rng.normal(size=(2, 5)) * [[1], [3]] + [[0], [2]]
+        values = iter(samples.T.ravel())
+        measured = Measured(lambda points, v=values: np.array([next(v) for _ in points]), [2], 10, repeats=5)
+        measured([[0], [1]])
+        told = [measured.faster(np.array([a]), np.array([1 - a]), 0.05) for a in (0, 1)]
+        p = stats.ttest_ind(*samples, equal_var=False).pvalue
+        means = samples.mean(axis=1)
+        assert told == [means[0] < means[1] and p <= 0.05, means[1] < means[0] and p <= 0.05]
+        seen.add(tuple(told))
+    assert len(seen) >= 2
+
+
+def test_without_repeats_or_spread_the_lower_mean_is_faster():
+    measured = Measured(lambda points: points[:, 0].astype(float), [3], 9, repeats=3)
+    measured([[0], [1], [2]])
+    assert measured.faster(np.array([0]), np.array([1]), 0.05) and not measured.faster(np.array([1]), np.array([1]), 1)
+
+
+def test_repeats_are_asked_in_rounds_and_count_once_all_are_in():
+    asked = []
+
+    def objective(points):
+        asked.append(points[:, 0].tolist())
+        return np.array([5.0, 9, 3, 1])
+    measured = Measured(objective, [4], 5, repeats=2)
+    assert measured([[2], [3]]).tolist() == [4.0, 5.0] and asked == [[2, 3, 2, 3]]
+    found = measured.result()
+    assert found.trace.tolist() == [np.inf, np.inf, 4, 4] and (found.best.tolist(), found.best_cost) == ([2], 4)
+    assert measured.left == 0 and measured([[3], [0]]).tolist() == [5, np.inf], "one measurement is no two repeats"
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "droplet, ordered"])
+def test_invalid_points_are_never_best_and_do_not_stop_a_search(name):
+    #  alone, ordered Droplet may start where all neighbours are invalid: it ends there, as published
+    dims = [4, 3, 5, 4]
+    landscape = Landscape(dims, seed=5, invalid=0.08)         # those whose codes sum to less than 8: two of three
+    assert 0.5 < np.isinf(landscape.truth(space(dims))).mean() < 0.9
+    found = STRATEGIES[name](landscape, dims, 100, np.random.default_rng(2))
+    assert np.isfinite(found.best_cost) and np.isinf(found.costs).any()
+
+
+@every
+def test_a_space_without_a_valid_point_says_so(search):
+    found = search(lambda points: np.full(len(points), np.inf), [3, 3], 9, np.random.default_rng(0))
+    assert found.best_cost == np.inf and np.isinf(found.trace).all()
+
+
+def test_a_model_may_call_points_invalid():
+    dims = [4] * 6
+    landscape = Landscape(dims, seed=9)
+    found = explore_then_droplet(landscape, dims, 40, np.random.default_rng(0), queries=300, model=lambda points:
+                                 np.where(points[:, 0] == 1, landscape.truth(points), np.inf))
+    assert found.measurements == 40 and (found.points[:8, 0] == 1).all()
+    found = explore_then_droplet(landscape, dims, 40, np.random.default_rng(0), queries=300,
+                                 model=lambda points: np.full(len(points), np.inf))
+    assert found.measurements == 40
+
+
+@pytest.mark.parametrize("search", MODELLED.values(), ids=MODELLED)
+def test_queries_are_what_the_model_was_asked_and_not_measurements(search):
+    dims, asked = [5] * 10, []
+    landscape = Landscape(dims, seed=3)
+
+    def model(points):
+        asked.append(len(points))
+        return landscape.truth(points)
+    found = search(landscape, dims, 30, np.random.default_rng(0), model=model, queries=500)
+    assert found.queries == sum(asked) >= 500 and found.measurements == len(landscape.asked) <= 30
+
+
+def test_guided_measures_the_best_that_the_strategy_found_in_order():
+    dims = [5] * 10
+    landscape, other = Landscape(dims, seed=3), Landscape(dims, seed=4)
+    found = guided(other, dims, 20, np.random.default_rng(0), model=landscape, queries=300, strategy=random_search)
+    queried = sorted(landscape.truth(np.array(landscape.asked)))
+    assert len(landscape.asked) == found.queries == 300
+    assert landscape.truth(found.points) == pytest.approx(queried[:20])
+
+
+def test_a_model_of_the_truth_makes_a_few_measurements_enough():
+    for seed in range(5):
+        dims = [6] * 12
+        landscape = Landscape(dims, seed)
+        with_model = explore_then_droplet(landscape, dims, 5, np.random.default_rng(0), model=landscape.truth)
+        without = random_search(landscape, dims, 1000, np.random.default_rng(0))
+        assert with_model.best_cost < without.best_cost
+
+
+def test_a_model_that_is_wrong_is_outvoted_by_measurements():
+    dims, regrets = [4] * 6, []
+    for seed in range(5):
+        landscape = Landscape(dims, seed)
+        found = explore_then_droplet(landscape, dims, 250, np.random.default_rng(0), queries=500,
+                                     model=lambda points, truth=landscape.truth: -truth(points))
+        regrets.append(found.best_cost - landscape.truth(space(dims)).min())
+    assert np.median(regrets) == 0
+
+
+def test_only_the_order_of_costs_guides_a_search_without_repeats():
+    dims = [5] * 8
+    for search in (random_search, genetic, explore_then_droplet):
+        landscape = Landscape(dims, seed=6)
+        found, bent = (search(objective, dims, 60, np.random.default_rng(0))
+                       for objective in (landscape.truth, lambda points, at=landscape: np.exp(at.truth(points))))
+        assert found.points.tolist() == bent.points.tolist()
+
+
+def test_the_process_believes_what_it_measured_and_is_bolder_where_it_did_not():
+    dims, rng = np.array([5] * 6), np.random.default_rng(0)
+    landscape = Landscape(dims, seed=7)
+    measured = Measured(landscape, dims, 300)
+    points = measured.unseen(rng, 300)
+    measured(points[:250])
+    beliefs = Beliefs(dims, order_flags(False, dims), None, rng)
+    seen, unseen = beliefs.bound(points[:250], measured), beliefs.bound(points[250:], measured)
+    truth = landscape.truth(points)
+    assert stats.kendalltau(seen, truth[:250])[0] > 0.85
+    assert stats.kendalltau(unseen, truth[250:])[0] > 0.4
+    assert beliefs.queries == 0
+
+
+def test_the_process_is_that_of_a_second_implementation():
+    dims, rng = np.array([4, 3, 5]), np.random.default_rng(1)
+    ordered = np.array([True, False, True])
+    landscape = Landscape(dims, seed=8)
+    measured = Measured(landscape, dims, 20)
+    points = measured.unseen(rng, 30)
+    measured(points[:20])
+    beliefs = Beliefs(dims, ordered, landscape.truth, rng)
+
+    def kernel(a, b):
+        alike = np.mean([1 - abs(int(x) - int(y)) / (n - 1) if o else float(x == y)
+                         for x, y, n, o in zip(a, b, dims, ordered)])
+        opinion = [(landscape.truth(p[None])[0] - beliefs.centre) / beliefs.scale for p in (a, b)]
+        return alike + np.exp(4 * (alike - 1)) + 2 * opinion[0] * opinion[1]
+    gram = np.array([[kernel(a, b) for b in points] for a in points])
+    within = np.linalg.inv(gram[:20, :20] + 0.05 * np.eye(20))
+    y = stats.norm.ppf(stats.rankdata(landscape.truth(points[:20])) / 21)
+    mean = gram[20:, :20] @ within @ y
+    variance = np.diag(gram[20:, 20:] - gram[20:, :20] @ within @ gram[:20, 20:])
+    assert beliefs.bound(points[20:], measured) == pytest.approx(mean - np.sqrt(variance), abs=1e-9)
+
+
+def test_unseen_points_are_all_different_and_uniform():
+    measured = Measured(lambda points: points.sum(axis=1), [3, 2, 2], 12)
+    counts = np.zeros(12, int)
+    for seed in range(600):
+        drawn = measured.unseen(np.random.default_rng(seed), 4)
+        numbers = np.ravel_multi_index(drawn.T, (3, 2, 2))
+        assert len(set(numbers)) == 4
+        counts[numbers] += 1
+    assert stats.chisquare(counts).pvalue > 0.001
+    measured(drawn)
+    assert measured.unseen(np.random.default_rng(0), 99).shape == (8, 3)
+
+
+def test_bad_input_is_named():
+    def objective(points):
+        return points.sum(axis=1)
+    rng = np.random.default_rng(0)
+    for dims in ([], [3, 0], [2.0], [[2]]):
+        with pytest.raises(ValueError, match="^dims is .*; expected how many values, at least 1, each coordinate has"):
+            random_search(objective, dims, 5, rng)
+    for budget, repeats in ((0, 1), (2, 3), (5, 0)):
+        with pytest.raises(ValueError, match=f"^budget is {budget} and repeats is {repeats}; expected at least 1 rep"):
+            genetic(objective, [3], budget, rng, repeats=repeats)
+    for wrong, told in ((np.full(3, np.nan), "(3,), 3 NaN and 0"), (np.zeros(2), "(2,), 0 NaN and 0"),
+                        (np.full(3, -np.inf), "(3,), 0 NaN and 3")):
+        told = re.escape(f"the objective gave shape {told} -inf for 3 points; expected one cost each")
+        with pytest.raises(ValueError, match=told):
+            random_search(lambda points, w=wrong: w, [3], 5, rng)
+    with pytest.raises(ValueError, match=r"^start is \[3\]; expected one code of each coordinate, below \[3\]$"):
+        droplet(objective, [3], 5, rng, start=[3])
+    with pytest.raises(ValueError, match=r"^ordered is \[True\]; expected True or False, or one of them for each of 2"):
+        explore_then_droplet(objective, [3, 3], 5, rng, ordered=[True])
+
+
+def test_optuna_is_asked_for_only_where_it_is_used(monkeypatch):
+    def without_optuna(name, *rest, find=builtins.__import__):
+        if name == "optuna":
+            raise ImportError(name)
+        return find(name, *rest)
+    monkeypatch.setattr(builtins, "__import__", without_optuna)
+    with pytest.raises(ImportError, match="^optuna_search needs Optuna, .*: pip install optuna$"):
+        optuna_search(lambda points: points.sum(axis=1), [3], 5, np.random.default_rng(0))
+
+
+def test_optuna_s_points_are_measured_once_each():
+    pytest.importorskip("optuna", reason="Optuna is optional: pip install optuna")
+    dims = [5, 4, 1]
+    found, again = (optuna_search(Landscape(dims, seed=1), dims, 40, np.random.default_rng(0)) for _ in range(2))
+    assert found.measurements == len(np.unique(found.points, axis=0)) == 20
+    assert found.points.tolist() == again.points.tolist() and (np.diff(found.trace) <= 0).all()
