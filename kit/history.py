@@ -91,7 +91,7 @@ class HistoryTable(nn.Module):
 def graph_key(graph):
     """A number that tells a graph from any other of different content, whatever its name."""
     digest = hashlib.blake2b(digest_size=8)
-    for field in graph:
+    for field in (*graph[:-1], *(graph.meetings or ())):
         array = np.asarray(field)
         digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     return int.from_bytes(digest.digest(), "little", signed=True)

@@ -30,7 +30,7 @@ class LayoutTensors(NamedTuple):
     references: torch.Tensor     # (r, g) like config_codes; see reference_configs
     messages: tuple              # Messages, one for each direction
     own: torch.Tensor = None     # (nc, k, 14) float32; see agreement_tables
-    pairs: torch.Tensor = None   # (p, 2) int64; configurable neighbours: producer, consumer
+    pairs: torch.Tensor = None   # (p, 2) int64; whose layouts meet
     pair: torch.Tensor = None    # (p, k, k) int32; rows, of which each code of both has one
     rows: torch.Tensor = None    # (r, 12) float32; see agreement_tables
     counted: torch.Tensor = None # (n',) int64; nodes that are pooled, None: all

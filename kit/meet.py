@@ -60,6 +60,7 @@ def find_meetings(graph, reach=REACH):
         key, first = np.unique(key[order], return_index=True)
         new = ~np.isin(key, seen)
         if new.sum() > MAX_WALKS:
+            reach = hop
             break
         seen, names = np.concatenate([seen, key[new]]), name[order][first[new]]
         walks = np.stack([key[new] // n, key[new] % n], axis=1)
@@ -110,15 +111,13 @@ def _joins(visited, reach):
         np.zeros((0, 2), np.int64), np.zeros(0, np.int64), np.zeros((0, 6), np.int64))
     order = np.argsort(walks[:, 1], kind="stable")
     walks, hop, names = walks[order], hop[order], names[order]
-    for within in range(reach, 1, -1):                       # nearer ones only, where there are too many
+    for within in range(max(reach, 1), 0, -1):               # nearer ones only, where there are too many
         near = np.flatnonzero(hop < within)
         count = np.unique(walks[near, 1], return_counts=True)[1]
         if (count.astype(float) ** 2).sum() <= 4 * MAX_WALKS:
             break
-    else:
-        near = near[:0]
     one, other = (near[i] for i in matches(walks[near, 1], walks[near, 1]))
-    apart = (walks[one, 0] != walks[other, 0]) & (hop[one] + hop[other] <= reach)
+    apart = (walks[one, 0] != walks[other, 0]) & (hop[one] + hop[other] <= within)
     one, other = one[apart], other[apart]
     return (np.stack([walks[one, 0], walks[other, 0]], axis=1), hop[one] + hop[other],
             np.stack([names[one], names[other]], axis=1))

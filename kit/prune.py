@@ -99,7 +99,7 @@ def segments(graph, size):
     """
     if size < 1:
         raise ValueError(f"a segment needs at least one node, got size {size}")
-    n = len(graph.node_feat)
+    n, graph = len(graph.node_feat), graph._replace(meetings=graph.meetings or find_meetings(graph))
     return [subgraph(graph, np.arange(start, min(start + size, n))) for start in range(0, n, size)]
 
 

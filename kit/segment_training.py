@@ -45,9 +45,9 @@ class SegmentSettings:
     model: object = None                 # settings of the wrapped model; filled in
 
     def __post_init__(self):
-        for name in ("segment_nodes", "gradient_segments", "table_bytes"):
-            if not (isinstance(getattr(self, name), (int, np.integer)) and getattr(self, name) >= 1):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1")
+        for name, low in dict(segment_nodes=1, gradient_segments=1, table_bytes=1, margin=0).items():
+            if not (isinstance(getattr(self, name), (int, np.integer)) and getattr(self, name) >= low):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a whole number of at least {low}")
         if not 0 <= self.keep <= 1:
             raise ValueError(f"keep is {self.keep!r}; expected a probability, 0 to 1")
 
@@ -71,7 +71,8 @@ class SegmentTraining(nn.Module):
     ----------
     model : LayoutGNN or any module with `pooled(tensors, index) -> (k, width)` and `head`
         Trained in place. To train the head alone it must be a module. With `settings.pool` "mean+max" the second
-        half of the width is a maximum.
+        half of the width is a maximum. With a margin its `prepare` is given a second argument: the (n,) bool nodes
+        to pool.
     settings : SegmentSettings, optional
 
     References

@@ -25,15 +25,17 @@ def agreement_sums(graph):
     Returns
     -------
     ndarray, shape (c, 69), float32
-        For convolution, dot and reshape each 18 sums over nodes: the 11 columns of `own` in `agreement_tables`, and
-        the first 7 weighted by the node's share. Then 15 sums over pairs: the first 10 columns of `rows`, and the
-        first 5 weighted by the producer's share. Each is divided by the sum of its largest values, group by
-        group and pair of groups by pair; 0 where that is 0. The compiler's default disagrees with nothing. A row
-        does not depend on the other configurations.
+        For convolution, dot and reshape each 18 sums over nodes: the first 11 columns of `own` in
+        `agreement_tables`, and the first 7 weighted by the node's share. Then 15 sums over pairs: the first 10
+        columns of `rows`, and the first 5 weighted by the producer's share. Each is divided by the sum of its
+        largest values, group by group and pair of groups by pair; 0 where that is 0. The compiler's default
+        disagrees with nothing but itself, where two producers meet. A row does not depend on the other
+        configurations.
     """
     tables, codes = agreement_tables(graph), graph.config_codes
     k, groups = graph.code_rows.shape[1], codes.shape[1]
-    own = np.concatenate([tables.own, tables.own[..., :7] * tables.share[:, None, None]], axis=2)       # (nc, k, 18)
+    own = tables.own[..., :11]
+    own = np.concatenate([own, own[..., :7] * tables.share[:, None, None]], axis=2)                    # (nc, k, 18)
     opcode = graph.node_opcode[graph.node_config_ids]
     by_opcode = np.stack([own * (opcode == o)[:, None, None] for o in CONFIGURABLE], axis=2)        # (nc, k, 3, 18)
     by_group = np.zeros((groups, k, len(CONFIGURABLE) * own.shape[2]))
@@ -80,7 +82,7 @@ def fit_agreement_trees(graphs, seed=0, monotonic=False):
     Raises
     ------
     ValueError
-        If there is no graph, or one has too many pairs of neighbours.
+        If there is no graph.
     """
     if not graphs:
         raise ValueError("boosted trees need at least one training graph")
