@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kit.meet import find_meetings
+from kit.meet import REACH, find_meetings
 from kit.pad import LAYOUT, SHAPE, repad_layout
 
 OWN_FEATURES = 14                # see agreement_tables
@@ -30,12 +30,14 @@ class Agreement(NamedTuple):
     rows: np.ndarray             # (r, 12) float32
 
 
-def agreement_tables(graph):
+def agreement_tables(graph, reach=REACH):
     """Tabulate in how many of the two minor-most dimensions configured layouts disagree with their surroundings.
 
     Parameters
     ----------
     graph : LayoutGraph
+    reach : int
+        Pairs more edges apart are left out.
 
     Returns
     -------
@@ -47,12 +49,13 @@ def agreement_tables(graph):
         makes the output, the largest operand and the smallest in memory than its default does, where the minor-most
         dimension is padded to 128 and the next to 8, as a logarithm to base 2. Features of `rows`, five: the
         producer's output (its default if none is given) with the consumer's input, its kernel, the better of the
-        two, and, between equal shapes, its output; with the other producer's output where those two meet. Then these
-        five times a tenth of the logarithm of the producer's size. Then how near the two are, 1 / edges, as producer
-        and consumer, and as two producers. What is not given disagrees with nothing. Pairs are those of
-        `find_meetings`, the nearer ones only where pairs times codes squared would pass `MAX_PAIR_ROWS`.
+        two, and, if that has the shape of what it reads, its output; with the other producer's output where those
+        two meet. Then these five times a tenth of the logarithm of the producer's size. Then how near the two are,
+        1 / edges, as producer and consumer, and as two producers. What is not given disagrees with nothing, but for
+        two defaults where they meet. Pairs are those of `find_meetings`, the nearer ones only where pairs times codes
+        squared would pass `MAX_PAIR_ROWS`.
     """
-    layout = repad_layout(graph.node_feat)[0][:, LAYOUT].astype(np.int8)[:, :2]           # (n, 2)
+    layout = repad_layout(graph.node_feat)[0][:, LAYOUT].clip(-1, 5).astype(np.int8)[:, :2]       # (n, 2)
     shape = graph.node_feat[:, SHAPE]
     elements = np.maximum(shape, 1).prod(axis=1, dtype=np.float64)
     size = np.log1p(elements) / 10                                                        # (n,), about 0 to 2
@@ -86,18 +89,18 @@ def agreement_tables(graph):
     own[:, :, 3, 1] = own[:, :, 3, 0] * size[ids, None]
     largest, smallest = _extreme_operands(place[consumer[operand]], producer[operand], elements, shape, layout, nc)
     grown = [np.where(given[:, :, part] & (tensor >= 0)[:, None],
-                      _growth(shape[tensor][:, None], rows[:, :, part]) - _growth(shape[tensor], layout[tensor])[:, None],
-                      0) for part, tensor in enumerate((ids, largest, smallest))]
+                      _growth(shape[tensor][:, None], rows[:, :, part])
+                      - _growth(shape[tensor], layout[tensor])[:, None], 0) for part, tensor in enumerate((ids, largest, smallest))]
     own = np.concatenate([given, own[..., 0], own[..., 1], np.stack(grown, axis=-1)], axis=-1).astype(np.float32)
     share = elements / elements.max()
     return Agreement(own, share[ids].astype(np.float32), (share[largest] * (largest >= 0)).astype(np.float32),
-                     *_pair_tables(graph, layout[ids], rows, given, shape[ids], size[ids]))
+                     *_pair_tables(graph, reach, layout[ids], rows, given, shape[ids], size[ids]))
 
 
-def _pair_tables(graph, default, rows, given, shape, size):
+def _pair_tables(graph, reach, default, rows, given, shape, size):
     """The last four of Agreement; of the configurable nodes all but the first."""
     met, k = graph.meetings or find_meetings(graph), rows.shape[1]
-    near = met.hops <= next(h for h in range(met.hops.max(initial=0), -1, -1)
+    near = met.hops <= next(h for h in range(min(reach, met.hops.max(initial=0)), -1, -1)
                             if (met.hops <= h).sum() * k * k <= MAX_PAIR_ROWS)
     (v, u), joins, hops = met.ends[near].T, met.joins[near], met.hops[near]
     delivered = np.where(given[:, :, :1], rows[:, :, 0], default[:, None])                # (nc, k, 2)
@@ -107,7 +110,8 @@ def _pair_tables(graph, default, rows, given, shape, size):
     differ = (first[:, :, None, None] != rows[u][:, None]).sum(axis=-1, dtype=np.int8)    # (p, k, k, 3)
     differ *= given[u][:, None] & ~joins[:, None, None, None]
     both = np.where(given[u][:, None, :, 1:].all(axis=-1), differ[..., 1:].min(axis=-1), differ[..., 1:].max(axis=-1))
-    outputs = differ[..., 0] * (shape[v] == shape[u]).all(axis=1)[:, None, None]
+    like = (shape[v] == np.take_along_axis(shape[u], met.names[near, 0], axis=1)).all(axis=1)
+    outputs = differ[..., 0] * like[:, None, None]
     meet = (first[:, :, None] != other[:, None]).sum(axis=-1, dtype=np.int8) * joins[:, None, None]
     # a pair has few distinct rows: numbered in base 3, then anew
     number = 3 ** PLACES * np.arange(len(v))[:, None, None]

@@ -45,14 +45,16 @@ class TokenTensors(NamedTuple):
 @dataclass(frozen=True)
 class ConfigTokenSettings:
     """Small, because graphs are few."""
-    width: int = 32
+    width: int = 64
     graph_blocks: int = 1                # GraphSAGE over the program, once a graph
-    token_width: int = 32
+    token_width: int = 64
     opcode_width: int = 8
     digit_width: int = 4
     features: bool = True                # False: of a node its opcode and what agreement tells
     digits: bool = True                  # False: of a code what agreement tells
-    agreement: bool = True               # False: no pair terms, and of a code its digits
+    agreement: bool = True               # False: of a code its digits, and no pair terms
+    pairs: bool = True                   # False: no pair terms
+    reach: int = REACH                   # edges between two nodes with a pair term, at most
     mix: str = "pool"                    # what is not additive: a network of the "pool" of all tokens, tokens that
     #                                      take "attention" to each other before they are pooled, or "none"
     heads: int = 4                       # of attention
@@ -99,7 +101,7 @@ class ConfigTokenModel(nn.Module):
             self.context = nn.Linear(s.width, 3 * s.width)
             self.code = nn.Linear(18 * s.digit_width * s.digits + OWN_FEATURES * s.agreement, s.width, bias=False)
             self.unary = network(s.width, 3 + s.token_width)
-            if s.agreement:
+            if s.agreement and s.pairs:
                 self.agree = nn.Linear(PAIR_FEATURES, s.width, bias=False)
                 self.binary = network(s.width, 2)
             if s.mix == "attention":
@@ -118,7 +120,7 @@ class ConfigTokenModel(nn.Module):
     def prepare(self, graph):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
         n, device = len(graph.node_feat), self.node_scale.device
-        tables = agreement_tables(graph)
+        tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
         codes = graph.config_codes
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
 
@@ -160,7 +162,7 @@ class ConfigTokenModel(nn.Module):
         unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
         unary = unary.new_zeros(groups, k, 1 + s.token_width).index_add(0, t.node_group, unary)
         binary = unary.new_zeros(len(t.slot_groups), k, k)
-        if s.agreement:
+        if s.agreement and s.pairs:
             producer, consumer = t.pairs[t.row_pair].T
             plain, by_size = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).unbind(-1)     # (r,)
             binary = binary.index_add(0, t.pair_slot, (plain + by_size * t.share[producer, 0])[t.pair])

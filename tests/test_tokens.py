@@ -12,6 +12,7 @@ from drawn import (
     costs,
     drawn_layout,
     drawn_neighbours,
+    every_node_its_own_group,
     held,
     ready,
     slow_graph_blocks,
@@ -19,36 +20,74 @@ from drawn import (
 
 from kit.agree import agreement_tables
 from kit.data import LayoutGraph, dense_configs, npz_paths, read_layout
+from kit.meet import REACH, find_meetings
 from kit.prune import prune, segments
 from kit.tokens import ConfigTokenModel, ConfigTokenSettings
 from kit.train import TrainSettings, predict, train
 
 TINY = ConfigTokenSettings(width=8, token_width=4, opcode_width=3, digit_width=2)
+FORMS = {"pool": {}, "none": {"mix": "none"}, "attention": {"mix": "attention", "heads": 2},
+         "attention, distance unknown": {"mix": "attention", "heads": 2, "near": False},
+         "opcode and agreement alone": {"features": False, "digits": False}, "digits alone": {"agreement": False},
+         "agreement alone": {"digits": False}, "no pairs": {"pairs": False}, "near pairs": {"reach": 1}}
+each_form = pytest.mark.parametrize("form", FORMS)
+
+
+def in_form(form, **changes):
+    return dataclasses.replace(TINY, **FORMS[form], **changes)
+
+
+def slow_attention(model, tokens, graph):
+    """Self-attention of a configuration's tokens (g, width), group by group and head by head."""
+    attention, (groups, width), slow = model.attention, tokens.shape, []
+    normed = torch.nn.functional.layer_norm(tokens, (width,), attention.norm.weight, attention.norm.bias)
+    query, key, value = attention.read(normed).split(width, dim=1)
+    met = find_meetings(graph)
+    for one in range(groups):
+        heads = []
+        for head, part in enumerate(np.split(np.arange(width), attention.heads)):
+            scores = []
+            for other in range(groups):
+                score = query[one, part] @ key[other, part] / len(part) ** 0.5
+                if attention.bias is not None:
+                    hops = [hop for (u, v), hop in zip(graph.node_group[met.ends], met.hops) if {u, v} == {one, other}]
+                    hops = 0 if one == other else min([REACH + 1, *hops])
+                    score = score + attention.bias[head, hops]
+                scores.append(score)
+            heads.append(torch.stack(scores).softmax(0) @ value[:, part])
+        slow.append(tokens[one] + attention.write(torch.cat(heads)))
+    return torch.stack(slow) if slow else tokens
 
 
 @torch.no_grad()
 def slow_token_costs(model, graph, index, fitted_on):
-    """Configuration by configuration: a term for each node and each pair of neighbours, and a vector for each node."""
-    nodes, tables = slow_graph_blocks(model, graph, fitted_on), agreement_tables(graph)
+    """Configuration by configuration: a term for each node and each pair, and a vector for each group."""
+    s = model.settings
+    nodes = slow_graph_blocks(model, graph, fitted_on)
+    tables = agreement_tables(graph, s.reach)
     elements = np.maximum(graph.node_feat[:, 21:27], 1).prod(axis=1)
     share = elements / elements.max()
+    reads = [max([share[v] for u, v in graph.edge_index if u == node], default=0) for node in range(len(share))]
     alone, giving, taking = (model.context(nodes)[:, part * 8:part * 8 + 8] for part in range(3))
-    assert model.settings.width == 8
+    assert s.width == 8
     out = []
     for one, rows in zip(index, dense_configs(graph, index), strict=True):
         codes = [graph.config_codes[one, group] for group in graph.node_group]
-        total, vector = 0.0, torch.zeros(model.settings.token_width)
+        total, tokens = 0.0, torch.zeros(graph.config_codes.shape[1], s.token_width)
         for place, node in enumerate(graph.node_config_ids):
             digits = model.digit(torch.tensor(rows[place]).long() + 2).flatten()
-            agreement = torch.tensor(tables.own[place, codes[place]])
-            term = model.unary(alone[node] + model.code.weight @ torch.cat([digits, agreement]))
-            total, vector = total + term[0] + share[node] * term[1], vector + term[2:]
-        for (v, u), table in zip(tables.pairs, tables.pair, strict=True):
+            read = [digits] * s.digits + [torch.tensor(tables.own[place, codes[place]])] * s.agreement
+            term = model.unary(alone[node] + model.code.weight @ torch.cat(read))
+            total = total + term[0] + share[node] * term[1] + reads[node] * term[2]
+            tokens[graph.node_group[place]] += term[3:]
+        for (v, u), cells in zip(tables.pairs, tables.pair, strict=True) if s.agreement and s.pairs else ():
             producer, consumer = graph.node_config_ids[[v, u]]
-            agreement = model.agree.weight @ torch.tensor(table[codes[v], codes[u]])
+            agreement = model.agree.weight @ torch.tensor(tables.rows[cells[codes[v], codes[u]]])
             term = model.binary(giving[producer] + taking[consumer] + agreement)
             total = total + term[0] + share[producer] * term[1]
-        out.append(total + model.pool(vector)[0])
+        if s.mix == "attention":
+            tokens = slow_attention(model, tokens, graph)
+        out.append(torch.as_tensor(total + (model.pool(tokens.sum(dim=0))[0] if s.mix != "none" else 0)))
     return torch.stack(out).float()
 
 
@@ -63,11 +102,34 @@ def test_the_token_model_is_its_slow_loop(blocks):
         assert slow.std() > 1e-3
 
 
+@each_form
+def test_every_form_is_its_slow_loop(form):
+    graphs = [drawn_neighbours(0), drawn_neighbours(1, n=20, nc=9, g=9, c=5), drawn_layout(2, m=0, c=3)]
+    model = ready(ConfigTokenModel(in_form(form)), *graphs)
+    if form == "attention":
+        torch.nn.init.normal_(model.attention.bias)
+    for graph in graphs:
+        slow = slow_token_costs(model, graph, [2, 0, 1], graphs)
+        assert torch.allclose(costs(model, graph, [2, 0, 1]), slow, **NEAR)
+        assert slow.std() > 1e-3
+
+
+def test_settings_that_cannot_be_are_refused():
+    for change, said in (({"mix": "sum"}, "mix is 'sum'; expected 'none', 'pool' or 'attention'"),
+                         ({"digits": False, "agreement": False},
+                          "neither digits nor agreement: codes could not be told apart"),
+                         ({"mix": "attention", "token_width": 6},
+                          "token_width is 6; expected a multiple of 4 heads")):
+        with pytest.raises(ValueError) as caught:
+            ConfigTokenSettings(**change)
+        assert str(caught.value) == said
+
+
 def test_a_real_file_is_its_slow_loop(real_data):
     path, = [p for p in npz_paths(real_data / "npz", "layout:xla:default", "train") if "alexnet" in p.stem]
     graph = prune(read_layout(path, configs=[0, 7, 20_000]))
     model = ready(ConfigTokenModel(TINY), graph)
-    assert len(model.prepare(graph).pairs) == 7
+    assert len(model.prepare(graph).pairs) == 42
     assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(3), [graph]), **NEAR)
 
 
@@ -96,11 +158,15 @@ def test_costs_do_not_depend_on_how_a_graph_is_written(change):
         model = ready(ConfigTokenModel(TINY), graph)
         assert len(model.prepare(graph).pairs) and costs(model, graph).std() > 1e-3
         assert torch.allclose(costs(model, change(graph, np.random.default_rng(seed))), costs(model, graph), **NEAR)
+        if change is not every_node_its_own_group:       # that makes other tokens
+            model = ready(ConfigTokenModel(in_form("attention")), graph)
+            assert torch.allclose(costs(model, change(graph, np.random.default_rng(seed))), costs(model, graph), **NEAR)
 
 
-def test_costs_follow_the_configurations_and_not_their_company():
+@each_form
+def test_costs_follow_the_configurations_and_not_their_company(form):
     graph, order = drawn_neighbours(5), [3, 0, 6, 5, 1, 2, 4]
-    model = ready(ConfigTokenModel(TINY), graph)
+    model = ready(ConfigTokenModel(in_form(form)), graph)
     whole = costs(model, graph)
     shuffled = graph._replace(config_codes=graph.config_codes[order], config_runtime=graph.config_runtime[order])
     assert torch.allclose(costs(model, shuffled), whole[order], **NEAR)
@@ -143,6 +209,18 @@ def test_segments_of_a_graph_are_scored():
     assert min(part.config_codes.shape[1] for part in parts) < max(part.config_codes.shape[1] for part in parts)
     model = ready(ConfigTokenModel(TINY), *parts)
     assert all(predict(model, part).shape == (7,) for part in parts)
+
+
+def test_a_file_of_3_000_groups_of_one_node_is_scored_in_bounded_memory():
+    n = 3100
+    graph = drawn_layout(10, n=n, nc=3000, g=3000, k=9, c=40, m=6000)
+    for settings, budget in ((TINY, 1 << 24), (in_form("attention"), 1 << 29)):
+        model = ready(ConfigTokenModel(settings), graph)
+        tensors = model.prepare(graph)
+        shared = held(model, tensors, 1)
+        j = model.configs_within(tensors, budget)
+        assert 1 <= j < 1000 and held(model, tensors, min(j, 4)) <= budget + shared
+        assert np.isfinite(predict(model, graph, budget=budget if settings is TINY else 1)).all()
 
 
 def test_chunks_do_not_change_costs():
@@ -224,4 +302,4 @@ def test_the_largest_real_file_is_prepared_and_scored_in_little_memory(real_data
     assert peak < 10 * graph.node_feat.nbytes and kept < 3 * graph.node_feat.nbytes
     assert held(model, tensors, 1001) < 100 << 20
     alone = prune(graph)
-    assert np.isfinite(predict(model, alone)).all() and len(model.prepare(alone).pairs) == len(tensors.pairs) == 229
+    assert np.isfinite(predict(model, alone)).all() and len(model.prepare(alone).pairs) == len(tensors.pairs) > 2000
