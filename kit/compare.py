@@ -79,9 +79,9 @@ def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
     """
     model = recipe.network(replace(recipe.shape, seed=seed))
     settings = replace(recipe.settings, seed=seed, keep="last")
-    checkpoint = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, unseen)
-    costs = checkpoint.with_suffix(f".{passes}.npz")
+    costs = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, unseen).with_suffix(f".{passes}.npz")
     if not costs.is_file():
+        checkpoint = checkpoint_path(out, f"{name} {seed}", model, settings, graphs)      # whatever is ranked with it
         train(model, graphs, settings, recipe.loss, checkpoint=checkpoint, report=report)
         save_costs(costs, {g.graph_id: predict(model, g, passes=passes) for g in unseen})
     return load_costs(costs)

@@ -12,6 +12,7 @@ from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGN
 from kit.train import TrainSettings
 
 SCALES = ("quick", "full")
+FEW_PROGRAMS = 4                 # trained on 2 real programs, the short form ranks a third one at tau .7, the long at .4
 
 
 class Recipe(NamedTuple):
@@ -22,7 +23,7 @@ class Recipe(NamedTuple):
     loss: Callable = pairwise_hinge_loss
 
 
-def recipes_for(collection, scale="quick"):
+def recipes_for(collection, scale="quick", programs=None):
     """The members of a collection's ensemble.
 
     Parameters
@@ -30,6 +31,9 @@ def recipes_for(collection, scale="quick"):
     collection : str
     scale : str
         "quick" or "full".
+    programs : int, optional
+        How many there are to train on. Below `FEW_PROGRAMS` the token model reads nothing of a node but its opcode
+        and what agreement tells: of two real programs it learned the rest by heart.
 
     Returns
     -------
@@ -53,7 +57,9 @@ def recipes_for(collection, scale="quick"):
         shape = TileModelSettings(width=128 if full else 64)
         settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(1000, 64, 4)
         return {"tile": Recipe(TileModel, shape, settings, list_mle_loss)}
-    token = TrainSettings(20_000, 1024) if full else TrainSettings(1200, 256)
+    few = programs is not None and programs < FEW_PROGRAMS
+    shape = ConfigTokenSettings(features=False, digits=False, graph_blocks=0) if few else ConfigTokenSettings()
+    token = TrainSettings(20_000, 1024) if full else TrainSettings(1200, 256, learning_rate=5e-3)
     gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
     steps = TrainSettings(400, 32)
     if full:
@@ -61,4 +67,4 @@ def recipes_for(collection, scale="quick"):
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)
         steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")
-    return {"token": Recipe(ConfigTokenModel, ConfigTokenSettings(), token), "gnn": Recipe(LayoutGNN, gnn, steps)}
+    return {"token": Recipe(ConfigTokenModel, shape, token), "gnn": Recipe(LayoutGNN, gnn, steps)}

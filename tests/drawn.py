@@ -10,6 +10,7 @@ from kit.data import LayoutGraph, TileGraph
 
 NEAR = dict(atol=2e-5, rtol=1e-4)        # float32 sums in another order
 SHAPES = ((8, 128), (8, 64), (4, 8, 16))
+SQUARES = ((8, 8), (4, 128), (8, 8, 8))        # equal sizes: different ways give a dimension different names
 
 
 def drawn_features(rng, n):
@@ -40,6 +41,72 @@ def drawn_neighbours(seed=0, n=14, nc=6, g=3, k=4, c=7, m=30):
         shape = SHAPES[rng.integers(len(SHAPES))]
         row[21:21 + len(shape)], row[134:134 + len(shape)] = shape, rng.permutation(len(shape))
     return graph._replace(node_feat=node_feat, code_rows=rng.integers(-1, 3, (nc, k, 18)).astype(np.int8))
+
+
+def drawn_chains(seed=0, n=24, nc=7, g=3, k=4, c=7, transposes=0.3):
+    """A drawn layout whose shapes are passed on: chains, several ways between two nodes, joins, transposes."""
+    graph, rng = drawn_layout(seed, n, nc, g, k, c), np.random.default_rng([seed, 2])
+    node_feat, node_opcode, edges = graph.node_feat.copy(), np.full(n, 2), []
+    node_feat[:, 21:37] = node_feat[:, 134:140] = 0
+    for node, row in enumerate(node_feat):
+        shape = SQUARES[rng.integers(len(SQUARES))]
+        if node and rng.random() < 0.9:
+            operand = max(0, node - int(rng.integers(1, 4)))
+            shape = node_feat[operand, 21:27][:np.count_nonzero(node_feat[operand, 21:27])]
+            edges.append([node, operand])
+            if rng.random() < transposes:
+                node_opcode[node] = 98
+                source = rng.permutation(len(shape))
+                row[31:31 + len(shape)], shape = source, shape[source]
+                row[31] = 0 if rng.random() < 0.1 else row[31]             # some are broken
+            alike = [v for v in range(max(0, node - 6), node) if (node_feat[v, 21:21 + len(shape)] == shape).all()]
+            if node_opcode[node] != 98 and alike and rng.random() < 0.7:
+                edges.append([node, alike[rng.integers(len(alike))]])
+        row[21:21 + len(shape)], row[134:134 + len(shape)] = shape, rng.permutation(len(shape))
+    graph = graph._replace(node_feat=node_feat, node_opcode=node_opcode, edge_index=np.array(edges),
+                           code_rows=rng.integers(-1, 3, (nc, k, 18)).astype(np.int8))
+    return relabelled_nodes(graph, rng)
+
+
+def slow_meetings(graph, reach=12):
+    """Walk from each configurable node: {(end, end, join): (hops, names, names)}, ends in node_config_ids."""
+    ids, consumers = graph.node_config_ids.tolist(), {node: [] for node in range(len(graph.node_feat))}
+    place = {node: at for at, node in enumerate(ids)}
+    for u, v in graph.edge_index.tolist():
+        consumers[v].append(u)
+    shape = [[size for size in row[21:27].tolist() if size] for row in graph.node_feat]
+
+    def after(u, v, names):
+        """What the dimensions are called in the output of u, which reads v; None where the way ends."""
+        if graph.node_opcode[u] != 98:
+            return names if shape[u] == shape[v] else None
+        source = [int(d) for d in graph.node_feat[u, 31:31 + len(shape[u])]]
+        if sorted(source) != list(range(len(shape[v]))) or shape[u] != [shape[v][d] for d in source]:
+            return None
+        return tuple(source.index(name) if name in source else name for name in names)
+    found, ways, unnamed = {}, [], tuple(range(6))
+
+    def meet(one, other, join, way):
+        if way[0] <= reach:
+            found[one, other, join] = min(way, found.get((one, other, join), way))
+    for start, source in enumerate(ids):
+        layer, reached = {source: unnamed}, {}
+        for hop in range(1, reach + 1):
+            following = {}
+            for v, names in layer.items():
+                for u in consumers[v]:
+                    if u in place:
+                        meet(start, place[u], False, (hop, names, unnamed))
+                    elif u not in reached and after(u, v, names):
+                        following[u] = min(after(u, v, names), following.get(u, (6,)))
+            layer = following
+            reached |= {u: (hop, names) for u, names in layer.items()}
+        ways.append(reached)
+    for one, its in enumerate(ways):
+        for other, theirs in enumerate(ways):
+            for node in its.keys() & theirs.keys() if one != other else ():
+                meet(one, other, True, (its[node][0] + theirs[node][0], its[node][1], theirs[node][1]))
+    return found
 
 
 def drawn_tile(seed=0, n=9, c=6):

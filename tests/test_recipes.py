@@ -30,3 +30,9 @@ def test_the_first_place_s_attention_is_for_the_default_collections_alone():
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(ValueError, match="no recipe 'large'; there are quick, full"):
         recipes_for("tile:xla", "large")
+
+
+def test_of_few_programs_the_token_model_learns_only_opcodes_and_agreement():
+    shapes = [recipes_for("layout:xla:default", programs=p)["token"].shape for p in (2, 3, 4, None)]
+    assert [s.features or s.digits or s.graph_blocks > 0 for s in shapes] == [False, False, True, True]
+    assert all(s.agreement and s.pairs for s in shapes)

@@ -1,0 +1,175 @@
+"""The config-token model beside LayoutGNN: time to rank, time to learn, programs never seen. Prints markdown tables.
+
+    python tests/benchmarks/token_study.py [rank,files,alexnet,unseen,zero-shot] [--data-root DIR] [--threads 2]
+
+`unseen` needs nothing but the sample data; the others need real files under the data root. Side by side means in
+one run, in turns: compare figures within a table.
+"""
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from kit.compare import unseen_programs
+from kit.data import COLLECTIONS, find_data_root, npz_paths, read_layout, read_tile
+from kit.metrics import kendall_tau
+from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
+from kit.noise import bootstrap_interval, noise_ceiling
+from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
+from kit.recipes import recipes_for
+from kit.train import TrainSettings, predict, train
+from kit.workflow import open_data, training_graphs
+
+LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
+
+
+def timed(call):
+    """(seconds, result)."""
+    start = time.perf_counter()
+    result = call()
+    return time.perf_counter() - start, result
+
+
+def table(head, rows):
+    """Print a markdown table."""
+    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
+
+
+def trained(recipe, graphs, seed, **changes):
+    """A model trained by a recipe, its last weights; (model, seconds)."""
+    model = recipe.network(replace(recipe.shape, seed=seed))
+    settings = replace(recipe.settings, seed=seed, keep="last", **{"validate_every": 1 << 30, **changes})
+    return model, train(model, graphs, settings, recipe.loss)["seconds"]
+
+
+def rank(root):
+    """All configurations of the largest real graph at hand."""
+    path, = (p for c in COLLECTIONS[1:] for p in npz_paths(root, c, "test") if p.stem.startswith(LARGEST[:8]))
+    whole = read_layout(path)
+    graph = prune(whole)
+    token, gnn = ConfigTokenModel(), LayoutGNN()
+    token.fit_scale([graph]), gnn.fit_scale([graph])
+    fast, slow = [], []
+    for _ in range(3):
+        fast += [timed(lambda: predict(token, graph))[0] for _ in range(3)]
+        slow.append(timed(lambda: predict(gnn, graph))[0])
+    c = len(graph.config_runtime)
+    table(("model", "seconds", "configurations a second", "times faster"),
+          [("LayoutGNN, first place's settings", f"{median(slow):.1f}", f"{c / median(slow):.0f}", 1),
+           ("ConfigTokenModel", f"{median(fast):.2f}", f"{c / median(fast):,.0f}",
+            f"{median(slow) / median(fast):.0f}")])
+
+
+def files(root):
+    """Every test file: reading, pruning, preparing and ranking."""
+    token, tile, count, start = ConfigTokenModel(), TileModel(), 0, time.perf_counter()
+    for collection in COLLECTIONS:
+        for path in npz_paths(root, collection, "test"):
+            graph = read_tile(path) if collection == "tile:xla" else prune(read_layout(path))
+            model = tile if collection == "tile:xla" else token
+            if not model.fitted:
+                model.fit_scale([graph])
+            predict(model, graph)
+            count += 1
+    print(f"\n{count} test files read, pruned and ranked in {time.perf_counter() - start:.1f} s")
+
+
+def alexnet(root, seeds=3):
+    """The shortest training that ends at tau .845, and how far a longer one gets; one 80/20 split."""
+    path, = (p for p in npz_paths(root, "layout:xla:default", "train") if p.stem.startswith("alexnet"))
+    graph = drop_duplicate_configs(prune(read_layout(path)))[0]
+    seen, held = hold_out_configs(graph, 0.2, np.random.default_rng(0))
+    few = hold_out_configs(held, 1000 / len(held.config_runtime), np.random.default_rng(0))[1]
+    token = recipes_for("layout:xla:default")["token"]
+    fast = TrainSettings(configs_per_step=512, learning_rate=1e-2, weight_decay=0.3)
+    plain = token._replace(shape=ConfigTokenSettings(32, token_width=32, dropout=0.0), settings=fast)
+    gnn = token._replace(network=LayoutGNN, shape=LayoutGNNSettings(), settings=TrainSettings())
+    rows = []
+    for name, recipe, steps in (("LayoutGNN, first place's settings", gnn, (50, 100, 200, 400)),
+                                ("ConfigTokenModel", plain, (50, 100, 150, 200, 300, 800))):
+        for count in steps:
+            runs = [trained(recipe, [seen], seed, steps=count) for seed in range(1 if recipe is gnn else seeds)]
+            tau = [kendall_tau(predict(m, few if recipe is gnn else held), (few if recipe is gnn else held).config_runtime)
+                   for m, _ in runs]
+            rows.append((name, count, f"{median(s for _, s in runs):.1f}", ", ".join(f"{t:.4f}" for t in tau),
+                         f"{np.mean(tau):.4f}"))
+    table(("model", "steps", "seconds", "held-out tau, a seed each", "mean"), rows)
+
+
+def unseen(root, seeds=3):
+    """Sample data: programs that neither has seen, at the recipes' cost and at a twentieth of the GNN's."""
+    root, _ = open_data("sample")
+    rows = []
+    for collection in COLLECTIONS[1:]:
+        graphs, own = training_graphs(root, collection, k_hops=1)[0], recipes_for(collection)
+        others = unseen_programs(root, collection, True, k_hops=1, seed=1)
+        ways = {"GNN of the recipe": (own["gnn"], {}), "token model of the recipe": (own["token"], {}),
+                "token model, short": (own["token"], {"steps": 150, "configs_per_step": 128, "learning_rate": 1e-2})}
+        taus, seconds = {}, {}
+        for name, (recipe, changes) in ways.items():
+            runs = [trained(recipe, graphs, seed, **changes) for seed in range(seeds)]
+            seconds[name] = median(s for _, s in runs)
+            taus[name] = np.array([[kendall_tau(predict(m, g), g.config_runtime) for g in others] for m, _ in runs])
+        gnn = "GNN of the recipe"
+        for name, tau in taus.items():
+            low, high = bootstrap_interval(tau - taus[gnn])
+            rows.append((collection, name, f"{seconds[name]:.1f}", f"{seconds[gnn] / seconds[name]:.0f}",
+                         f"{tau.mean():.3f}", f"{(tau - taus[gnn]).mean():+.3f} ({low:+.3f} to {high:+.3f})"))
+    table(("collection (sample data)", "model", "seconds of training", "times cheaper", "tau", "difference to the GNN"),
+          rows)
+
+
+def zero_shot(root, seeds=5):
+    """Trained on alexnet and unet3d alone, with and without sample data first, tried on unet_3d."""
+    graphs = training_graphs(root, "layout:xla:default", k_hops=1)[0]
+    third = {s: prune(read_layout(npz_paths(root, f"layout:xla:{s}", "valid")[0])) for s in ("random", "default")}
+    sample, _ = open_data("sample")
+    programs = [g for c in COLLECTIONS[1:] for g in training_graphs(sample, c, k_hops=1)[0]]
+    short, full = (recipes_for("layout:xla:default", programs=p)["token"] for p in (len(graphs), None))
+    rows = []
+    for name, recipe in (("opcode and agreement alone", short), ("all that the token model reads", full)):
+        for how in ("real programs", "sample data, then real programs", "sample data alone"):
+            taus = []
+            for seed in range(seeds):
+                model = recipe.network(replace(recipe.shape, seed=seed))
+                settings = replace(recipe.settings, seed=seed, keep="last", validate_every=1 << 30)
+                if "sample" in how:
+                    train(model, programs, replace(settings, graphs_per_step=2), recipe.loss)
+                if "real" in how:
+                    train(model, graphs, replace(settings, learning_rate=1e-3) if "then" in how else settings)
+                taus.append([kendall_tau(predict(model, g), g.config_runtime) for g in third.values()])
+            cells = []
+            for tau in np.array(taus).T:
+                low, high = bootstrap_interval(tau)
+                cells.append(f"{tau.mean():.3f} ({low:.3f} to {high:.3f})")
+            rows.append((name, how, *cells))
+    ceiling = noise_ceiling(third["default"].config_runtime, config_ids(third["default"])).mean
+    table(("reads", "trained on", "unet_3d random", f"unet_3d default (ceiling {ceiling:.3f})"), rows)
+
+
+def main():
+    parts = {"rank": rank, "files": files, "alexnet": alexnet, "unseen": unseen, "zero-shot": zero_shot}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="?", default=",".join(parts))
+    parser.add_argument("--data-root")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    root = None if args.parts == "unseen" else find_data_root(args.data_root)
+    print(f"PyTorch {torch.__version__}, {args.threads} threads")
+    for name in args.parts.split(","):
+        print(f"\n## {name}: {parts[name].__doc__}", flush=True)
+        parts[name](root)
+
+
+if __name__ == "__main__":
+    main()
