@@ -90,7 +90,8 @@ def agreement_tables(graph, reach=REACH):
     largest, smallest = _extreme_operands(place[consumer[operand]], producer[operand], elements, shape, layout, nc)
     grown = [np.where(given[:, :, part] & (tensor >= 0)[:, None],
                       _growth(shape[tensor][:, None], rows[:, :, part])
-                      - _growth(shape[tensor], layout[tensor])[:, None], 0) for part, tensor in enumerate((ids, largest, smallest))]
+                      - _growth(shape[tensor], layout[tensor])[:, None], 0)
+             for part, tensor in enumerate((ids, largest, smallest))]
     own = np.concatenate([given, own[..., 0], own[..., 1], np.stack(grown, axis=-1)], axis=-1).astype(np.float32)
     share = elements / elements.max()
     return Agreement(own, share[ids].astype(np.float32), (share[largest] * (largest >= 0)).astype(np.float32),

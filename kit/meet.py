@@ -39,8 +39,8 @@ def find_meetings(graph, reach=REACH):
     Returns
     -------
     Meetings
-        Each pair once by its shortest way; of several alike the one whose names come first in order. A pair of
-        producers is in it both ways round.
+        Each pair once by its shortest way; where several alike come together, by that whose names come first in
+        order. A pair of producers is in it both ways round.
     """
     ids, n = graph.node_config_ids, len(graph.node_feat)
     place = np.full(n, -1)
