@@ -1,4 +1,4 @@
-"""Segment training against training on whole graphs at equal steps, on unseen test programs of the sample data.
+"""Segment training against training on whole graphs, on unseen test programs of the sample data.
 
 python tests/benchmarks/gst_score.py [collections, joined by commas] [steps]
 """
@@ -18,21 +18,22 @@ from kit.workflow import open_data, read_split, sample_truth, training_graphs
 
 SEEDS = 3
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
-WAYS = {                              # name: segments, or None for whole graphs; sample programs have 60-220 nodes
-    "whole graphs": None,
-    "1 segment of 64 nodes a step": SegmentSettings(64),
-    "2 segments of 40 nodes a step": SegmentSettings(40, gradient_segments=2),
-    "1 segment of 40 nodes a step": SegmentSettings(40),
-    "1 segment of 40 nodes a step, no table": SegmentSettings(40, keep=0.0),
+WAYS = {            # name: (segments, or None for whole graphs; times the steps); sample programs have 60-220 nodes
+    "whole graphs": (None, 1),
+    "1 segment of 64 nodes": (SegmentSettings(64), 1),
+    "1 segment of 64 nodes, twice the steps": (SegmentSettings(64), 2),
+    "1 segment of 64 nodes and a margin": (SegmentSettings(64, margin=1), 1),
+    "1 segment of 64 nodes and a margin, twice the steps": (SegmentSettings(64, margin=1), 2),
 }
 
 
 def taus(graphs, tests, truth, way, seed, steps):
-    """Kendall's tau of each test program after training."""
+    """Kendall's tau of each test program after training, and the seconds of training."""
     model = LayoutGNN(LayoutGNNSettings(seed=seed, **NETWORK))
     model = model if way is None else SegmentTraining(model, way)
-    train(model, graphs, TrainSettings(steps=steps, configs_per_step=64, seed=seed, validate_every=steps, keep="last"))
-    return [kendall_tau(predict(model, graph), truth[graph.graph_id]) for graph in tests]
+    about = train(model, graphs, TrainSettings(steps=steps, configs_per_step=64, seed=seed, validate_every=steps,
+                                               keep="last"))
+    return [kendall_tau(predict(model, graph), truth[graph.graph_id]) for graph in tests], about["seconds"]
 
 
 def main(collections="layout:xla:random,layout:nlp:random", steps="1000"):
@@ -43,12 +44,14 @@ def main(collections="layout:xla:random,layout:nlp:random", steps="1000"):
         graphs, _ = training_graphs(root, collection)
         truth = {name.rsplit(":", 1)[1]: value for name, value in sample_truth(root, collection).items()}
         tests, whole = read_split(root, collection, "test"), None
-        for name, way in WAYS.items():
-            tau = np.array([taus(graphs, tests, truth, way, seed, int(steps)) for seed in range(SEEDS)])
+        for name, (way, times) in WAYS.items():
+            tau, seconds = zip(*(taus(graphs, tests, truth, way, seed, times * int(steps)) for seed in range(SEEDS)))
+            tau = np.array(tau)
             whole = tau if whole is None else whole
             ends, apart = bootstrap_interval(tau), bootstrap_interval(tau - whole)
-            print(f"{collection}  {name:<38} {tau.mean():.3f} [{ends[0]:.3f}, {ends[1]:.3f}]  "
-                  f"{(tau - whole).mean():+.3f} [{apart[0]:+.3f}, {apart[1]:+.3f}]", flush=True)
+            print(f"{collection}  {name:<52} {tau.mean():.3f} [{ends[0]:.3f}, {ends[1]:.3f}]  "
+                  f"{(tau - whole).mean():+.3f} [{apart[0]:+.3f}, {apart[1]:+.3f}]  {np.median(seconds):.0f} s",
+                  flush=True)
 
 
 if __name__ == "__main__":

@@ -96,10 +96,10 @@ def alexnet(root, seeds=3):
     rows = []
     for name, recipe, steps in (("LayoutGNN, first place's settings", gnn, (50, 100, 200, 400)),
                                 ("ConfigTokenModel", plain, (50, 100, 150, 200, 300, 800))):
+        test, runs_of_each = (few, 1) if recipe is gnn else (held, seeds)
         for count in steps:
-            runs = [trained(recipe, [seen], seed, steps=count) for seed in range(1 if recipe is gnn else seeds)]
-            tau = [kendall_tau(predict(m, few if recipe is gnn else held), (few if recipe is gnn else held).config_runtime)
-                   for m, _ in runs]
+            runs = [trained(recipe, [seen], seed, steps=count) for seed in range(runs_of_each)]
+            tau = [kendall_tau(predict(m, test), test.config_runtime) for m, _ in runs]
             rows.append((name, count, f"{median(s for _, s in runs):.1f}", ", ".join(f"{t:.4f}" for t in tau),
                          f"{np.mean(tau):.4f}"))
     table(("model", "steps", "seconds", "held-out tau, a seed each", "mean"), rows)

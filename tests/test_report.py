@@ -1,0 +1,112 @@
+"""The page about a run: well formed, self-contained, complete, and safe whatever a file is called."""
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+
+from kit.report import write_report
+
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
+VOID = {"meta", "img"}
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page; fails on tags that are not closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.text, self.links = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text.append(data)
+
+    @property
+    def said(self):
+        return re.sub(r"\s+", " ", " ".join(self.text))
+
+
+def page(*args, **kwargs):
+    return Page(write_report(*args, **kwargs).read_text())
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder with two scores, a trained model and two executed notebooks."""
+    out = tmp_path / "my <run>"
+    (out / "checkpoints").mkdir(parents=True)
+    (out / "notebooks").mkdir()
+    (out / "submission.csv").write_text("ID,TopConfigs\na,0;1\nb,1;0\n")
+    pd.DataFrame([
+        {"collection": "layout:xla:random", "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.61,
+         "lead": 0.0, "lead low": 0.0, "lead high": 0.0, "ceiling": 0.9, "graphs": 8, "seeds": 1, "split": "test"},
+        {"collection": "layout:xla:random", "model": "ridge", "score": -0.25, "low": -0.3, "high": 0.1,
+         "lead": 0.75, "lead low": 0.5, "lead high": 1.0, "ceiling": None, "graphs": 8, "seeds": 2, "split": "test"},
+    ]).to_csv(out / "scores.csv", index=False)
+    (out / "checkpoints" / "layout_xla_random-token-0-0123abcd.json").write_text(json.dumps({
+        "model": "ConfigTokenModel", "parameters": 12345, "graphs": 20, "settings": {"steps": 1200},
+        "configs_seen": 307200, "seconds": 12.4, "peak_memory": 500 << 20,
+        "curve": {"step": [1, 2, 3], "loss": [0.9, 0.5, None], "score": [0.1, 0.2, 0.25]}}))
+    for name, image in (("04_train", PNG), ("01_eda", "javascript:alert(1)")):
+        (out / "notebooks" / f"{name}.ipynb").write_text(json.dumps({"cells": [
+            {"cell_type": "markdown", "source": ["# 04 Train\n", "## Curves & scores"]},
+            {"cell_type": "code", "source": [], "outputs": [
+                {"data": {"image/png": image, "text/html": "<script>alert(1)</script>"}}, {"name": "stdout"}]}]}))
+    return out
+
+
+def test_a_page_tells_scores_training_pictures_and_what_to_type_next(run):
+    seen = page(run, "python notebooks/run.py --data-root <DIR>")
+    for words in ("my <run>", "2 rows, checked", "No file was left out", "0.500", "0.400 to 0.610", "0.900",
+                  "+0.750 (+0.500 to +1.000)", "-0.250", "8 graphs, 2 seeds, test", "layout_xla_random-token-0",
+                  "12,345", "307,200", "500", "0.250", "Curves & scores", "python notebooks/run.py --data-root <DIR>"):
+        assert words in seen.said, words
+    assert "0123abcd" not in seen.said
+    assert seen.tags.count("polyline") == 1 and seen.tags.count("line") == 1 and seen.tags.count("img") == 1
+
+
+def test_a_page_needs_nothing_else_and_runs_nothing(run):
+    text = write_report(run, "next").read_text()
+    seen = Page(text)
+    assert seen.links == [f"data:image/png;base64,{PNG}"]
+    assert not re.search(r"https?:|@import|url\(|<script|<link|javascript", text)
+    assert 'name="viewport"' in text
+
+
+def test_warnings_are_listed_and_escaped(run):
+    evil = "a<script>b</script>.npz"
+    seen = page(run, "next", [(evil, "truncated"), (str(run / "submission.csv"), f"{run / 'submission.csv'}: 3 rows")])
+    assert f"{evil}: truncated" in seen.said and "does not pass the check" in seen.said
+    assert "script" not in seen.tags and "No file was left out" not in seen.said
+
+
+def test_a_folder_may_lack_anything(run, tmp_path):
+    assert "Next" in page(tmp_path / "empty", "go on").said
+    for name in ("scores.csv", "submission.csv"):
+        (run / name).unlink()
+        page(run, "next")
+    (run / "scores.csv").write_text("collection,model,score,low,high,graphs,seeds,split\n")
+    assert "Scores" not in page(run, "next").said
+
+
+def test_scores_out_of_range_are_drawn_at_the_edge(run):
+    text = write_report(run, "next").read_text()
+    for x in re.findall(r'(?:x|x1|width)="(-?[\d.]+)"', text):
+        assert 0 <= float(x) <= 100
