@@ -115,8 +115,8 @@ def interval_bar(score, low, high, ceiling):
     mark = "" if pd.isna(ceiling) else f'<line x1="{x[3]:.1f}" x2="{x[3]:.1f}" y1="0" y2="10" stroke="#000"/>'
     return (f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{score:.3f}">'
             f'<rect width="100" height="10" fill="#f1f1f1"/><rect x="{x[1]:.1f}" y="2" height="6" '
-            f'width="{max(x[2] - x[1], 0.5):.1f}" fill="#9cc3e6"/><rect x="{max(x[0] - 0.5, 0):.1f}" width="1" height="10" '
-            f'fill="#0b5394"/>{mark}</svg>')
+            f'width="{max(x[2] - x[1], 0.5):.1f}" fill="#9cc3e6"/>'
+            f'<rect x="{max(x[0] - 0.5, 0):.1f}" width="1" height="10" fill="#0b5394"/>{mark}</svg>')
 
 
 def training_section(out):
@@ -144,8 +144,8 @@ def loss_line(losses):
     low, high = min(known), max(known)
     points = " ".join(f"{100 * i / (len(known) - 1):.1f},{1 + 8 * (high - v) / ((high - low) or 1):.1f}"
                       for i, v in enumerate(known))
-    return (f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{known[0]:.3f} to '
-            f'{known[-1]:.3f}"><polyline points="{points}" fill="none" stroke="#0b5394" '
+    return (f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" '
+            f'aria-label="{known[0]:.3f} to {known[-1]:.3f}"><polyline points="{points}" fill="none" stroke="#0b5394" '
             'vector-effect="non-scaling-stroke"/></svg>')
 
 

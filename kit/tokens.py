@@ -175,7 +175,7 @@ class ConfigTokenModel(nn.Module):
         k, (first, second) = unary.shape[1], tensors.slot_groups.T
         rows = codes + k * torch.arange(codes.shape[1], device=codes.device)
         if self.settings.mix == "attention":
-            tokens = F.embedding(rows, unary.flatten(0, 1))                                      # (j, g, 1 + token_width)
+            tokens = F.embedding(rows, unary.flatten(0, 1))                                  # (j, g, 1 + token_width)
             pooled = self.attention(tokens[..., 1:], tensors).sum(dim=1)
             cost = tokens[..., 0].sum(dim=1)
         else:
