@@ -109,6 +109,11 @@ def slow_meetings(graph, reach=12):
     return found
 
 
+def arrays_of(graph):
+    """All that a layout graph holds, its meetings one by one."""
+    return [*graph[:-1], *(graph.meetings or ())]
+
+
 def drawn_tile(seed=0, n=9, c=6):
     rng = np.random.default_rng(seed)
     node_feat = drawn_features(rng, n)
@@ -202,8 +207,8 @@ def every_node_its_own_group(graph, rng):
 
 
 def read_only(graph, rng):
-    graph = type(graph)(graph.graph_id, *[array.copy() for array in graph[1:]])
-    for array in graph[1:]:
+    graph = graph._replace(**{name: getattr(graph, name).copy() for name in graph._fields[1:10]})
+    for array in graph[1:10]:
         array.flags.writeable = False
     return graph
 

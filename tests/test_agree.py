@@ -2,10 +2,10 @@
 import math
 import tracemalloc
 
-import networkx
 import numpy as np
 import pytest
 from drawn import (
+    drawn_chains,
     drawn_layout,
     drawn_neighbours,
     every_node_its_own_group,
@@ -14,16 +14,18 @@ from drawn import (
     renamed_groups,
     reordered_configurable_nodes,
     reordered_edges,
+    slow_meetings,
 )
 
 from kit.agree import agreement_tables
 from kit.data import LayoutGraph, npz_paths, read_layout
+from kit.meet import find_meetings
 from kit.pad import repad_layout
 from kit.prune import prune
 
 #   0 ---v        /--> 5 ---> 6* ---> 7* ---> 8*           * configurable
 #   1 ---> 2* ---+
-#                 \--> 3 ---> 4*                           the output of 5 has another shape than that of 2
+#                 \--> 3 ---> 4*                           5 has another shape than 2, so no layout passes it
 EDGES = np.array([[2, 0], [2, 1], [3, 2], [4, 3], [5, 2], [6, 5], [7, 6], [8, 7]])
 CONFIGURABLE = np.array([2, 4, 6, 7, 8])
 NODES = {0: ((8, 64), (1, 0)), 1: ((64, 128), (0, 1)), 2: ((8, 128), (1, 0)), 3: ((8, 128), (1, 0)),
@@ -57,28 +59,49 @@ def test_what_a_node_is_given_on_a_drawn_program():
     expected[1] = [1, 1, 1, 1, 0, 0, 1, out, 0, 0, out]   # input fits 0, kernel fits 1; 3 alone has the output's shape
     expected[2] = [1, 1, 0, 0, 0.5, 0, 0, 0, left / 2, 0, 0]         # one dimension of 0 agrees, none of 1
     expected[3] = [0, 1, 1, 0, 1, 1, 0, 0, right, left, 0]           # neither fits: the larger is the input
-    assert tables.own[0] == pytest.approx(expected)
-    assert tables.own[4, 0] == pytest.approx([1, 1, 0, 0, 0.5, 0, 0, 0, seven / 2, 0, 0])
-    assert tables.own[4, 1] == pytest.approx([1, 1, 1, 1, 0, 0, 0, size(8), 0, 0, 0])
+    assert tables.own[0, :, :11] == pytest.approx(expected)
+    assert tables.own[4, 0, :11] == pytest.approx([1, 1, 0, 0, 0.5, 0, 0, 0, seven / 2, 0, 0])
+    assert tables.own[4, 1, :11] == pytest.approx([1, 1, 1, 1, 0, 0, 0, size(8), 0, 0, 0])
     assert (tables.own[4, 2:] == 0).all()                 # codes that its group does not have
     assert tables.share == pytest.approx(np.array([8 * 128, 8 * 128, 8 * 32, 8 * 32, 8]) / (64 * 128))
-    assert tables.own.dtype == tables.pair.dtype == tables.share.dtype == np.float32
+    assert tables.reads == pytest.approx(np.array([64 * 128, 8 * 128, 8 * 32, 8 * 32, 8 * 32]) / (64 * 128))
+    assert tables.own.dtype == tables.rows.dtype == tables.share.dtype == tables.reads.dtype == np.float32
 
 
-def test_pairs_pass_one_node_of_the_same_shape_that_is_not_configurable():
+def test_what_padding_to_tiles_makes_a_drawn_program_grow():
+    graph = program({2: [((0, 1), (0, 1), (0, 1)), ((), (1, 0), (1, 0)), ((1,), (2, 3), ())], 4: [((1, 0), (), ())],
+                     8: [((0,), (0, 1), ())]})
+    own = agreement_tables(graph).own
+    # 8 rows of 128 turned are 128 rows of 8, padded to 128. The largest operand is 1, by default 128 rows of 64 padded
+    # to 128; the smallest is 0, 8 rows of 64 padded to 128, turned 64 rows of 8 padded to 128
+    assert own[0, :, 11:].tolist() == [[4, 0, 3], [0, -1, 0], [0, 9, 0]]      # an axis that is not there has size 1
+    assert own[1, 0, 11:].tolist() == [-4, 0, 0]
+    assert own[4, 0, 11:].tolist() == [0, 2, 0]           # 8 rows of 32 padded to 128 become 32 of 8
+    without = graph._replace(edge_index=EDGES[3:])
+    assert (agreement_tables(without).own[0, :, 12:] == 0).all() and agreement_tables(without).reads[0] == 0
+
+
+def test_pairs_are_those_that_meet_within_reach():
     graph = program({2: [((), (), ())]})
     tables = agreement_tables(graph)
     assert CONFIGURABLE[tables.pairs].tolist() == [[2, 4], [6, 7], [7, 8]]        # not 2, 6 nor 6, 8
-    assert tables.pairs.dtype == np.int64 and tables.pair.shape == (3, 1, 1, 8) and not tables.pair.any()
-    longer = graph._replace(edge_index=np.array([[3, 2], [5, 3], [4, 5]]))        # two nodes between 2 and 4
-    assert len(agreement_tables(longer).pairs) == 0
+    assert tables.pairs.dtype == tables.row_pair.dtype == np.int64 and tables.pair.dtype == np.int32
+    assert tables.pair.tolist() == [[[0]], [[1]], [[2]]] and tables.row_pair.tolist() == [0, 1, 2]
+    assert tables.rows.tolist() == [[0] * 10 + [0.5, 0], [0] * 10 + [1, 0], [0] * 10 + [1, 0]]
+    near = agreement_tables(graph, reach=1)
+    assert CONFIGURABLE[near.pairs].tolist() == [[6, 7], [7, 8]] and near.rows.tolist() == tables.rows[1:].tolist()
+    assert not len(agreement_tables(graph, reach=0).rows)
+    found = find_meetings(graph)
+    chosen = graph._replace(meetings=type(found)(*(part[1:] for part in found)))  # of what is known, nothing is sought
+    assert CONFIGURABLE[agreement_tables(chosen).pairs].tolist() == [[6, 7], [7, 8]]
 
 
 def test_what_a_pair_is_given_on_a_drawn_program():
     graph = program({2: [((), (1, 0), (1, 0)), ((0, 1), (), ())],
                      4: [((1, 0), (1, 0), ()), ((0, 1), (1, 2), (0, 1))],
                      7: [((0, 1), (), ()), ((0, 1), (0, 1), (0, 1))], 8: [((1, 0), (), (1, 0)), ((), (), ())]})
-    pair, wide, narrow = agreement_tables(graph).pair, size(8, 128), size(8, 32)
+    tables, wide, narrow = agreement_tables(graph), size(8, 128), size(8, 32)
+    pair = tables.rows[tables.pair]
     for found, expected, times in (
             (pair[0, 0, 0], [0, 0, 0, 0], wide),          # 2 delivers its default (1, 0)
             (pair[0, 1, 0], [1, 0, 1, 1], wide),          # no kernel is given, so the better of two is the input
@@ -88,7 +111,36 @@ def test_what_a_pair_is_given_on_a_drawn_program():
             (pair[1, 1, 0], [0, 0, 0, 1], narrow),
             (pair[2, 1, 0], [0, 1, 1, 0], narrow),        # outputs of different shapes are not compared
             (pair[2, 0, 1], [0, 0, 0, 0], narrow)):
-        assert found == pytest.approx(np.array([*expected, *(times * x for x in expected)]))
+        assert found[:10] == pytest.approx(np.array([*expected, 0, *(times * x for x in expected), 0]))
+    assert pair[0, ..., 10:].reshape(-1, 2).tolist() == [[0.5, 0]] * 4 and (pair[1:, ..., 10] == 1).all()
+    assert len(tables.rows) < pair[..., 0].size and len(np.unique(tables.pair)) == len(tables.rows)
+
+
+def test_layouts_are_compared_under_the_names_that_a_transpose_gives():
+    #   2* ---> 3, a transpose ---> 4*;  2 is 8 x 128, 3 and 4 are 128 x 8
+    graph = program({2: [((0, 1), (), ()), ((1, 0), (), ())], 4: [((0, 1), (1, 0), ())]})
+    graph.node_opcode[3], graph.node_feat[3, 31:33] = 98, (1, 0)
+    graph.node_feat[3:5, 21:23] = 128, 8
+    tables = agreement_tables(graph)
+    pair = tables.rows[tables.pair][CONFIGURABLE[tables.pairs].tolist().index([2, 4])]
+    assert pair[0, 0, :5].tolist() == [0, 0, 0, 1, 0]     # (0, 1) arrives as (1, 0)
+    assert pair[1, 0, :5].tolist() == [1, 0, 1, 0, 0]
+    graph.node_feat[4, 21:23] = 8, 128                    # its output is of another shape than what it reads
+    tables = agreement_tables(graph)
+    pair = tables.rows[tables.pair][CONFIGURABLE[tables.pairs].tolist().index([2, 4])]
+    assert pair[:, 0, :5].tolist() == [[0, 0, 0, 0, 0], [1, 0, 1, 0, 0]]
+
+
+def test_two_outputs_that_meet_as_operands_are_compared_with_each_other_alone():
+    #   2* ---> 3 <--- 4*, both 8 x 128, by default (1, 0) and (0, 1)
+    graph = program({2: [((), (1, 0), (1, 0)), ((0, 1), (), ())], 4: [((), (0, 1), ()), ((1, 0), (), ())]})
+    graph = graph._replace(edge_index=np.array([[3, 2], [3, 4]]))
+    tables = agreement_tables(graph)
+    assert CONFIGURABLE[tables.pairs].tolist() == [[2, 4], [4, 2]]
+    disagree = np.array([[1, 0], [0, 1]])
+    for table in tables.rows[tables.pair][:, :2, :2]:
+        assert table[..., 4].tolist() == disagree.tolist() and table[..., 9] == pytest.approx(disagree * size(8, 128))
+        assert not np.delete(table, [4, 9, 11], axis=2).any() and (table[..., 11] == 0.5).all()
 
 
 def slow_tables(graph):
@@ -107,11 +159,23 @@ def slow_tables(graph):
     def layouts(place, code):                             # None: not given
         row = graph.code_rows[place, code].tolist()
         return [row[at:at + 2] if row[at] >= 0 else None for at in (0, 6, 12)]
+
+    def growth(node, layout):
+        """log2 of what padding the first two dimensions of `layout` to 128 and 8 makes of the tensor."""
+        factor = 1
+        for digit, tile in zip(layout or (), (128, 8)):
+            many = max(shape[node][int(digit)], 1) if digit >= 0 else tile
+            factor *= math.ceil(many / tile) * tile / many
+        return math.log2(factor)
+
+    def order(node):                                      # of operands of one size
+        return elements(node), shape[node][::-1], default[node][::-1]
     codes = range(graph.code_rows.shape[1])
-    own = np.zeros((len(ids), len(codes), 11))
+    own, reads = np.zeros((len(ids), len(codes), 14)), []
     for place, node in enumerate(ids):
-        operands = [v for u, v in edges if u == node]
+        operands = sorted((v for u, v in edges if u == node), key=order)
         consumers = [u for u, v in edges if v == node and shape[u] == shape[node]]
+        reads.append(max(map(elements, operands), default=0))
         for code in codes:
             output, *wanted = layouts(place, code)
             terms = [(differ(output, default[node]) if output else 0, elements(node))]
@@ -121,36 +185,40 @@ def slow_tables(graph):
                 terms.append((min(fits, default=0), choice(best, default=0)))
             terms.append((np.mean([differ(output, default[u]) for u in consumers]) if output and consumers else 0,
                           elements(node)))
+            grown = [growth(v, layout) - growth(v, default[v]) if layout else 0
+                     for v, layout in zip((node, *operands[-1:], *operands[:1]), (output, *wanted))]
             own[place, code] = [*(layout is not None for layout in (output, *wanted)), *(d for d, _ in terms),
-                                *(d * math.log(1 + many) / 10 for d, many in terms)]
-    net = networkx.DiGraph((v, u) for u, v in edges)      # from producer to consumer
-    net.add_nodes_from(ids)
-    pairs = set()
-    for v in ids:
-        for u in net.successors(v):
-            if u in ids:
-                pairs.add((ids.index(v), ids.index(u)))
-            elif shape[u] == shape[v]:
-                pairs |= {(ids.index(v), ids.index(w)) for w in net.successors(u) if w in ids}
-    pairs = sorted(pairs)
-    pair = np.zeros((len(pairs), len(codes), len(codes), 8))
-    for (v, u), table in zip(pairs, pair):
+                                *(d * math.log(1 + many) / 10 for d, many in terms), *grown, *[0] * (3 - len(grown))]
+    met = sorted(slow_meetings(graph).items())
+    pair = np.zeros((len(met), len(codes), len(codes), 12))
+    for ((v, u, join), (hops, names, other)), table in zip(met, pair):
+        def called(layout, names):
+            return [digit if digit < 0 else names[int(digit)] for digit in layout]
         for a in codes:
             for b in codes:
-                delivered = layouts(v, a)[0] or default[ids[v]]
+                delivered = called(layouts(v, a)[0] or default[ids[v]], names)
                 output, *wanted = [layout and differ(delivered, layout) for layout in layouts(u, b)]
                 fits = [fit for fit in wanted if fit is not None]
-                four = [wanted[0] or 0, wanted[1] or 0, min(fits, default=0),
-                        output or 0 if shape[ids[v]] == shape[ids[u]] else 0]
-                table[a, b] = [*four, *(x * math.log(1 + elements(ids[v])) / 10 for x in four)]
-    share = [elements(node) / max(map(elements, range(len(shape)))) for node in ids]
-    return own, share, np.array(pairs, np.int64).reshape(-1, 2), pair
+                read = [dict(zip(names, shape[ids[v]]))[dimension] for dimension in range(6)]
+                five = [wanted[0] or 0, wanted[1] or 0, min(fits, default=0),
+                        output or 0 if tuple(read) == shape[ids[u]] else 0, 0]
+                if join:
+                    five = [0] * 4 + [differ(delivered, called(layouts(u, b)[0] or default[ids[u]], other))]
+                near = (0, 1 / hops) if join else (1 / hops, 0)
+                table[a, b] = [*five, *(x * math.log(1 + elements(ids[v])) / 10 for x in five), *near]
+    most = max(map(elements, range(len(shape))))
+    return (own, [elements(node) / most for node in ids], [many / most for many in reads],
+            np.array([ends[:2] for ends, _ in met], np.int64).reshape(-1, 2), pair)
 
 
-def assert_equal_tables(found, expected):
-    assert found[2].tolist() == expected[2].tolist()
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == np.shape(b) and np.allclose(a, b, rtol=1e-6, atol=1e-7)
+def assert_equal_tables(tables, expected):
+    """Rows of a table, each in use and belonging to one pair, in place of the table of every pair of codes."""
+    assert tables.pairs.tolist() == expected[3].tolist()
+    dense = tables.rows[tables.pair]
+    for a, b in zip((*tables[:4], dense), expected, strict=True):
+        assert a.shape == np.shape(b) and np.allclose(a, b, rtol=1e-6, atol=1e-6)
+    assert (tables.row_pair[tables.pair] == np.arange(len(tables.pairs))[:, None, None]).all()
+    assert len(tables.row_pair) == len(tables.rows) == len(np.unique(tables.pair))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -160,18 +228,16 @@ def test_tables_are_those_of_explicit_loops(seed):
     nc = int(rng.integers(1, n + 1))
     graph = drawn_neighbours(seed, n=n, nc=nc, g=1, k=int(rng.integers(1, 5)), m=int(rng.integers(0, 4 * n)))
     assert_equal_tables(agreement_tables(graph), slow_tables(graph))
-    scattered = drawn_layout(seed, m=30)                  # ranks from 0 on, hardly two shapes alike
-    assert_equal_tables(agreement_tables(scattered), slow_tables(scattered))
+    for other in (drawn_layout(seed, m=30), drawn_chains(seed, nc=5, k=3)):       # hardly two shapes alike; far apart
+        assert_equal_tables(agreement_tables(other), slow_tables(other))
 
 
-def test_the_drawn_graphs_have_pairs_of_both_kinds():
-    direct = passing = 0
-    for seed in range(12):
-        graph = drawn_neighbours(seed)
-        pairs = set(map(tuple, graph.node_config_ids[agreement_tables(graph).pairs].tolist()))
-        edges = {(v, u) for u, v in graph.edge_index.tolist()}
-        direct, passing = direct + len(pairs & edges), passing + len(pairs - edges)
-    assert direct > 50 and passing > 10
+def test_the_drawn_graphs_have_pairs_of_all_kinds():
+    rows = np.concatenate([agreement_tables(draw(seed, nc=5)).rows for seed in range(12)
+                           for draw in (drawn_chains, drawn_neighbours)])
+    assert ((rows > 0).sum(axis=0) > 20).all()
+    assert {1, 1 / 2} <= set(rows[:, 10].tolist()) and (0 < rows[:, 10][rows[:, 10] > 0].min() < 0.3)
+    assert (rows[:, 10] * rows[:, 11] == 0).all(), "a pair is of one kind"
 
 
 @pytest.mark.parametrize("graph", [
@@ -182,14 +248,16 @@ def test_a_graph_may_lack_anything(graph):
     tables = agreement_tables(graph)
     assert_equal_tables(tables, slow_tables(graph))
     nc, k = graph.code_rows.shape[:2]
-    assert tables.own.shape == (nc, k, 11) and tables.pair.shape[1:] == (k, k, 8) and tables.pairs.shape[1:] == (2,)
+    assert tables.own.shape == (nc, k, 14) and tables.pair.shape[1:] == (k, k)
+    assert tables.pairs.shape[1:] == (2,) and tables.rows.shape[1:] == (12,)
 
 
 def test_nothing_given_disagrees_with_nothing():
     graph = drawn_neighbours(7)
     graph.code_rows[:, :, [0, 6, 12]] = -1                # whatever stands in the other places
     tables = agreement_tables(graph)
-    assert len(tables.pairs) > 3 and not tables.own.any() and not tables.pair.any()
+    assert len(tables.pairs) > 3 and not tables.own.any()
+    assert not np.delete(tables.rows, [4, 9, 10, 11], axis=1).any(), "but defaults may, where they meet"
 
 
 def test_the_defaults_agree_with_themselves():
@@ -200,31 +268,38 @@ def test_the_defaults_agree_with_themselves():
     graph.code_rows[:] = np.tile(default, 3)
     tables = agreement_tables(graph)
     assert len(tables.pairs) == 3 and (tables.own[:, :, :3] == 1).all()
-    assert not tables.own[:, :, 3:].any() and not tables.pair.any()
+    assert not tables.own[:, :, 3:].any() and not tables.rows[:, :10].any()
 
 
 @pytest.mark.parametrize("change", [relabelled_nodes, reordered_edges, renamed_groups, every_node_its_own_group])
 def test_numbering_of_nodes_groups_and_edges_changes_nothing(change):
-    for seed in range(5):
-        graph = drawn_neighbours(seed)
-        for found, expected in zip(agreement_tables(change(graph, np.random.default_rng(seed))),
+    for graph in (*map(drawn_neighbours, range(5)), *map(drawn_chains, range(5))):
+        for found, expected in zip(agreement_tables(change(graph, np.random.default_rng(0))),
                                    agreement_tables(graph), strict=True):
             assert np.array_equal(found, expected)
 
 
+def dense(graph):
+    """Tables with the features of every pair of codes."""
+    tables = agreement_tables(graph)
+    return tables._replace(pair=tables.rows[tables.pair])
+
+
 def test_tables_follow_the_names_of_codes_and_the_order_of_configurable_nodes():
     graph = drawn_neighbours(9)
-    tables, order = agreement_tables(graph), np.random.default_rng(0).permutation(4)
-    renamed = agreement_tables(renamed_codes(graph, np.random.default_rng(0)))
+    tables, order = dense(graph), np.random.default_rng(0).permutation(4)
+    renamed = dense(renamed_codes(graph, np.random.default_rng(0)))
     assert np.array_equal(renamed.own, tables.own[:, order])
     assert np.array_equal(renamed.pair, tables.pair[:, order][:, :, order])
     order = np.random.default_rng(1).permutation(6)
-    moved = agreement_tables(reordered_configurable_nodes(graph, np.random.default_rng(1)))
-    assert np.array_equal(moved.own, tables.own[order])
-    into = {tuple(pair): table for pair, table in zip(tables.pairs.tolist(), tables.pair)}
+    moved = dense(reordered_configurable_nodes(graph, np.random.default_rng(1)))
+    assert np.array_equal(moved.own, tables.own[order]) and np.array_equal(moved.reads, tables.reads[order])
+    def join(table):
+        return bool(table[0, 0, 11])
+    into = {(*pair, join(table)): table for pair, table in zip(tables.pairs.tolist(), tables.pair)}
     assert len(into) == len(moved.pairs)
     for (v, u), table in zip(moved.pairs, moved.pair, strict=True):
-        assert np.array_equal(table, into[order[v], order[u]])
+        assert np.array_equal(table, into[order[v], order[u], join(table)])
 
 
 def test_configurations_and_runtimes_are_not_read():
@@ -233,17 +308,28 @@ def test_configurations_and_runtimes_are_not_read():
     assert all(map(np.array_equal, agreement_tables(other), agreement_tables(graph)))
 
 
-def test_too_many_pairs_of_codes_are_refused_by_name(monkeypatch):
-    graph = drawn_neighbours(11)
-    rows = len(agreement_tables(graph).pairs) * 4 * 4
-    assert rows > 16
-    monkeypatch.setattr("kit.agree.MAX_PAIR_ROWS", rows)
-    agreement_tables(graph)
-    monkeypatch.setattr("kit.agree.MAX_PAIR_ROWS", rows - 1)
-    with pytest.raises(ValueError) as caught:
-        agreement_tables(graph)
-    assert str(caught.value) == (f"drawn: {rows // 16} pairs of neighbours with 4 codes each pass {rows - 1} table "
-                                 "rows; use a model without agreement features")
+def test_of_too_many_pairs_the_nearer_ones_stay(monkeypatch):
+    graph = drawn_chains(4, n=60, nc=12)
+    whole, found, counts = dense(graph), find_meetings(graph), []
+    for most in range(0, 16 * len(found.hops) + 1, 8):
+        monkeypatch.setattr("kit.agree.MAX_PAIR_ROWS", most)
+        some = dense(graph)
+        farthest = max([h for h in range(20) if 16 * (found.hops <= h).sum() <= most])
+        assert some.pairs.tolist() == whole.pairs[found.hops <= farthest].tolist()
+        assert np.array_equal(some.pair, whole.pair[found.hops <= farthest]) and np.array_equal(some.own, whole.own)
+        counts.append(len(some.pairs))
+    assert counts[0] == 0 and counts[-1] == len(whole.pairs) and len(set(counts)) > 4
+
+
+def test_layout_digits_that_are_no_dimension_harm_nothing():
+    graph = drawn_chains(5)
+    graph.node_feat[:, 134:136] = 1e9, -7
+    assert_equal_tables(agreement_tables(graph), agreement_of_clipped(graph))
+
+
+def agreement_of_clipped(graph):
+    graph.node_feat[:, 134:140] = graph.node_feat[:, 134:140].clip(-1, 5)
+    return slow_tables(graph)
 
 
 def real_layouts(real_data):
@@ -255,9 +341,9 @@ def real_layouts(real_data):
 
 def test_a_real_file_has_the_tables_of_explicit_loops(real_data):
     path, = [p for p in real_layouts(real_data) if "alexnet" in p.stem]
-    graph = prune(read_layout(path))
+    graph = read_layout(path)
     tables = agreement_tables(graph)
-    assert len(tables.pairs) == 7 and tables.own.shape == (26, 9, 11)
+    assert len(tables.pairs) == 34 + 8 and tables.own.shape == (26, 9, 14)
     assert_equal_tables(tables, slow_tables(graph))
 
 
@@ -265,8 +351,9 @@ def test_pruning_keeps_what_agreement_reads(real_data):
     for path in real_layouts(real_data):
         graph = read_layout(path, configs=range(10))
         whole, pruned = agreement_tables(graph), agreement_tables(prune(graph))
-        assert np.array_equal(whole.own, pruned.own) and np.array_equal(whole.pairs, pruned.pairs)
-        assert np.array_equal(whole.pair, pruned.pair) and (whole.share <= pruned.share).all()
+        for name in ("own", "pairs", "pair", "row_pair", "rows"):
+            assert np.array_equal(getattr(whole, name), getattr(pruned, name)), name
+        assert (whole.share <= pruned.share).all() and (whole.reads <= pruned.reads).all()
 
 
 def test_the_largest_real_file_takes_little_more_memory_than_its_nodes(real_data):
@@ -277,5 +364,5 @@ def test_the_largest_real_file_takes_little_more_memory_than_its_nodes(real_data
     tables = agreement_tables(graph)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert tables.pair.shape == (229, 9, 9, 8) and tables.own.shape == (848, 9, 11)
-    assert peak < 3 * graph.node_feat.nbytes
+    assert tables.pair.shape == (1942 + 2002, 9, 9) and tables.own.shape == (848, 9, 14)
+    assert len(tables.rows) < tables.pair.size / 5 and peak < 4 * graph.node_feat.nbytes
