@@ -5,9 +5,11 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
+from drawn import arrays_of, drawn_chains
 
 from kit.data import LayoutGraph, dense_configs
-from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, k_hop_nodes, prune, segments
+from kit.meet import find_meetings
+from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, k_hop_nodes, prune, segments, subgraph
 
 #   0 -> 1 -> 2 -> 3      5 -> 6        configurable: 2
 #        4 ---^
@@ -122,14 +124,53 @@ def test_a_negative_number_of_hops_is_refused():
 
 def test_a_graph_without_configurable_nodes_stays_whole():
     graph = a_graph(EDGES, [], 7, np.zeros((3, 0)))
-    assert all(np.array_equal(a, b) for a, b in zip(prune(graph), graph))
+    assert all(np.array_equal(a, b) for a, b in zip(prune(graph), graph, strict=True))
 
 
 def test_pruning_twice_changes_nothing_more():
     rng = np.random.default_rng(3)
     for _ in range(30):
         once = prune(random_graph(rng), 2)
-        assert all(np.array_equal(a, b) for a, b in zip(once, prune(once, 2)))
+        assert all(map(np.array_equal, arrays_of(once), arrays_of(prune(once, 2))))
+
+
+def test_pruning_keeps_the_meetings_of_the_whole_program():
+    cut = 0
+    for seed in range(10):
+        graph = drawn_chains(seed, n=40)
+        whole, pruned = find_meetings(graph), prune(graph)
+        assert all(map(np.array_equal, whole, pruned.meetings)) and prune(pruned, 0).meetings is pruned.meetings
+        cut += len(find_meetings(pruned).hops) < len(whole.hops)
+        assert prune(graph._replace(meetings="known")).meetings == "known"
+    assert cut > 2
+
+
+def slow_subgraph(graph, nodes):
+    """Edges, configurable nodes, meetings and each configuration's digits, in the numbers of the whole graph."""
+    edges = [edge for edge in graph.edge_index.tolist() if set(edge) <= set(nodes)]
+    places = [place for place, node in enumerate(graph.node_config_ids.tolist()) if node in nodes]
+    found = find_meetings(graph)
+    kept = [i for i, ends in enumerate(found.ends.tolist()) if set(ends) <= set(places)]
+    return edges, places, [part[kept] for part in found], dense_configs(graph, np.arange(7))[:, places]
+
+
+def test_a_subgraph_is_its_edges_its_configurable_nodes_its_groups_and_the_meetings_among_them():
+    met = 0
+    for seed in range(20):
+        rng, graph = np.random.default_rng([8, seed]), drawn_chains(seed)
+        nodes = np.sort(rng.choice(24, rng.integers(1, 25), replace=False))
+        for whole in (graph, graph._replace(meetings=find_meetings(graph))):
+            part = subgraph(whole, nodes)
+            edges, places, (ends, *others), rows = slow_subgraph(graph, nodes.tolist())
+            assert nodes[part.edge_index].reshape(-1, 2).tolist() == edges
+            assert nodes[part.node_config_ids].tolist() == graph.node_config_ids[places].tolist()
+            assert np.array_equal(np.array(places, int)[part.meetings.ends], ends)
+            assert all(map(np.array_equal, part.meetings[1:], others))
+            assert (dense_configs(part, np.arange(7)) == rows).all()
+            assert part.config_codes.shape[1] == len(set(graph.node_group[places].tolist()))
+            assert (part.node_feat == graph.node_feat[nodes]).all() and part.node_opcode.shape == nodes.shape
+        met += 0 < len(ends) < len(find_meetings(graph).hops)
+    assert met > 3
 
 
 def random_configs(rng, c):
@@ -251,7 +292,8 @@ def test_one_segment_of_all_nodes_is_the_graph():
     graph = graph._replace(node_splits=np.unique(graph.node_splits))
     (whole,) = segments(graph, 100)
     used = np.unique(graph.node_group)
-    assert all(np.array_equal(a, b) for a, b in zip(whole, graph._replace(config_codes=graph.config_codes[:, used])))
+    graph = graph._replace(config_codes=graph.config_codes[:, used], meetings=find_meetings(graph))
+    assert all(np.array_equal(a, b) for a, b in zip(arrays_of(whole), arrays_of(graph), strict=True))
 
 
 def test_a_segment_has_a_node():
