@@ -47,10 +47,10 @@ def slow_agreement(model, graph, one):
     """What agreement adds to the first layer of each node in configuration `one`, pair by pair -> (n, out)."""
     tables = agreement_tables(graph)
     codes = [graph.config_codes[one, group] for group in graph.node_group]
-    as_producer, as_consumer = np.zeros((2, len(codes), 8), np.float32)
+    as_producer, as_consumer = np.zeros((2, len(codes), 12), np.float32)
     for (v, u), table in zip(tables.pairs, tables.pair, strict=True):
-        as_producer[v] += table[codes[v], codes[u]]
-        as_consumer[u] += table[codes[v], codes[u]]
+        as_producer[v] += tables.rows[table[codes[v], codes[u]]]
+        as_consumer[u] += tables.rows[table[codes[v], codes[u]]]
     added = torch.zeros(len(graph.node_feat), model.own.out_features)
     for place, node in enumerate(graph.node_config_ids):
         pairs = np.concatenate([as_producer[place], as_consumer[place]])
@@ -149,7 +149,7 @@ def test_agreement_is_its_slow_dense_twin(config_attention):
 def test_agreement_adds_two_linear_layers_and_changes_nothing_without_them():
     plain, agreeing = (dict(LayoutGNN(s).named_parameters()) for s in (ALONE, AGREES))
     assert {name: p.shape for name, p in agreeing.items() if name not in plain} == {
-        "own.weight": (8, 11), "pair.weight": (8, 16)}
+        "own.weight": (8, 14), "pair.weight": (8, 24)}
     assert not node_alone(AGREES).agreement
     graph = drawn_neighbours(3)
     model = ready(LayoutGNN(AGREES), graph)
@@ -376,6 +376,21 @@ def test_a_configuration_holds_no_more_bytes_than_its_budget_says(network, setti
         each = (held(model, tensors, 400) - held(model, tensors, 200)) / 200       # what all share cancels
         said = (1 << 40) / model.configs_within(tensors, 1 << 40)
         assert 0.3 * said < each <= 1.01 * said
+
+
+@pytest.mark.parametrize("pool", ["mean", "mean+max"])
+def test_only_what_is_counted_is_pooled(pool):
+    graph = drawn_neighbours(13)
+    model = ready(LayoutGNN(dataclasses.replace(AGREES, pool=pool)), graph)
+    whole = model.pooled(model.prepare(graph), torch.arange(7))
+    assert torch.equal(model.pooled(model.prepare(graph, np.ones(14, bool)), torch.arange(7)), whole)
+    each = torch.stack([model.pooled(model.prepare(graph, np.arange(14) == node), torch.arange(7)) for node in range(14)])
+    some = np.isin(np.arange(14), [0, 3, 4, 11])
+    for counted in (some, ~some):
+        mine = each[counted]                                                 # (n', k, width): of a node, mean = maximum
+        expected = torch.cat([mine.mean(dim=0)[:, :8], mine.amax(dim=0)[:, 8:]], dim=1)
+        assert torch.allclose(model.pooled(model.prepare(graph, counted), torch.arange(7)), expected, **NEAR)
+    assert not torch.allclose(model.pooled(model.prepare(graph, some), torch.arange(7)), whole, **NEAR)
 
 
 def test_node_alone_sees_each_node_but_no_edge():

@@ -6,17 +6,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from drawn import drawn_layout, ready
+from drawn import drawn_chains, drawn_layout, ready
 from torch import nn
 
 from kit.checkpoint import load_checkpoint, save_checkpoint
+from kit.history import HistoryTable, graph_key
 from kit.losses import pairwise_hinge_loss
+from kit.meet import find_meetings
 from kit.metrics import kendall_tau
 from kit.model import LayoutGNN, LayoutGNNSettings
 from kit.predict import predict
-from kit.prune import segments
+from kit.prune import k_hop_nodes, segments
 from kit.published import LayoutSAGE, LayoutSAGESettings
-from kit.segment_training import HistoryTable, SegmentSettings, SegmentTraining, graph_key
+from kit.segment_training import SegmentSettings, SegmentTraining
 from kit.train import TrainSettings, train
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2, config_attention=False)
@@ -134,6 +136,71 @@ def test_without_norms_and_edges_segments_score_as_the_whole_graph_does():
     network, graph = replace(TINY, node_norm=False), GRAPH._replace(edge_index=np.zeros((0, 2), np.int64))
     whole = ready(LayoutGNN(network), graph)
     np.testing.assert_allclose(predict(whole, graph), predict(wrapped(CUT, network, (graph,)), graph), rtol=1e-5)
+
+
+def pooled(model, graph):
+    with torch.no_grad():
+        return model.eval().pooled(model.prepare(graph), torch.arange(len(graph.config_runtime)))
+
+
+AGREES = replace(TINY, agreement=True, both_directions=True)
+
+
+@pytest.mark.parametrize("margin, network", [
+    (99, AGREES), (99, replace(AGREES, config_attention=True)), (99, replace(AGREES, config_attention="reference")),
+    (2, replace(AGREES, agreement=False, node_norm=False)),          # as many hops as graph blocks
+    (1, replace(AGREES, graph_blocks=0, node_norm=False)),           # operands and consumers; partners come along
+    (1, replace(AGREES, graph_blocks=0, node_norm=False, pool="mean+max"))],
+    ids=["all", "attention", "references", "messages", "agreement", "maximum"])
+def test_with_all_that_its_nodes_see_a_segment_is_computed_as_in_the_whole_graph(margin, network):
+    for seed in range(3):
+        graph = drawn_chains(seed, n=30)
+        chain = np.stack([np.arange(1, 30), np.arange(29)], axis=1)            # no node is out of reach
+        graph = graph._replace(edge_index=np.concatenate([graph.edge_index, chain]))
+        whole = ready(LayoutGNN(network), graph)
+        cut, bare = (ready(SegmentTraining(LayoutGNN(network), SegmentSettings(7, margin=hops)), graph)
+                     for hops in (margin, 0))
+        torch.testing.assert_close(pooled(cut, graph), pooled(whole, graph), atol=1e-5, rtol=1e-4)
+        assert not torch.allclose(pooled(bare, graph), pooled(whole, graph), atol=1e-5, rtol=1e-4)
+
+
+def test_a_margin_is_the_neighbours_and_the_partners_of_own_nodes():
+    partners = 0
+    for seed in range(6):
+        graph = drawn_chains(seed, n=40, nc=10)
+        graph = graph._replace(meetings=find_meetings(graph))
+        ends = [set(pair) for pair in graph.node_config_ids[graph.meetings.ends].tolist()]
+        for margin in (0, 1, 2):
+            model = SegmentTraining(Lookup(), SegmentSettings(8, margin=margin))
+            for start in range(0, 40, 8):
+                own = set(range(start, start + 8))
+                near = set(k_hop_nodes(graph.edge_index, np.array(sorted(own)), margin).tolist())
+                far = set().union(*(pair for pair in ends if pair & own)) if margin else set()
+                assert model.with_margin(graph, np.array(sorted(own))).tolist() == sorted(near | far)
+                partners += bool(far - near)
+    assert partners > 5
+
+
+def test_what_is_pooled_of_a_segment_are_its_own_nodes():
+    graph = drawn_chains(1, n=30)
+    model = ready(SegmentTraining(LayoutGNN(AGREES), SegmentSettings(7, margin=1)), graph)
+    parts, share = model.prepare(graph)[2:]
+    assert [len(part.counted) for part in parts] == [6] * 5 and share == (0.2,) * 5
+    assert all(len(part.numeric) > 6 for part in parts)
+    alone = ready(SegmentTraining(LayoutGNN(AGREES), SegmentSettings(30, margin=1)), graph).prepare(graph).parts
+    assert [part.counted for part in alone] == [None], "all of them"
+
+
+def test_meetings_that_a_graph_has_are_its_segments():
+    graph = drawn_chains(2, n=30)
+    found = find_meetings(graph)
+    none = graph._replace(meetings=type(found)(*(part[:0] for part in found)))
+    model = ready(SegmentTraining(LayoutGNN(AGREES), SegmentSettings(15)), graph)
+    known = graph._replace(meetings=found)
+    assert (predict(model, known) == predict(model, graph)).all()
+    assert not np.allclose(predict(model, none), predict(model, graph))
+    assert len({graph_key(g) for g in (graph, known, none)}) == 3 and graph_key(known) == graph_key(
+        drawn_chains(2, n=30)._replace(meetings=find_meetings(graph)))
 
 
 def test_half_precision_trains_on_segments_and_keeps_costs_whole():
@@ -328,6 +395,7 @@ def test_what_the_loop_asks_of_a_model_is_answered_by_the_wrapped_one():
     (dict(segment_nodes=0), "segment_nodes is 0; expected a whole number of at least 1"),
     (dict(gradient_segments=1.5), "gradient_segments is 1.5; expected a whole number of at least 1"),
     (dict(table_bytes=0), "table_bytes is 0; expected a whole number of at least 1"),
+    (dict(margin=-1), "margin is -1; expected a whole number of at least 0"),
     (dict(keep=1.5), "keep is 1.5; expected a probability, 0 to 1")])
 def test_settings_that_mean_nothing_are_refused(change, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
