@@ -50,7 +50,8 @@ def ways(graph, reach=REACH):
     found = find_meetings(graph, reach)
     keys = [(*ends, join) for ends, join in zip(found.ends.tolist(), found.joins.tolist())]
     assert len(set(keys)) == len(keys) == len(found.hops) == len(found.names)
-    return {key: (hops, *map(tuple, names)) for key, hops, names in zip(keys, found.hops.tolist(), found.names.tolist())}
+    return {key: (hops, *map(tuple, named))
+            for key, hops, named in zip(keys, found.hops.tolist(), found.names.tolist())}
 
 
 def nodes(graph, found):
@@ -186,7 +187,8 @@ def test_pairs_are_sorted_and_two_producers_meet_both_ways_round_in_the_same_dis
         keys = list(zip(*found.ends.T.tolist(), found.joins.tolist()))
         assert keys == sorted(keys) and found.hops.min() >= 1
         joins = {(one, other): hops for (one, other, join), hops in zip(keys, found.hops.tolist()) if join}
-        assert joins == {(other, one): hops for (one, other), hops in joins.items()} and min(joins.values(), default=2) >= 2
+        assert joins == {(other, one): hops for (one, other), hops in joins.items()}
+        assert min(joins.values(), default=2) >= 2
 
 
 def test_a_smaller_reach_leaves_out_what_is_farther_and_nothing_else():

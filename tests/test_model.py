@@ -384,7 +384,8 @@ def test_only_what_is_counted_is_pooled(pool):
     model = ready(LayoutGNN(dataclasses.replace(AGREES, pool=pool)), graph)
     whole = model.pooled(model.prepare(graph), torch.arange(7))
     assert torch.equal(model.pooled(model.prepare(graph, np.ones(14, bool)), torch.arange(7)), whole)
-    each = torch.stack([model.pooled(model.prepare(graph, np.arange(14) == node), torch.arange(7)) for node in range(14)])
+    each = torch.stack([model.pooled(model.prepare(graph, np.arange(14) == node), torch.arange(7))
+                        for node in range(14)])
     some = np.isin(np.arange(14), [0, 3, 4, 11])
     for counted in (some, ~some):
         mine = each[counted]                                                 # (n', k, width): of a node, mean = maximum
