@@ -91,7 +91,7 @@ def scores_section(out):
     """The table of scores.csv, each with its interval drawn from 0 to 1 and the ceiling as a line."""
     path = out / "scores.csv"
     table = pd.read_csv(path) if path.is_file() else pd.DataFrame()
-    if not len(table):
+    if not len(table) or not {"collection", "model", "score", "low", "high", "graphs", "seeds", "split"} <= {*table}:
         return ""
     rows = []
     for row in table.to_dict("records"):

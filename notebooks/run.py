@@ -31,10 +31,12 @@ from ipykernel.kernelspec import get_kernel_dict
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
 from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths  # noqa: E402
+from kit.report import write_report  # noqa: E402
 from kit.workflow import open_data, wanted  # noqa: E402
 
 OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
 LOCK = Path(".run", "lock.json")
+AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
 
 
@@ -46,17 +48,19 @@ class RunError(Exception):
         self.status = status
 
 
+def assignment(text):
+    """NAME=VALUE -> (name, Python value)."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):           # a word
+        return name, value
+
+
 def parse(argv):
     """Command line -> namespace; `p` holds (name, Python value)."""
-    def assignment(text):
-        name, equals, value = text.partition("=")
-        if not (equals and name.isidentifier()):
-            raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-        try:
-            return name, ast.literal_eval(value)
-        except (ValueError, SyntaxError):       # a word
-            return name, value
-
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/")
     parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")
@@ -184,6 +188,8 @@ def execute(notebook, target, parameters, label):
     if failure:
         text = "\n".join(getattr(failure[0], "traceback", [f"{type(failure[0]).__name__}: {failure[0]}"]))
         text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
+        if getattr(failure[0], "ename", None) == "KaggleError":     # its sentence says all, and what helps
+            text = [f"KaggleError: {failure[0].evalue}"]
         raise RunError("\n    ".join([f"{notebook.stem} failed after {time.time() - start:.0f} s:", *text])
                        + f"\nthe partly executed notebook: {show(partial)}", status=1)
     os.replace(partial, target)
@@ -261,8 +267,11 @@ def run(args):
         print(f"{kind}: {reason if path in reason else f'{path}: {reason}'}")
     if not submission.is_file() and not args.only:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
-    # without the last notebook what lies there is of an earlier run
-    last = [n for n in notebooks if n.stem < STUDIES][-1:]
+    if any(n.stem < STUDIES for n in selected):
+        more = "path/to/npz_all" if is_sample else f"{root} --out {out} --only 06 -p submit_to_kaggle=True"
+        print(f"report: {show(write_report(out, f'python notebooks/run.py --data-root {more}', problems))}", flush=True)
+    # without the notebook that writes it what lies there is of an earlier run
+    last = [n for n in notebooks if n.stem < AFTER][-1:]
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
     return 3 if problems else 0
 
