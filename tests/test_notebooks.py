@@ -116,16 +116,20 @@ def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
     assert lines[-1] == os.path.join("out", "submission.csv")
     assert check_submission(folder / "out" / "submission.csv", folder / "data") == []
     assert (folder / "out" / "scores.csv").is_file()
+    assert lines[-2] == f"report: {os.path.join('out', 'report.html')}"
+    page = (folder / "out" / "report.html").read_text()
+    for words in ("ensemble", "What was trained on what", "layout_nlp_random-token-0", "data:image/png", "No file was"):
+        assert words in page, words
     assert sorted(p.name for p in (folder / "out" / "notebooks").iterdir()) == [p.name for p in MAIN]
 
 
 @pytest.fixture(scope="module")
 def studied(finished):
-    """What 10 and 11 made of two collections: their tables, after the run that they leave as it is."""
+    """What 10, 11 and 12 made of two collections: their tables, after the run that they leave as it is."""
     folder = finished[0]
-    status, lines, errors = run(folder, "--only", "10,11", "--collections", "tile:xla,layout:xla:random")
+    status, lines, errors = run(folder, "--only", "10,11,12", "--collections", "tile:xla,layout:xla:random")
     assert (status, errors, lines[-1]) == (0, "", "out"), "\n".join(lines[-30:])
-    return {name: pd.read_csv(folder / "out" / f"{name}.csv") for name in ("baselines", "ablation")}
+    return {name: pd.read_csv(folder / "out" / f"{name}.csv") for name in ("baselines", "ablation", "tokens")}
 
 
 def test_the_recipe_is_held_against_every_published_baseline(studied):
@@ -145,6 +149,15 @@ def test_every_technique_is_compared_with_the_gnn_as_it_is(studied):
     others = table.drop("the GNN")
     assert others["difference"].to_numpy() == pytest.approx(others["score"] - table.loc["the GNN", "score"], abs=2e-4)
     assert (others["difference"] != 0).mean() > 0.8              # a switch that changes nothing is not connected
+
+
+def test_every_part_of_the_token_model_is_compared_with_the_whole(studied):
+    table = studied["tokens"].set_index("model")
+    assert len(table) >= 28 and table["score"].notna().all()
+    others = table.drop("the token model")
+    assert others["difference"].to_numpy() == pytest.approx(others["score"] - table.loc["the token model", "score"],
+                                                            abs=2e-4)
+    assert (others["difference"] != 0).mean() > 0.8
 
 
 def test_no_cell_warns(finished, studied):
