@@ -14,8 +14,6 @@ Rules (tests/test_own_program.py counts on how many real nodes each holds)
 - Nodes of one operation with the same options are tied. The compiler splits these further, by the layouts that it
   would choose itself, which no saved program tells.
 """
-from functools import lru_cache
-from itertools import permutations, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +22,9 @@ import numpy as np
 from kit.archive import DataError
 from kit.data import DIGITS, LayoutGraph
 from kit.hlo import parse_hlo, program_arrays
+from kit.opcodes import OPCODE_NAMES
+from kit.options import MAX_RANK, TENSORS, layout_agreement, operation_options
 
-MAX_RANK = 6                     # a configuration has six digits a tensor
-SUBLANES_LANES = (8, 128)        # the two minor dimensions of a TPU's tiles
 MAX_LISTED = 1 << 20             # configurations that are numbered rather than drawn one by one
 
 
@@ -34,6 +32,7 @@ class OwnProgram(NamedTuple):
     """A program and the grid of its configurations: g groups."""
     graph: LayoutGraph           # without configurations; code_rows holds every option of each node
     dims: np.ndarray             # (g,) int64; how many options each group has
+    written: np.ndarray          # (g,) int64; the option of each group that comes closest to the saved layouts
 
 
 def program_from_hlo(source, tie=True):
@@ -71,7 +70,7 @@ def program_from_hlo(source, tie=True):
             if not instruction.shape.layout.minor_to_major:
                 instruction.shape.layout.minor_to_major.extend(reversed(range(len(instruction.shape.dimensions))))
     program = program_arrays(module, label)
-    options = _options_by_node(module, label)
+    options, agreement = _options_by_node(module, label)
     if not options:
         raise DataError(f"{label}: no convolution, dot or reshape outside a fusion, so nothing can be configured; "
                         "save the program before it is compiled")
@@ -83,10 +82,15 @@ def program_from_hlo(source, tie=True):
         row[:len(own)] = own
     number = {key: group for group, key in enumerate(sizes)}
     node_group = np.array([number[key] for key in keys], np.int64)
+    agreed = np.zeros((len(dims), dims.max()), np.int64)
+    for group, own in zip(node_group, agreement):
+        agreed[group, :len(own)] += own
+    agreed[np.arange(dims.max()) >= dims[:, None]] = np.iinfo(np.int64).min
     codes = np.empty((0, len(dims)), np.min_scalar_type(int(dims.max()) - 1))
     node_feat, node_opcode, edge_index, node_splits = program
     return OwnProgram(LayoutGraph(module.name, node_feat, node_opcode, edge_index, np.array(list(options), np.int64),
-                                  node_splits, codes, node_group, code_rows, np.empty(0, np.int64)), dims)
+                                  node_splits, codes, node_group, code_rows, np.empty(0, np.int64)), dims,
+                      agreed.argmax(axis=1))
 
 
 def sample_configs(dims, count, rng):
@@ -145,6 +149,47 @@ def with_configs(program, codes):
                                   config_runtime=np.zeros(len(codes), np.int64))
 
 
+def layout_objective(program, predictors):
+    """Make a program what `kit.search` searches: codes -> costs.
+
+    Parameters
+    ----------
+    program : OwnProgram
+        Its graph may be pruned.
+    predictors : sequence of callable
+        LayoutGraph -> (c,) costs, as ``partial(predict, model)``; of several the mean counts.
+
+    Returns
+    -------
+    callable
+        (k, g) int codes -> (k,) costs; lower is faster.
+    """
+    return lambda codes: np.mean([predict(with_configs(program, codes)) for predict in predictors], axis=0)
+
+
+def layout_words(program, code):
+    """Say what a configuration gives the nodes of each group.
+
+    Parameters
+    ----------
+    program : OwnProgram
+    code : ndarray, shape (g,), int
+
+    Returns
+    -------
+    list of str, length g
+        As XLA writes layouts, minor first: "output {3,0} kernel {2,3}" lets neighbours along dimension 3 of the
+        output lie closer together than those along 0. "nothing" leaves the choice to the compiler.
+    """
+    words = []
+    for group, option in enumerate(code):
+        place = program.graph.node_group.tolist().index(group)
+        names = TENSORS[OPCODE_NAMES[program.graph.node_opcode[program.graph.node_config_ids[place]]]]
+        digits = [row[row >= 0] for row in program.graph.code_rows[place, option].reshape(-1, MAX_RANK)]
+        words.append(" ".join(f"{name} {{{','.join(map(str, own))}}}" for name, own in zip(names, digits) if len(own)))
+    return [text or "nothing" for text in words]
+
+
 def _module(data, label):
     """The module in `data`, wrapped in another message or not."""
     fault = DataError(f"{label}: the module has no instruction")
@@ -161,93 +206,24 @@ def _module(data, label):
 
 
 def _options_by_node(module, label):
-    """{configurable node: its options, sorted rows of 18 digits}."""
+    """{configurable node: its options, sorted rows of 18 digits}; for each node how far its options agree with the
+    saved layouts."""
     fused = {called for computation in module.computations for instruction in computation.instructions
              if instruction.opcode == "fusion" for called in instruction.called_computation_ids}
-    found, first = {}, 0
+    found, agreement, first = {}, [], 0
     for computation in module.computations:
-        shapes = {instruction.id: tuple(instruction.shape.dimensions) for instruction in computation.instructions}
+        shapes = {instruction.id: instruction.shape for instruction in computation.instructions}
         for node, instruction in enumerate(computation.instructions, first):
-            tensors = [shapes[i] for i in (instruction.id, *instruction.operand_ids)]
-            arity = {"convolution": 3, "dot": 3, "reshape": 2}.get(instruction.opcode)
+            given = [shapes[i] for i in (instruction.id, *instruction.operand_ids)]
+            tensors = [tuple(shape.dimensions) for shape in given]
+            arity = len(TENSORS.get(instruction.opcode, ()))
             if len(tensors) == arity and max(map(len, tensors)) <= MAX_RANK and computation.id not in fused:
-                found[node] = _options(instruction, tensors, label)
+                layouts = [tuple(shape.layout.minor_to_major) for shape in given]
+                for layout, tensor in zip(layouts, tensors):
+                    if sorted(layout) != list(range(len(tensor))):
+                        raise DataError(f"{label}: {instruction.opcode} {instruction.name!r} has the layout "
+                                        f"{list(layout)} of a tensor of {len(tensor)} dimensions")
+                found[node] = operation_options(instruction, tensors, label)
+                agreement.append(layout_agreement(found[node], layouts))
         first += len(computation.instructions)
-    return found
-
-
-def _options(instruction, tensors, label):
-    """What may be chosen for an instruction: sorted rows of 18 digits."""
-    if instruction.opcode == "reshape":
-        choices = [((), ()), *bitcast_layouts(*tensors)]
-    elif instruction.opcode == "dot":
-        choices = list(product(*map(permutations, dot_axes(instruction.dot, *map(len, tensors[1:])))))
-        if list(map(len, tensors)) == [2, 2, 2]:
-            choices.append((least_padded(tensors[0]), (), ()))
-    else:
-        c = instruction.convolution
-        axes = ((c.output_batch, c.output_feature), (c.input_batch, c.input_feature), (c.kernel_in, c.kernel_out))
-        choices = list(product(*map(permutations, axes)))
-    for digits, tensor in zip(choices[0], tensors):
-        if len(set(digits)) < len(digits) or not all(0 <= digit < len(tensor) for digit in digits):
-            raise DataError(f"{label}: {instruction.opcode} {instruction.name!r} names the dimensions "
-                            f"{sorted(digits)} of a tensor of {len(tensor)}")
-    rows = [[*digits, *[-1] * (MAX_RANK - len(digits))] for choice in choices for digits in (*choice, (), ())[:3]]
-    return tuple(sorted(map(tuple, np.array(rows).reshape(-1, DIGITS).tolist())))
-
-
-def dot_axes(numbers, *ranks):
-    """The dimensions that a dot's configuration orders: of the output, of the first and of the second operand."""
-    output, operands, size = [], [], len(numbers.lhs_batch)    # the output has the batch, then what is free in both
-    for rank, contracting, batch in zip(ranks, (numbers.lhs_contracting, numbers.rhs_contracting),
-                                        (numbers.lhs_batch, numbers.rhs_batch)):
-        free = [axis for axis in range(rank) if axis not in (*contracting, *batch)]
-        size += len(free)
-        output += [size - 1] if free else []
-        operands.append([*free[-1:], *sorted(contracting)[-1:]])
-    return output, *operands
-
-
-def least_padded(shape):
-    """The order of a matrix's dimensions, minor first, that pads it least to tiles; row-major if both do alike."""
-    sublanes, lanes = SUBLANES_LANES
-    return min(((1, 0), (0, 1)), key=lambda order: -(-shape[order[0]] // lanes) * -(-shape[order[1]] // sublanes))
-
-
-@lru_cache(1024)
-def bitcast_layouts(output, given):
-    """All pairs of layouts under which reshaping `given` into `output` moves no data; sizes of 1 at the major end."""
-    if 0 in (*output, *given):
-        return ()
-    own, theirs = _strides(output), _strides(given)
-    ones, given_ones = (tuple(d for d in reversed(range(len(shape))) if shape[d] == 1) for shape in (output, given))
-    found = []
-    for order in permutations(own):
-        runs = []                            # [stride, size] of what lies together, minor first
-        for d in order:
-            if runs and runs[-1][0] * runs[-1][1] == own[d]:
-                runs[-1][1] *= output[d]
-            else:
-                runs.append([own[d], output[d]])
-        layout = []
-        for stride, size in runs:
-            for d in theirs:       # by rising stride: those that follow one another fill the run
-                if theirs[d] == stride and size % given[d] == 0:
-                    layout.append(d)
-                    stride, size = stride * given[d], size // given[d]
-            if size > 1:
-                break
-        else:
-            if len(layout) == len(theirs):
-                found.append((order + ones, (*layout, *given_ones)))
-    return tuple(found)
-
-
-def _strides(shape):
-    """{dimension: stride} in elements, row-major, of the dimensions larger than 1, the last first."""
-    strides, stride = {}, 1
-    for d in reversed(range(len(shape))):
-        if shape[d] > 1:
-            strides[d] = stride
-        stride *= shape[d]
-    return strides
+    return found, agreement

@@ -11,7 +11,14 @@ from kit.archive import DataError
 from kit.data import dense_configs, npz_paths, read_layout
 from kit.hlo import hlo_messages, parse_hlo
 from kit.opcodes import OPCODE_NAMES
-from kit.own_program import bitcast_layouts, dot_axes, least_padded, program_from_hlo, sample_configs, with_configs
+from kit.options import bitcast_layouts, dot_axes, least_padded
+from kit.own_program import (
+    layout_objective,
+    layout_words,
+    program_from_hlo,
+    sample_configs,
+    with_configs,
+)
 from kit.tokens import ConfigTokenModel
 
 UNET = "layout/xla/default/valid/unet_3d.4x4.bf16"
@@ -446,6 +453,49 @@ def test_chosen_options_are_the_rows_of_the_configuration():
 def test_codes_that_do_not_fit_are_refused(codes, words):
     with pytest.raises(ValueError, match=words):
         with_configs(program_from_hlo(small_network().SerializeToString()), codes)
+
+
+def test_the_program_as_written_is_row_major_throughout():
+    program = program_from_hlo(small_network().SerializeToString())
+    assert layout_words(program, program.written) == [
+        "output {3,0} input {3,0} kernel {3,2}", "output {1,0} input {3,2,1,0}", "output {1,0} lhs {1,0} rhs {1,0}",
+        "output {1,0} lhs {1,0} rhs {1,0}", "output {3,2,1,0} input {1,0}", "output {3,2} input {3,0} kernel {3,0}"]
+
+
+def test_saved_layouts_choose_the_option_that_agrees_with_most_of_them():
+    p = Program("turned")
+    p.computation("main")
+    lhs, rhs = p.parameters((8, 4, 16), (8, 16, 4))
+    p.add("dot", (8, 4, 4), lhs, rhs, dot=dict(lhs_contracting=[2], rhs_contracting=[1], lhs_batch=[0], rhs_batch=[0]))
+    for instruction, layout in zip(p.last.instructions, ([1, 2, 0], [2, 0, 1], [1, 0, 2])):
+        instruction.shape.layout.minor_to_major[:] = layout
+    program = program_from_hlo(p.message.SerializeToString())
+    assert layout_words(program, program.written) == ["output {1,2} lhs {1,2} rhs {2,1}"]
+
+
+def test_words_name_what_is_given_and_what_is_not():
+    program = program_from_hlo(small_network().SerializeToString())
+    options = [layout_words(program, [0, option, 0, option, 0, 0]) for option in range(3)]
+    assert options[0][1] == options[0][4] == "nothing" and options[0][3] == "output {0,1}"
+    assert len({tuple(words) for words in options}) == 3
+
+
+def test_an_objective_is_the_mean_of_what_the_models_predict():
+    program = program_from_hlo(small_network().SerializeToString())
+    codes = sample_configs(program.dims, 20, np.random.default_rng(0))
+    objective = layout_objective(program, [lambda graph: graph.config_codes.sum(axis=1),
+                                           lambda graph: np.full(len(graph.config_runtime), 4.0)])
+    np.testing.assert_array_equal(objective(codes), (codes.sum(axis=1) + 4) / 2)
+
+
+@pytest.mark.parametrize("layout", [[1], [1, 1], [2, 0], [-1, 0], [1, 0, 2]])
+def test_a_layout_that_is_no_order_of_the_dimensions_is_refused_by_name(layout):
+    p = Program("broken")
+    p.computation("main")
+    p.add("reshape", (6,), *p.parameters((2, 3)))
+    p.last.instructions[0].shape.layout.minor_to_major[:] = layout
+    with pytest.raises(DataError, match=r"reshape 'reshape.3' has the layout \[.*\] of a tensor of 2 dimensions"):
+        program_from_hlo(p.message.SerializeToString())
 
 
 def test_a_model_scores_configurations_of_the_small_network():
