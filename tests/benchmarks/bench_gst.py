@@ -38,12 +38,12 @@ def large_graph():
     return graph._replace(config_runtime=rng.integers(10 ** 6, 10 ** 7, len(graph.config_codes)))
 
 
-def training_step(device, width, configs, nodes=None, settings=PLAIN):
+def training_step(device, width, configs, nodes=None, margin=0, settings=PLAIN):
     """(step, configurations a step): forward, hinge loss, backward, AdamW; `nodes` a segment, None: whole graph."""
     graph, rng = large_graph(), np.random.default_rng(0)
     model = LayoutGNN(replace(settings, width=width))
     if nodes:
-        model = SegmentTraining(model, SegmentSettings(segment_nodes=nodes))
+        model = SegmentTraining(model, SegmentSettings(segment_nodes=nodes, margin=margin))
     model.to(device)
     model.fit_scale([graph])
     tensors, runtime = model.prepare(graph), torch.tensor(graph.config_runtime, device=device)
@@ -58,10 +58,10 @@ def training_step(device, width, configs, nodes=None, settings=PLAIN):
     return step, configs
 
 
-def named(width, configs, nodes):
-    what = f"one segment of {nodes:,} nodes" if nodes else "full graph"
+def named(width, configs, nodes, margin):
+    what = f"one segment of {nodes:,} nodes{' and a margin' * margin}" if nodes else "full graph"
     return f"{what}, width {width}, {configs} configurations"
 
 
-CASES = {named(width, configs, nodes): partial(training_step, width=width, configs=configs, nodes=nodes)
-         for width, configs in SIZES for nodes in (None, 2000, 1000)}
+CASES = {named(width, configs, *way): partial(training_step, width=width, configs=configs, nodes=way[0], margin=way[1])
+         for width, configs in SIZES for way in ((None, 0), (2000, 0), (2000, 1), (1000, 0), (1000, 1))}
