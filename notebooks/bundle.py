@@ -1,0 +1,121 @@
+"""Bundle notebooks with the kit inside: nothing to install, no internet, for Kaggle and Colab.
+
+`python notebooks/bundle.py` makes one notebook of 03 to 06, from training to the submission. Each bundle lies in a
+folder of its own beside kernel-metadata.json, so that `kaggle kernels push -p FOLDER` runs it on Kaggle: private,
+with a GPU, the competition's files and no internet. On Colab upload it, with the data where
+`kit.data.find_data_root` looks.
+"""
+import argparse
+import ast
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
+from kit.data import DataError  # noqa: E402
+from kit.kaggle_io import COMPETITION  # noqa: E402
+from kit.workflow import wanted  # noqa: E402
+
+STEPS = "03,04,05,06"                           # from the data to submission.csv
+FOLDED = {"_kg_hide-input": True, "_kg_hide-output": True,                         # Kaggle
+          "jupyter": {"source_hidden": True, "outputs_hidden": True}}              # JupyterLab
+UNPACK = """import sys
+import tempfile
+from pathlib import Path
+
+kit_folder = tempfile.mkdtemp()          # goes with the machine
+Path(kit_folder, "kit").mkdir()
+sys.path.insert(0, kit_folder)           # before an installed kit of another version"""
+ANY_GPU = 'import torch\n\ndevice = "cuda" if torch.cuda.is_available() else "cpu"'
+
+
+def kit_modules(sources, kit):
+    """Names of the kit's modules that some code needs, directly or through each other, sorted."""
+    names, todo = set(), list(sources)
+    while todo:
+        for node in ast.walk(ast.parse(todo.pop())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kit."):
+                name = node.module.removeprefix("kit.")
+                todo += [(kit / f"{name}.py").read_text("utf-8")] if name not in names else []
+                names.add(name)
+    return sorted(names)
+
+
+def bundle(parameters, kit=PROJECT / "kit"):
+    """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
+
+    `parameters`: {path of a notebook: {name: value}}, in the order in which they run. The values stand below the
+    notebook's own in its parameters cell; a `device` that is not given is a GPU where there is one.
+    """
+    books = {path: nbformat.read(path, 4).cells for path in parameters}
+    names = kit_modules((c.source for cells in books.values() for c in cells if c.cell_type == "code"), kit)
+    sources = {name: (kit / f"{name}.py").read_text("utf-8") for name in ["__init__", *names]}
+    version = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:12]
+    cells = [new_markdown_cell(
+        f"# {' '.join(path.stem for path in books)}, with the kit inside\n"
+        f"Runs alone, without internet. The data is found by itself where the competition is attached (Kaggle) or "
+        f"unpacked to `tpugraphs` (Colab); else sample data is made. Settings are in the parameters cell of each "
+        f"step.\n\n## The kit\nVersion {version}, as it is in its repository, written to a temporary folder."),
+        new_code_cell(UNPACK)]
+    cells += [new_code_cell(f"%%writefile {{kit_folder}}/kit/{name}.py\n{source}".rstrip("\n"), metadata=FOLDED)
+              for name, source in sources.items()]
+    for path, own in books.items():
+        for cell in own:
+            if "parameters" in cell.metadata.get("tags", []):
+                declared = {node.targets[0].id for node in ast.parse(cell.source).body if isinstance(node, ast.Assign)}
+                given = "\n".join(["# as bundled", *(f"{k} = {v!r}" for k, v in parameters[path].items())])
+                cell.source += f"\n\n{given}" if parameters[path] else ""
+                cell.source += f"\n\n{ANY_GPU}" if "device" in declared - set(parameters[path]) else ""
+            cells.append(cell)
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number:03d}"
+    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+
+
+def write_bundle(folder, parameters, name, owner=None):
+    """Write a bundle called `name`, with its kernel-metadata.json, to `folder`/`name`; give back that folder."""
+    place = Path(folder, name)
+    place.mkdir(parents=True, exist_ok=True)
+    nbformat.write(bundle(parameters), place / f"{name}.ipynb")
+    about = {"id": f"{owner}/{name}" if owner else name, "title": name.replace("-", " "), "code_file": f"{name}.ipynb",
+             "language": "python", "kernel_type": "notebook", "is_private": True, "enable_gpu": True,
+             "enable_tpu": False, "enable_internet": False, "dataset_sources": [],
+             "competition_sources": [COMPETITION], "kernel_sources": [], "model_sources": []}
+    (place / "kernel-metadata.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+    return place
+
+
+def main(argv=None):
+    """Bundle what the command line asks for."""
+    from run import RunError, assignment, select, share_out, show
+    parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", metavar="03,04", default=STEPS, help=f"notebooks whose names start so; {STEPS}")
+    parser.add_argument("--each", action="store_true", help="a bundle a notebook instead of one of all")
+    parser.add_argument("--out", metavar="DIR", default="bundle")
+    parser.add_argument("--collections", metavar="A,B", help="default: all five")
+    parser.add_argument("--owner", metavar="NAME", help="your name on Kaggle; `kaggle kernels push` needs it")
+    parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
+                        help="a parameter, for every notebook that declares it")
+    args = parser.parse_args(argv)
+    try:
+        notebooks = select(args.only)[1]
+        options = {"collections": wanted(args.collections)} if args.collections else {}
+        parameters = share_out(notebooks, options, dict(args.p))
+        for some in [[n] for n in notebooks] if args.each else [notebooks]:
+            name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
+                                                [n.stem[:2] for n in some])])
+            print(show(write_bundle(args.out, {n: parameters[n] for n in some}, name, args.owner).resolve()))
+    except (RunError, DataError, OSError) as error:
+        print(f"bundle.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
