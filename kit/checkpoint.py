@@ -34,11 +34,25 @@ def save_checkpoint(path, model, **extra):
 
 
 def read_checkpoint(path):
-    """What `save_checkpoint` wrote; nothing is unpickled but plain data and tensors, else ValueError."""
+    """Read what `save_checkpoint` wrote; nothing is unpickled but plain data and tensors.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    dict
+        The weights as "model", and what else was saved.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged or holds anything else.
+    """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(saved["model"], dict):
-            raise TypeError("no weights in it")
+        saved["model"].keys()
     except FileNotFoundError:
         raise
     except Exception as fault:               # torch.load raises a dozen types
@@ -69,6 +83,6 @@ def load_checkpoint(path, model):
     weights = saved.pop("model")
     try:
         model.load_state_dict(saved.get("best", weights))
-    except RuntimeError as fault:
+    except (RuntimeError, TypeError, AttributeError) as fault:       # the latter two of what is no dict of tensors
         raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
     return saved

@@ -133,10 +133,12 @@ def _read_entry(entry):
         record = json.loads(entry.read_text(encoding="utf-8"))
         parts = [set(part) for part in (record, record["leaderboard"], record["validation"])]
         lacking = {"run", "data", "sha256", "commit", "parameters"} - parts[0] | {"public", "private"} ^ parts[1]
-        unscored = [name for name, result in record["validation"].items() if "score" not in result]
+        unscored = [name for name, result in record["validation"].items() if "score" not in result.keys()]
         if lacking or parts[2] - set(COLLECTIONS) or unscored:
             raise ValueError("keys are missing or unknown")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
+        if not isinstance(record["sha256"], str):
+            raise ValueError(f"sha256 is {record['sha256']!r:.80}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise ValueError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault})") from fault
     return record
 

@@ -56,7 +56,7 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0):
     target, failed, most = Path(target), 0, 0
     part, about = target.with_name(target.name + ".part"), target.with_name(target.name + ".json")
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.is_file() and about.is_file() and json.loads(about.read_text())["size"] == target.stat().st_size:
+    if target.is_file() and _said(about).get("size") == target.stat().st_size:
         return target
     while True:
         before = _size(part)
@@ -134,12 +134,16 @@ def unpack(archive, root, wanted):
         raise KaggleError("damaged", f"{archive}: not a readable archive ({fault}); delete it, then run it again"
                           ) from None
     except OSError as fault:
-        raise KaggleError("disk", f"{root} cannot be written ({fault}): make room, then run it again") from None
+        if fault.errno == errno.ENAMETOOLONG:
+            raise KaggleError("damaged", f"{archive}: has a member whose name is too long for a file; this is not the "
+                              "data set, delete it") from None
+        raise KaggleError("disk", f"{archive}: {root} cannot be written ({fault}): make room, then run it again"
+                          ) from None
 
 
 def _fetch_once(url, name, part, about, timeout):
     """One attempt: ask for what is missing, append only to what is provably the same file."""
-    known = json.loads(about.read_text()) if about.is_file() else {}
+    known = _said(about)
     have = _size(part) if known.get("validator") else 0
     if have and have == known.get("size"):
         return
@@ -216,6 +220,14 @@ def _write(archive, members, opened, root, wanted):
             shown = time.monotonic()
             print(f"{archive.name}: {number} of {len(left)} files unpacked", flush=True)
     return sum(c[0].suffix == ".npz" for c in chosen)
+
+
+def _said(about):
+    """What the server said of a file; nothing where that was not written to its end."""
+    try:
+        return dict(json.loads(about.read_text()).items())
+    except (FileNotFoundError, ValueError, AttributeError, RecursionError):
+        return {}
 
 
 def _size(path):

@@ -240,9 +240,24 @@ def load_costs(path):
     -------
     dict of str to ndarray
         {ID: cost (c,)}.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or holds something else.
     """
-    with np.load(path, allow_pickle=False) as npz:
-        return {name: npz[name] for name in npz.files}
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as npz:
+            costs = {name: npz[name] for name in npz.files}
+    except FileNotFoundError:
+        raise
+    except Exception as fault:               # zipfile and NumPy raise a dozen types
+        raise DataError(f"{path}: not readable predictions ({type(fault).__name__}: {fault}); delete it and predict "
+                        "anew") from fault
+    for name, cost in costs.items():
+        if cost.ndim != 1 or cost.dtype.kind not in "fiu":
+            raise DataError(f"{path}: {name} has shape {cost.shape} and dtype {cost.dtype}, expected one axis of costs")
+    return costs
 
 
 def write_table(path, table):
@@ -285,8 +300,20 @@ def noted_settings(out):
     -------
     dict of str to dict
         {step: settings}.
+
+    Raises
+    ------
+    DataError
+        If a file of them is damaged.
     """
-    return {path.stem: json.loads(path.read_text()) for path in sorted(Path(out, "settings").glob("*.json"))}
+    noted = {}
+    for path in sorted(Path(out, "settings").glob("*.json")):
+        try:
+            noted[path.stem] = dict(json.loads(path.read_text()).items())
+        except (ValueError, AttributeError, RecursionError) as fault:
+            raise DataError(f"{path}: no settings in JSON ({type(fault).__name__}); delete it and run that step again"
+                            ) from fault
+    return noted
 
 
 def report_problems(log, path, reasons):
