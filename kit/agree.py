@@ -15,7 +15,7 @@ from kit.pad import LAYOUT, SHAPE, repad_layout
 OWN_FEATURES = 14                # see agreement_tables
 PAIR_FEATURES = 12
 PLACES = 5                       # in which the layouts of a pair may disagree
-LANES, SUBLANES = 128, 8         # arrays lie in memory in tiles of these: OpenXLA documentation, "Tiled layout"
+MEMORY_TILE = 128, 8             # minor-most dimension, the next one: OpenXLA documentation, "Tiled layout"
 MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs of 9 codes, 200 MB on the way; public graphs have some thousand
 
 
@@ -142,7 +142,7 @@ def _growth(shape, digits):
     shape = np.broadcast_to(shape, digits.shape[:-1] + shape.shape[-1:])
     size = np.take_along_axis(shape, digits.clip(0).astype(np.int64), axis=-1)
     size = np.where((digits < 0) | (size < 1), 1, size)
-    return np.where(digits < 0, 0, np.log2(np.ceil(size / (LANES, SUBLANES)) * (LANES, SUBLANES) / size)).sum(axis=-1)
+    return np.where(digits < 0, 0, np.log2(np.ceil(size / MEMORY_TILE) * MEMORY_TILE / size)).sum(axis=-1)
 
 
 def _differ(a, b):
