@@ -354,7 +354,7 @@ def write_costs(path, rng):
 
 
 def read_costs(path):
-    assert all(cost.ndim == 1 and cost.dtype.kind == "f" for cost in load_costs(path).values())
+    assert all(cost.ndim == 1 and cost.dtype.kind in "fiu" for cost in load_costs(path).values())
 
 
 def write_archive(path, rng):
