@@ -135,7 +135,8 @@ def passages(graph):
     net.add_nodes_from((node, "out") for node in ids)
     for u, v in graph.edge_index.tolist():
         rank = np.count_nonzero(shape[u])
-        source = graph.node_feat[u, 31:31 + rank].astype(int) if graph.node_opcode[u] == TRANSPOSE_OPCODE else np.arange(rank)
+        moved = graph.node_opcode[u] == TRANSPOSE_OPCODE
+        source = graph.node_feat[u, 31:31 + rank].astype(int) if moved else np.arange(rank)
         fits = rank == np.count_nonzero(shape[v]) and sorted(source) == list(range(rank)) and (
             shape[u, :rank] == shape[v, source]).all()
         if u in ids or fits:

@@ -18,8 +18,8 @@ FLOW = ("archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "
         "layout_gnn", "tokens", "tile_model", "published", "model", "history", "segment_training", "losses",
         "checkpoint", "predict", "processes", "batch", "average", "record", "step", "train", "parallel", "noise",
         "metrics", "baselines", "trees", "ensemble", "submit", "ledger", "report", "kaggle_client", "unpack",
-        "kaggle_io", "measured", "descent", "search", "relaxed", "oracle", "plots", "plots_eda", "plots_search", "recipes", "workflow",
-        "compare")
+        "kaggle_io", "measured", "descent", "search", "relaxed", "oracle", "plots", "plots_eda",
+        "plots_search", "recipes", "workflow", "compare")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
 SOURCE = {name: (KIT / f"{name}.py").read_text() for name in MODULES}
