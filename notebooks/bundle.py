@@ -99,6 +99,9 @@ def main(argv=None):
     parser.add_argument("--each", action="store_true", help="a bundle a notebook instead of one of all")
     parser.add_argument("--out", metavar="DIR", default="bundle")
     parser.add_argument("--collections", metavar="A,B", help="default: all five")
+    parser.add_argument("--data-root", metavar="DIR", help="where the data is there, if not in the usual places; "
+                        "'sample': sample data")
+    parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data, and of the work on it")
     parser.add_argument("--owner", metavar="NAME", help="your name on Kaggle; `kaggle kernels push` needs it")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
@@ -106,6 +109,7 @@ def main(argv=None):
     try:
         notebooks = select(args.only)[1]
         options = {"collections": wanted(args.collections)} if args.collections else {}
+        options |= {name: value for name, value in (("data_root", args.data_root), ("size", args.size)) if value}
         parameters = share_out(notebooks, options, dict(args.p))
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
             name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else

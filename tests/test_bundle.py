@@ -1,0 +1,114 @@
+"""A bundled notebook runs alone: no kit to import, no network, Kaggle's folders; and gives what the kit gives."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kit.sample import write_sample
+
+PROJECT = Path(__file__).resolve().parents[1]
+COLLECTIONS = "tile:xla,layout:xla:random"
+TOKEN = "KGAT_0123456789abcdef0123456789abcdef"
+KERNEL = f"""
+import sys
+sys.path[:] = [p for p in sys.path if p != {str(PROJECT)!r}]
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f).lower()]
+try:
+    import kit
+    sys.exit("kit can be imported without the bundle")
+except ModuleNotFoundError:
+    pass
+
+
+def refuse(event, args):
+    if event == "socket.connect" and isinstance(args[1], tuple) and not str(args[1][0]).startswith("127."):
+        raise OSError("there is no network")
+
+
+sys.addaudithook(refuse)
+from ipykernel.kernelapp import launch_new_instance
+launch_new_instance()
+"""
+
+
+def bundled(folder, *args):
+    """Run bundle.py -> the folders that it names."""
+    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "--out", "bundle", *args], cwd=folder,
+                          text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [folder / line for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(an empty folder in which the bundle ran, the executed notebook, what run.py made of the same data)."""
+    folder = tmp_path_factory.mktemp("bundle")
+    write_sample(folder / "sample", seed=0, size="tiny")
+    root = folder / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
+    shutil.copytree(folder / "sample" / "npz", root)                  # without the truth: as if it were real
+    place, = bundled(folder, "--size", "tiny", "--collections", COLLECTIONS)
+    spec = folder / "jupyter" / "kernels" / "alone"
+    spec.mkdir(parents=True)
+    (spec / "kernel.json").write_text(json.dumps({
+        "argv": [sys.executable, "-c", KERNEL, "-f", "{connection_file}"], "display_name": "alone",
+        "language": "python"}))
+    empty = folder / "empty"
+    empty.mkdir()
+    around = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("KAGGLE")}
+    around |= {"TPUGRAPHS_ROOT": str(root.parents[1]), "KAGGLE_API_TOKEN": TOKEN, "OMP_NUM_THREADS": "1",
+               "JUPYTER_PATH": str(folder / "jupyter"), "HOME": str(empty)}
+    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "alone", place / f"{place.name}.ipynb", "out.ipynb"],
+                          cwd=empty, env=around, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", root, "--out", "kit",
+                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06"], cwd=folder,
+                         env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    return empty, empty / "out.ipynb", folder / "kit"
+
+
+def test_a_bundle_gives_the_submission_that_the_kit_gives(made):
+    empty, _, kit = made
+    found, = empty.rglob("submission.csv")
+    assert found.read_bytes() == (kit / "submission.csv").read_bytes()
+    assert len(found.read_text().splitlines()) > 5
+
+
+def test_no_token_is_left_anywhere(made):
+    for folder in (made[0], made[2]):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                assert TOKEN.encode() not in path.read_bytes(), path
+
+
+def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
+    cells = nbformat.read(made[1], 4).cells
+    written = {c.source.split("\n")[0].rpartition("/")[2]: c.source.partition("\n")[2] for c in cells
+               if c.source.startswith("%%writefile")}
+    assert {"data.py", "tokens.py", "submit.py"} <= set(written) and "sample.py" in written
+    for name, source in written.items():
+        assert source == (PROJECT / "kit" / name).read_text().rstrip("\n"), name
+    assert not any("Error" in json.dumps(c.get("outputs", [])) for c in cells)
+
+
+def test_metadata_is_ready_to_push(tmp_path):
+    places = bundled(tmp_path, "--each", "--only", "03,06", "--owner", "someone", "--size", "tiny")
+    assert [p.name for p in places] == ["tpugraphs-kit-03-train-tile", "tpugraphs-kit-06-submit"]
+    for place in places:
+        about = json.loads((place / "kernel-metadata.json").read_text())
+        assert about["id"] == f"someone/{place.name}" and (place / about["code_file"]).is_file()
+        assert about["title"].replace(" ", "-") == place.name
+        assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
+        assert about["competition_sources"] == ["predict-ai-model-runtime"]
+
+
+def test_a_wrong_name_is_one_sentence(tmp_path):
+    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "-p", "stepz=3"], cwd=tmp_path,
+                          text=True, capture_output=True)
+    assert done.returncode == 2 and done.stderr.startswith("bundle.py: ") and "stepz" in done.stderr
+    assert len(done.stderr.splitlines()) <= 2 and not list(tmp_path.iterdir())
