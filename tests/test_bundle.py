@@ -62,8 +62,8 @@ def made(tmp_path_factory):
     around = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("KAGGLE")}
     around |= {"TPUGRAPHS_ROOT": str(root.parents[1]), "KAGGLE_API_TOKEN": TOKEN, "OMP_NUM_THREADS": "1",
                "JUPYTER_PATH": str(folder / "jupyter"), "HOME": str(empty)}
-    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "alone", place / f"{place.name}.ipynb", "out.ipynb"],
-                          cwd=empty, env=around, text=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "alone", place / f"{place.name}.ipynb",
+                           "out.ipynb"], cwd=empty, env=around, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-3000:]
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", root, "--out", "kit",
                           "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06"], cwd=folder,
