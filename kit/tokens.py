@@ -38,7 +38,7 @@ class TokenTensors(NamedTuple):
     rows: torch.Tensor
     pair_slot: torch.Tensor      # (p,) int64 in 0..q-1
     slot_groups: torch.Tensor    # (q, 2) int64; producer's group, consumer's group
-    hops: torch.Tensor           # (g, g) uint8; edges between two groups, 0: the same, REACH + 1: farther
+    hops: torch.Tensor           # (g, g) uint8; edges between two groups, 0: the same, REACH + 1: farther; attention
     config_codes: torch.Tensor   # (c, g) uint8, int32 where codes pass 255
 
 
@@ -120,8 +120,10 @@ class ConfigTokenModel(nn.Module):
     def prepare(self, graph):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
         n, device = len(graph.node_feat), self.node_scale.device
+        graph = graph._replace(meetings=graph.meetings or find_meetings(graph))              # both below read them
         tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
         codes = graph.config_codes
+        hops = group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
 
         def tensor(array):
@@ -132,7 +134,7 @@ class ConfigTokenModel(nn.Module):
             tensor(graph.node_config_ids), tensor(graph.code_rows.astype(np.int64) + 2), tensor(tables.own),
             tensor(np.stack([tables.share, tables.reads], axis=1)), tensor(graph.node_group),
             *map(tensor, tables[3:]),
-            tensor(pair_slot.reshape(-1)), tensor(slots.reshape(-1, 2)), tensor(group_hops(graph)),
+            tensor(pair_slot.reshape(-1)), tensor(slots.reshape(-1, 2)), tensor(hops),
             tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32)))
 
     def configs_within(self, tensors, budget):
@@ -213,7 +215,7 @@ class GroupAttention(nn.Module):
 
 def group_hops(graph):
     """Edges between the nearest nodes of two groups whose layouts meet, (g, g) uint8; REACH + 1 where none do."""
-    met, groups = graph.meetings or find_meetings(graph), graph.config_codes.shape[1]
+    met, groups = graph.meetings, graph.config_codes.shape[1]
     hops = np.full((groups, groups), REACH + 1, np.uint8)
     one, other = graph.node_group[met.ends].T
     for pair in ((one, other), (other, one)):
