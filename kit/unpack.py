@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+from kit.files import remove_leftovers, whole_file
 from kit.kaggle_client import KaggleError
 
 BLOCK = 1 << 20                  # bytes read at a time
@@ -26,7 +27,7 @@ MEMBER = re.compile(r"(?:[^/]+/)*(tile/xla|layout/(?:xla|nlp)/(?:random|default)
 GROWTH = 10                      # npz is compressed already: what unpacks to ten times its size is no data set
 
 
-def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0):
+def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0, most=None):
     """Download a file, going on where an earlier call or attempt was cut.
 
     Parameters
@@ -41,6 +42,8 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0):
         Attempts in a row that may bring nothing after the first.
     pause : float
         Seconds before the first of them, doubling.
+    most : int, optional
+        Bytes that it may have.
 
     Returns
     -------
@@ -51,9 +54,9 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0):
     ------
     KaggleError
         "missing", "forbidden", "refused", "busy", "server" or "host" by what the server answers, "disk" if it would
-        not fit. What came so far stays.
+        not fit, "damaged" if it is larger than `most`. What came so far stays.
     """
-    target, failed, most = Path(target), 0, 0
+    target, failed, furthest = Path(target), 0, 0
     part, about = target.with_name(target.name + ".part"), target.with_name(target.name + ".json")
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.is_file() and _said(about).get("size") == target.stat().st_size:
@@ -61,7 +64,7 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0):
     while True:
         before = _size(part)
         try:
-            _fetch_once(locate(), target.name, part, about, timeout)
+            _fetch_once(locate(), target.name, part, about, timeout, most)
             os.replace(part, target)
             return target
         except urllib.error.HTTPError as fault:
@@ -82,7 +85,7 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0):
             why = getattr(fault, "reason", None) or str(fault) or type(fault).__name__       # reason: of a URLError
             error = KaggleError("host", f"{target.name}: {why}; check the internet connection (in a Kaggle notebook: "
                                 f"Settings, Internet on), then run it again: it goes on after {_mb(_size(part))}")
-        failed, most = 0 if _size(part) > most else failed + 1, max(most, _size(part))
+        failed, furthest = 0 if _size(part) > furthest else failed + 1, max(furthest, _size(part))
         if failed > retries:
             raise error from None
         time.sleep(min(pause * 2 ** max(failed - 1, 0), 60))
@@ -141,7 +144,7 @@ def unpack(archive, root, wanted):
                           ) from None
 
 
-def _fetch_once(url, name, part, about, timeout):
+def _fetch_once(url, name, part, about, timeout, most):
     """One attempt: ask for what is missing, append only to what is provably the same file."""
     known = _said(about)
     have = _size(part) if known.get("validator") else 0
@@ -159,6 +162,8 @@ def _fetch_once(url, name, part, about, timeout):
         validator = tag if tag.startswith('"') else answer.headers.get("Last-Modified")
         if not have:
             about.write_text(json.dumps({"size": size, "validator": validator}))
+        if most is not None and max(size or 0, have) > most:
+            raise KaggleError("damaged", f"{name}: has {_mb(size)}; expected at most {_mb(most)}")
         if size and size - have > shutil.disk_usage(part.parent).free:
             raise KaggleError("disk", f"{part.parent}: {_mb(size - have)} of {name} would not fit; make room")
         start, shown, first = time.monotonic(), time.monotonic(), have
@@ -166,6 +171,8 @@ def _fetch_once(url, name, part, about, timeout):
             while block := answer.read(BLOCK):
                 file.write(block)
                 have += len(block)
+                if most is not None and have > most:             # the server had not said how much it is
+                    raise KaggleError("damaged", f"{name}: has more than {_mb(most)}, at most that was expected")
                 if time.monotonic() - shown > LINE_EVERY:
                     shown = time.monotonic()
                     rate = (have - first) / (shown - start)
@@ -202,20 +209,17 @@ def _write(archive, members, opened, root, wanted):
                           "the data set, delete it")
     left = [c for c in chosen if not (c[0].is_file() and c[0].stat().st_size == c[1])]
     root.mkdir(parents=True, exist_ok=True)
+    for path in remove_leftovers(root):
+        print(f"note  {path} was half-written; made again", flush=True)
     if sum(c[1] for c in left) > shutil.disk_usage(root).free:
         raise KaggleError("disk", f"{root}: {_mb(sum(c[1] for c in left))} of {archive.name} would not fit; make room")
     shown = time.monotonic()
     for number, (path, length, handle) in enumerate(left, 1):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        try:
+        with whole_file(path) as part:
             with opened(handle) as source, open(part, "wb") as file:
                 shutil.copyfileobj(source, file, BLOCK)      # zipfile checks the checksum at the end
             if part.stat().st_size != length:
                 raise EOFError(f"{path.name} is cut")
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
         if time.monotonic() - shown > LINE_EVERY:
             shown = time.monotonic()
             print(f"{archive.name}: {number} of {len(left)} files unpacked", flush=True)

@@ -21,7 +21,8 @@ from kaggle_server import KEY, SIGNATURE, SLUG, TOKEN, USER, running
 
 import kit.unpack
 from kit.kaggle_client import KaggleError
-from kit.kaggle_io import FILES, download, notebook_output, notebook_status, push_notebook, submit, wait_for_score
+from kit.kaggle_io import FILES, download, submit, wait_for_score
+from kit.kaggle_notebooks import notebook_output, notebook_status, push_notebook
 from kit.unpack import fetch_file, unpack
 
 QUICK = {"python": os.environ.get("KIT_KAGGLE_PYTHON", sys.executable), "retries": 1, "pause": 0.01}
