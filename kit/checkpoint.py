@@ -1,22 +1,11 @@
 """Checkpoints: weights and plain data in one file, written whole or not at all, read without unpickling code."""
+import io
 import os
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-
-@contextmanager
-def whole_file(path):
-    """A temporary path that takes the place of `path` once it is written; folders above it are made."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+from kit.files import whole_file
 
 
 def save_checkpoint(path, model, **extra):
@@ -29,8 +18,10 @@ def save_checkpoint(path, model, **extra):
     **extra
         Numbers, strings, lists, dicts and tensors.
     """
+    file = io.BytesIO()              # on a full disk torch.save says "unexpected pos", and not why
+    torch.save({"model": model.state_dict(), **extra}, file)
     with whole_file(path) as part:
-        torch.save({"model": model.state_dict(), **extra}, part)
+        part.write_bytes(file.getbuffer())
 
 
 def read_checkpoint(path):
@@ -86,3 +77,28 @@ def load_checkpoint(path, model):
     except (RuntimeError, TypeError, AttributeError) as fault:       # the latter two of what is no dict of tensors
         raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
     return saved
+
+
+def set_aside(path):
+    """Rename a checkpoint that cannot be read, so that training starts anew, and say so.
+
+    Parameters
+    ----------
+    path : str or Path
+        One that is whole, or not there, is left alone.
+
+    Returns
+    -------
+    Path
+        `path`.
+    """
+    path = Path(path)
+    try:
+        read_checkpoint(path)
+    except FileNotFoundError:
+        pass
+    except ValueError:
+        aside = path.with_name(f"{path.name}.damaged")
+        os.replace(path, aside)
+        print(f"note  {path} was half-written or damaged; it is kept as {aside.name}, and training starts anew")
+    return path

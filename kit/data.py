@@ -180,7 +180,7 @@ def read_layout(path, configs=None):
         keep = keep.astype(np.int64)
         row_ids, rows = _digit_rows(npz, c, len(node_config_ids), keep)
     return LayoutGraph(Path(path).stem, node_feat, node_opcode, edge_index, node_config_ids, node_splits,
-                       *_factor(row_ids, rows), runtime[keep])
+                       *factor_configs(row_ids, rows), runtime[keep])
 
 
 def dense_configs(graph, index):
@@ -200,7 +200,7 @@ def dense_configs(graph, index):
     return graph.code_rows[np.arange(len(graph.node_group)), codes]
 
 
-def _factor(row_ids, rows):
+def factor_configs(row_ids, rows):
     """(nc, c) ids of distinct rows and (K, 18) those rows -> config_codes, node_group, code_rows."""
     nc, c = row_ids.shape
     node_group, node_rows, group_of, columns = np.empty(nc, np.int64), [], {}, []

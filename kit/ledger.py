@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kit.data import COLLECTIONS
-from kit.submit import replace_file
+from kit.files import replace_file
 
 RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # what a folder can be called: runs are named after theirs
 

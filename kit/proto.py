@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from kit.archive import DataError
-from kit.data import DIGITS, LayoutGraph, TileGraph, _factor
+from kit.data import DIGITS, LayoutGraph, TileGraph, factor_configs
 from kit.hlo import parse_hlo, program_arrays, write_sequences
 
 
@@ -62,7 +62,7 @@ def read_layout_pb(path, padding=0, extra=False):
     runtime = np.array([run.profile.compute_time_ns for run in runs], np.int64)
     row_ids, rows = _digit_ids([run.module_config for run in runs], len(node_config_ids), path)
     return LayoutGraph(Path(path).stem, node_feat, node_opcode, edge_index, node_config_ids.astype(np.int64),
-                       node_splits, *_factor(row_ids, rows), runtime)
+                       node_splits, *factor_configs(row_ids, rows), runtime)
 
 
 def read_tile_pb(path, padding=0, extra=False):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kit.checkpoint import whole_file
+from kit.files import whole_file
 from kit.processes import add_up
 
 

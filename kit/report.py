@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kit.submit import replace_file
+from kit.files import replace_file
 
 SHOWN = ("03", "04", "05")       # notebooks whose pictures are open; those of the others unfold
 STYLE = """

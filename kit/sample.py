@@ -16,13 +16,13 @@ stands beside it, so that a run can score itself as a leaderboard would.
 import hashlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from kit.files import part_name, remove_leftovers, unwritable_named
 from kit.nets import convolutional_net, transformer
 from kit.simulate import RESHAPE, layout_simulator
 from kit.tiles import simulate_tile, tile_kernel
@@ -84,7 +84,8 @@ def write_sample(root, seed=0, size="small", progress=False):
 
     Examples
     --------
-    >>> with tempfile.TemporaryDirectory() as folder:
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
     ...     npz = write_sample(Path(folder) / "sample", size="tiny")
     ...     sorted(p.relative_to(npz).as_posix() for p in npz.glob("*/*"))
     ['layout/nlp', 'layout/xla', 'tile/xla']
@@ -96,26 +97,35 @@ def write_sample(root, seed=0, size="small", progress=False):
     about = ABOUT.format(format=SAMPLE_FORMAT, seed=seed, size=size, files=files)
     if _is_this_sample(root, about, files):
         return root / "npz"
-    root.parent.mkdir(parents=True, exist_ok=True)
-    workshop = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
+    for _ in remove_leftovers(root.parent, root.name):
+        print(f"note  {root} was half-written; made again", flush=True)
+    fresh = part_name(root)
     try:
-        fresh = workshop / "sample"
-        for split, split_name in enumerate(SPLIT_NAMES):
-            for i in range(plan.kernels[split]):
-                _write_kernel(fresh, np.random.default_rng([seed, 0, split, i]), split_name, i, seed, plan)
-            for s, source in enumerate(SOURCES, 1):
-                for i in range(plan.graphs[split]):
-                    _write_program(fresh, [seed, s, split, i], source, split_name, plan)
-            if progress:
-                print(f"sample data: {split_name} written ({split + 1} of {len(SPLIT_NAMES)})", flush=True)
-        (fresh / "README.txt").write_text(about, encoding="utf-8")
-        if not _is_this_sample(root, about, files):             # nobody was faster
-            if root.exists():
-                root.rmdir()                                    # empty; os.replace would refuse on Windows
-            os.replace(fresh, root)
+        with unwritable_named(root):
+            _write_all(fresh, seed, plan, progress)
+            (fresh / "README.txt").write_text(about, encoding="utf-8")
+            try:
+                if root.exists():
+                    root.rmdir()                                # empty; os.replace would refuse on Windows
+                os.replace(fresh, root)
+            except OSError:
+                if not _is_this_sample(root, about, files):     # else another process was faster
+                    raise
     finally:
-        shutil.rmtree(workshop)
+        shutil.rmtree(fresh, ignore_errors=True)                # not there where it took its place
     return root / "npz"
+
+
+def _write_all(fresh, seed, plan, progress):
+    """The npz files of all splits, and the truth of the test split."""
+    for split, split_name in enumerate(SPLIT_NAMES):
+        for i in range(plan.kernels[split]):
+            _write_kernel(fresh, np.random.default_rng([seed, 0, split, i]), split_name, i, seed, plan)
+        for s, source in enumerate(SOURCES, 1):
+            for i in range(plan.graphs[split]):
+                _write_program(fresh, [seed, s, split, i], source, split_name, plan)
+        if progress:
+            print(f"sample data: {split_name} written ({split + 1} of {len(SPLIT_NAMES)})", flush=True)
 
 
 def _is_this_sample(root, about, files):

@@ -1,6 +1,5 @@
 """From costs to a submission.csv that has been checked."""
 import math
-import os
 import re
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from kit.archive import DataError, NpzFile
 from kit.data import COLLECTIONS, npz_paths
+from kit.files import replace_file
 
 HEADER = "ID,TopConfigs"
 TILE_TOP = 5                                       # the competition tries the first five
@@ -154,26 +154,6 @@ def check_submission(path, data_root=None, sample=None):
             words = _index_problems(indices, collection, counts.get(name), (sample_sizes or {}).get(name, 1))
             problems += [f"line {line}: {name} {word}" for word in words]
     return problems
-
-
-def replace_file(path, text):
-    """Write a text so that `path` is at every moment the old file or the whole new one.
-
-    Parameters
-    ----------
-    path : str or Path
-        Folders above it are made.
-    text : str
-        Written as UTF-8, line ends as they are.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(text.encode("utf-8"))
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _split_id(name):

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from kit.checkpoint import set_aside
 from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_layout, read_tile
+from kit.files import replace_file, whole_file
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
-from kit.submit import replace_file
 
 UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # file stems that need no quotes in a CSV
 SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
@@ -44,7 +45,7 @@ def open_data(data_root=None, size="small", folder="data"):
     Raises
     ------
     DataError
-        If `data_root` is given and holds no data.
+        If `data_root` is given and holds no data, or what stands where the sample data goes is something else.
     """
     root = None
     if data_root != "sample":
@@ -54,7 +55,10 @@ def open_data(data_root=None, size="small", folder="data"):
             if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
                 raise
     if root is None:
-        root = Path(write_sample(Path(folder, f"sample-{size}"), size=size, progress=True))
+        try:
+            root = Path(write_sample(Path(folder, f"sample-{size}"), size=size, progress=True))
+        except ValueError as fault:
+            raise DataError(str(fault)) from fault
     is_sample = (root.parent / "truth").is_dir()
     print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
     return root, is_sample
@@ -205,12 +209,13 @@ def checkpoint_path(out, name, model, settings, graphs, valid=()):
     Returns
     -------
     Path
-        `out`/checkpoints/`name`-<8 hex digits>.pt.
+        `out`/checkpoints/`name`-<8 hex digits>.pt. One that is there but cannot be read is set aside, so that
+        training starts anew, and a line says so.
     """
     about = repr((model.settings, replace(settings, device=""),
                   [[(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in some] for some in (graphs, valid)]))
     stem = name.replace(":", "_").replace(" ", "-")
-    return Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
+    return set_aside(Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt"))
 
 
 def save_costs(path, costs):
@@ -222,11 +227,8 @@ def save_costs(path, costs):
     costs : dict of str to ndarray
         {ID: cost (c,)}; an ID is "collection:file stem".
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.npz")
-    np.savez_compressed(part, **costs)
-    os.replace(part, path)
+    with whole_file(path) as part, open(part, "wb") as file:        # given a name, NumPy appends .npz to it
+        np.savez_compressed(file, **costs)
 
 
 def load_costs(path):

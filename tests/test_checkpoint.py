@@ -3,7 +3,6 @@ import dataclasses
 import os
 import pickle
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -90,7 +89,7 @@ def test_of_a_training_checkpoint_the_best_weights_are_loaded(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     save_checkpoint(tmp_path / "m.pt", LayoutGNN(TINY), note="old")
     def full(thing, path):
-        Path(path).write_bytes(b"half")
+        path.write(b"half")
         raise OSError("no space left on device")
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="no space"):

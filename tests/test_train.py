@@ -119,7 +119,7 @@ def test_a_run_interrupted_at_a_bad_moment_ends_as_if_it_never_was(where, tmp_pa
     def interrupted(*args, **more):
         calls.append(0)
         if where == "writing" and len(calls) == 2:
-            Path(args[1]).write_bytes(b"half")
+            args[1].write(b"half")
             raise KeyboardInterrupt
         out = done(*args, **more)
         if len(calls) == {"optimizer": 7, "validation": 3}.get(where):

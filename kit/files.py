@@ -1,0 +1,130 @@
+"""Files that are whole or not there: written under another name beside their place, flushed to the disk, renamed.
+
+A process that is killed while it writes leaves NAME as it was and a hidden .NAME.PID.part beside it, which
+`remove_leftovers` clears away once that process is gone.
+"""
+import errno
+import os
+import re
+import shutil
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+LEFTOVER = re.compile(r"\.(.+)\.([0-9]+)\.part")
+CURES = ((("ENOSPC", "EDQUOT", "EFBIG"), "make room, then run it again"),
+         (("EROFS", "EACCES", "EPERM"), "give a folder that can be written to"))
+
+
+def part_name(path):
+    """What `path` is called while this process writes it."""
+    return Path(path).with_name(f".{Path(path).name}.{os.getpid()}.part")
+
+
+@contextmanager
+def whole_file(path):
+    """A temporary path that takes the place of `path` once it is written; folders above it are made.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Yields
+    ------
+    Path
+        Write it and leave the context: until then `path` stays what it was, from then on it is the new file, also
+        after a power cut. If the writing fails, nothing of it stays.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written: names the file, the reason and what helps.
+    """
+    path, part = Path(path), part_name(path)
+    try:
+        with unwritable_named(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            with open(part, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(part, path)
+            _flush_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def unwritable_named(path):
+    """Say of a disk that is full or must not be written to which file or folder met it, and what helps.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Raises
+    ------
+    OSError
+        In place of such an error, of the same number.
+    """
+    try:
+        yield
+    except OSError as fault:
+        cure = next((words for names, words in CURES if errno.errorcode.get(fault.errno) in names), None)
+        if cure is None:
+            raise
+        raise OSError(fault.errno, f"cannot be written ({os.strerror(fault.errno)}); {cure}", str(path)) from fault
+
+
+def replace_file(path, text):
+    """Write a text so that `path` is at every moment the old file or the whole new one.
+
+    Parameters
+    ----------
+    path : str or Path
+        Folders above it are made.
+    text : str
+        Written as UTF-8, line ends as they are.
+
+    Raises
+    ------
+    OSError
+        As of `whole_file`.
+    """
+    with whole_file(path) as part:
+        part.write_bytes(text.encode("utf-8"))
+
+
+def remove_leftovers(folder, name=None):
+    """Remove what processes that are gone left half-written; to be called before this one writes there.
+
+    Parameters
+    ----------
+    folder : str or Path
+    name : str, optional
+        Only of what is called so in this folder. None: of everything in it and below.
+
+    Returns
+    -------
+    list of Path
+        What was being written; what stands there now, if anything, is the whole one before.
+    """
+    from psutil import pid_exists                        # to write a file takes no library
+    found = []
+    for part in sorted(Path(folder).glob("**/.*.part" if name is None else ".*.part")):
+        match = LEFTOVER.fullmatch(part.name)
+        # this process has nothing open yet: its number was another's, as in a restarted container
+        if match and name in (None, match[1]) and (int(match[2]) == os.getpid() or not pid_exists(int(match[2]))):
+            with suppress(OSError):                      # another process was faster
+                shutil.rmtree(part) if part.is_dir() else part.unlink()
+                found.append(part.with_name(match[1]))
+    return found
+
+
+def _flush_folder(folder):
+    """Have the folder's entries on the disk; a system that cannot open folders, as Windows, does that by itself."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
