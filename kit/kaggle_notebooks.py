@@ -104,7 +104,8 @@ def notebook_output(notebook, folder, only="", most=None, timeout=60.0, client=N
     Returns
     -------
     dict
-        "files": list of Path; "log": Path, of plain text, whose last lines say why a run failed.
+        "files": list of Path; "log": Path, of plain text, whose last lines say why a run failed; "names": of all
+        files there, fetched or not.
 
     Raises
     ------
@@ -116,9 +117,9 @@ def notebook_output(notebook, folder, only="", most=None, timeout=60.0, client=N
     folder, files = Path(folder), []
     patience = {name: value for name, value in (client or {}).items() if name in ("retries", "pause")}
     for name, url in found["files"]:
-        if not name.isprintable() or name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
-            raise KaggleError("damaged", f"{notebook}: output {name!r} would leave the folder {folder}; rename it")
         if re.search(only, name):
+            if not name.isprintable() or name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
+                raise KaggleError("damaged", f"{notebook}: output {name!r} would leave the folder {folder}; rename it")
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as store:
                 part = fetch_file(lambda url=url: url, Path(store, Path(name).name), timeout, most=most, **patience)
@@ -129,4 +130,4 @@ def notebook_output(notebook, folder, only="", most=None, timeout=60.0, client=N
         text = found["log"]
     log = folder / f"{notebook.split('/')[1]}.log"
     replace_file(log, text)
-    return {"files": files, "log": log}
+    return {"files": files, "log": log, "names": [name for name, _ in found["files"]]}

@@ -31,6 +31,7 @@ from pathlib import Path
 kit_folder = tempfile.mkdtemp()          # goes with the machine
 Path(kit_folder, "kit").mkdir()
 sys.path.insert(0, kit_folder)           # before an installed kit of another version"""
+FIND = "from kit.data import find_data_root\n\nfind_data_root()         # the measured programs or an error, no sample data"
 ANY_GPU = 'import torch\n\ndevice = "cuda" if torch.cuda.is_available() else "cpu"'
 
 
@@ -46,9 +47,10 @@ def kit_modules(sources, kit):
     return sorted(names)
 
 
-def bundle(parameters, kit=PROJECT / "kit"):
+def bundle(parameters, kit=PROJECT / "kit", real_only=False):
     """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
 
+    `real_only`: it ends where the data set is not found, instead of making sample data.
     `parameters`: {path of a notebook: {name: value}}, in the order in which they run. The values stand below the
     notebook's own in its parameters cell; a `device` that is not given is a GPU where there is one.
     """
@@ -64,6 +66,7 @@ def bundle(parameters, kit=PROJECT / "kit"):
         new_code_cell(UNPACK)]
     cells += [new_code_cell(f"%%writefile {{kit_folder}}/kit/{name}.py\n{source}".rstrip("\n"), metadata=FOLDED)
               for name, source in sources.items()]
+    cells += [new_code_cell(FIND)] if real_only else []
     for path, own in books.items():
         for cell in own:
             if "parameters" in cell.metadata.get("tags", []):
@@ -78,11 +81,11 @@ def bundle(parameters, kit=PROJECT / "kit"):
     return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
 
 
-def write_bundle(folder, parameters, name, owner=None):
+def write_bundle(folder, book, name, owner=None):
     """Write a bundle called `name`, with its kernel-metadata.json, to `folder`/`name`; give back that folder."""
     place = Path(folder, name)
     place.mkdir(parents=True, exist_ok=True)
-    nbformat.write(bundle(parameters), place / f"{name}.ipynb")
+    nbformat.write(book, place / f"{name}.ipynb")
     about = {"id": f"{owner}/{name}" if owner else name, "title": name.replace("-", " "), "code_file": f"{name}.ipynb",
              "language": "python", "kernel_type": "notebook", "is_private": True, "enable_gpu": True,
              "enable_tpu": False, "enable_internet": False, "dataset_sources": [],
@@ -114,7 +117,7 @@ def main(argv=None):
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
             name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
                                                 [n.stem[:2] for n in some])])
-            print(show(write_bundle(args.out, {n: parameters[n] for n in some}, name, args.owner).resolve()))
+            print(show(write_bundle(args.out, bundle({n: parameters[n] for n in some}), name, args.owner).resolve()))
     except (RunError, DataError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,36 @@
+"""Train on Kaggle's machines what 03 and 04 would train here; `run.py --on kaggle` combines and checks it afterwards.
+
+One notebook with the kit inside is pushed for each collection and group of seeds, and its predictions are fetched.
+What was pushed is noted in OUT/.run/kaggle.json, so that the same command goes on where an earlier one stopped.
+"""
+import nbformat
+from bundle import bundle, write_bundle
+
+from kit.fetched import RESULTS, keep_fetched
+from kit.remote import job_name, read_jobs, renew, watch_jobs
+from kit.workflow import note_settings
+
+
+def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False):
+    """Push, watch and fetch -> ({name: job}, [(owner/name, why it failed)]).
+
+    `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}, of which
+    folders, collections and seeds are set here.
+    """
+    store, jobs, notebooks = out / ".run" / "kaggle", {}, {}
+    known = read_jobs(store.with_suffix(".json"))
+    for job in planned:
+        path = min(parameters) if job["collection"].startswith("tile") else max(parameters)
+        given = {**parameters[path], "out_dir": RESULTS, "collections": [job["collection"]],
+                 "first_seed": job["first_seed"], "data_root": "sample" if is_sample else None, "seeds": job["seeds"]}
+        book = bundle({path: given}, real_only=not is_sample)
+        name = job_name(job, owner + nbformat.writes(book))
+        jobs[name], notebooks[name] = job, write_bundle(store, book, name, owner)
+    renew(jobs, known, owner, out, fresh)
+    failed = watch_jobs(jobs, notebooks, out, root, store.with_suffix(".json"), known)
+    keep_fetched(jobs, out)
+    note_settings(out, "on_kaggle", {job["ref"]: {k: job[k] for k in ("collection", "first_seed", "seeds", "state")}
+                                     for job in jobs.values()}
+                  | {path.stem: {k: v for k, v in own.items() if k not in ("data_root", "out_dir", "collections")}
+                     for path, own in parameters.items()})
+    return jobs, failed
