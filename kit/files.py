@@ -44,10 +44,7 @@ def whole_file(path):
         with unwritable_named(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             yield part
-            with open(part, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(part, path)
-            _flush_folder(path.parent)
+            put_in_place(part, path)
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -108,7 +105,7 @@ def remove_leftovers(folder, name=None):
     list of Path
         What was being written; what stands there now, if anything, is the whole one before.
     """
-    from psutil import pid_exists                        # to write a file takes no library
+    from psutil import pid_exists
     found = []
     for part in sorted(Path(folder).glob("**/.*.part" if name is None else ".*.part")):
         match = LEFTOVER.fullmatch(part.name)
@@ -120,11 +117,14 @@ def remove_leftovers(folder, name=None):
     return found
 
 
-def _flush_folder(folder):
-    """Have the folder's entries on the disk; a system that cannot open folders, as Windows, does that by itself."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+def put_in_place(part, path):
+    """Rename a finished file, so that a power cut leaves the old one or all of the new one."""
+    with open(part, "rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    with suppress(OSError):                              # of systems that cannot open a folder, as Windows
+        folder = os.open(Path(path).parent, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            os.fsync(folder)
         finally:
-            os.close(handle)
+            os.close(folder)

@@ -5,11 +5,12 @@ none, sample data is written to data/sample-SIZE, once. --out is submissions/sam
 submissions/data-HASH of the data root, so that the same command finds its earlier work: a step is not run
 again while its notebook, parameters, data, the kit and the steps before it are the same.
 
-Exit status: 0 done, 1 a notebook failed, 2 wrong call or data root, 3 done, but a data file was unreadable
-or the submission has a problem, 130 interrupted.
+Exit status: 0 done, 1 a notebook failed, 2 wrong call or data root, 3 done, but a data file was unreadable,
+a notebook on Kaggle failed or the submission has a problem, 130 interrupted.
 """
 import argparse
 import ast
+import errno
 import hashlib
 import io
 import json
@@ -20,23 +21,27 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import nbformat
 import pandas as pd
 import papermill
-import psutil
 from ipykernel.kernelspec import get_kernel_dict
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
 from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths  # noqa: E402
+from kit.files import put_in_place, remove_leftovers, replace_file, unwritable_named  # noqa: E402
+from kit.kaggle_client import KaggleError  # noqa: E402
+from kit.remote import plan_jobs  # noqa: E402
 from kit.report import write_report  # noqa: E402
 from kit.workflow import open_data, wanted  # noqa: E402
 
 OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
-LOCK = Path(".run", "lock.json")
+LOCK = Path(".run", "lock")
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
+THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
 
 
@@ -70,6 +75,11 @@ def parse(argv):
     parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data and of the work on it")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
+    parser.add_argument("--on", choices=("kaggle",), help="train there: one private notebook with a GPU for each "
+                        "collection and group of seeds; then combine and check here")
+    parser.add_argument("--owner", metavar="NAME", help="with --on kaggle: your name there")
+    parser.add_argument("--seed-groups", metavar="N", type=int, help="with --on kaggle: share -p seeds=... out over N "
+                        "notebooks a collection; default: 1")
     parser.add_argument("--fresh", action="store_true", help="run finished steps again, without checkpoints")
     return parser.parse_args(argv)
 
@@ -92,38 +102,42 @@ def state(path):
         return ()
 
 
-def write_text(path, text):
-    """Write to a temporary name, then rename: a killed run leaves no half file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_name(path.name + ".tmp").write_text(text)
-    os.replace(path.with_name(path.name + ".tmp"), path)
+def taken(file):
+    """Whether another process has locked an open file; if not, this one has it now, until it ends."""
+    try:
+        import fcntl
+    except ImportError:                         # Windows
+        import msvcrt
+        file.seek(1 << 30)                      # what is locked cannot be read, so not where the text is
+        lock_it = partial(msvcrt.locking, file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        lock_it = partial(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        lock_it()
+    except OSError as fault:                    # ENOTSUP and the like: this file system has no locks
+        return fault.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+    return False
 
 
 @contextmanager
 def lock(folder):
-    """Keep other runs out of `folder`; the lock of a process that is gone is taken over."""
-    path, process = folder / LOCK, psutil.Process()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        try:
-            with open(path, "x") as file:
-                json.dump({"pid": process.pid, "started": process.create_time()}, file)
-            break
-        except FileExistsError:
-            try:
-                holder = json.loads(path.read_text())
-                # a minute apart: the number belongs to another process now, as in a restarted container
-                held = abs(psutil.Process(holder["pid"]).create_time() - holder["started"]) < 60
-            except (psutil.Error, ValueError, FileNotFoundError):
-                held = False
-            if held:
-                raise RunError(f"{show(folder)}: another run (process {holder['pid']}) is writing here; "
-                               "wait for it or choose another --out") from None
-            path.unlink(missing_ok=True)
-    try:
+    """Keep other runs out of `folder`. The system holds the lock: however this process ends, it is free again."""
+    path = folder / LOCK
+    with unwritable_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", errors="replace")
+    with file:
+        if taken(file):
+            file.seek(0)
+            holder = file.read()                # half-written, if that process is just starting
+            raise RunError(f"{show(folder)}: another run{f' (process {holder})' * holder.isdigit()} is writing here; "
+                           "wait for it or choose another --out")
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        for path in remove_leftovers(folder):
+            print(f"note  {show(path)} was half-written when a run was killed; it is made again", flush=True)
         yield
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def select(only):
@@ -152,7 +166,7 @@ def share_out(notebooks, options, asked):
 def use_this_python(folder):
     """Make the kernel "python3" this interpreter, with kit importable, whatever else is installed."""
     spec = get_kernel_dict(["--log-level=50"])  # silent: it calls Ctrl-C an error
-    write_text(folder / "kernels" / "python3" / "kernel.json", json.dumps(spec))
+    replace_file(folder / "kernels" / "python3" / "kernel.json", json.dumps(spec))
     for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
@@ -167,14 +181,19 @@ class LastLine(io.StringIO):
         self.text = ([line.strip() for line in text.splitlines() if line.strip()] or [self.text])[-1]
 
 
+def partly(target):
+    """What an executed notebook is called until it is finished."""
+    return target.with_suffix(".partial.ipynb")
+
+
 def execute(notebook, target, parameters, label):
     """Execute one notebook, showing progress; the file is called `target` once it is finished."""
-    partial, failure, last, start = target.with_suffix(".partial.ipynb"), [], LastLine(), time.time()
+    unfinished, failure, last, start = partly(target), [], LastLine(), time.monotonic()
     live = sys.stdout.isatty()                  # one line rewritten every second, else a line a minute
 
     def work():
         try:
-            papermill.execute_notebook(str(notebook), str(partial), parameters, kernel_name="python3",
+            papermill.execute_notebook(str(notebook), str(unfinished), parameters, kernel_name="python3",
                                        cwd=str(PROJECT), progress_bar=False, stdout_file=last)
         except BaseException as error:
             failure.append(error)
@@ -182,7 +201,7 @@ def execute(notebook, target, parameters, label):
     thread = threading.Thread(target=work, daemon=True)     # Ctrl-C comes to this loop, not to papermill
     thread.start()
     while thread.is_alive():
-        line = f"{label} {time.time() - start:6.0f} s  {last.text}"[:shutil.get_terminal_size().columns - 1]
+        line = f"{label} {time.monotonic() - start:6.0f} s  {last.text}"[:shutil.get_terminal_size().columns - 1]
         print("\r\033[K" + line if live else line.rstrip() + "\n", end="", flush=True)
         thread.join(1 if live else 60)
     if failure:
@@ -190,10 +209,25 @@ def execute(notebook, target, parameters, label):
         text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
         if getattr(failure[0], "ename", None) == "KaggleError":     # its sentence says all, and what helps
             text = [f"KaggleError: {failure[0].evalue}"]
-        raise RunError("\n    ".join([f"{notebook.stem} failed after {time.time() - start:.0f} s:", *text])
-                       + f"\nthe partly executed notebook: {show(partial)}", status=1)
-    os.replace(partial, target)
-    print("\r\033[K" * live + f"{label} {time.time() - start:6.0f} s  done: {last.text}", flush=True)
+        raise RunError("\n    ".join([f"{notebook.stem} failed after {time.monotonic() - start:.0f} s:", *text])
+                       + f"\nthe partly executed notebook: {show(unfinished)}", status=1)
+    put_in_place(unfinished, target)
+    print("\r\033[K" * live + f"{label} {time.monotonic() - start:6.0f} s  done: {last.text}", flush=True)
+
+
+def noted(marker):
+    """What is noted of a finished step, or None; a note that is damaged is none, and is said to be that."""
+    try:
+        step = json.loads(marker.read_bytes())
+        if [str(step["key"]), list(map(str, step["files"])), [[str(part) for part in pair] for pair in step["problems"]]
+                ] == [step["key"], step["files"], step["problems"]]:
+            return step
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    print(f"note  {show(marker)} was half-written or damaged; its step counts as not finished", flush=True)
+    return None
 
 
 def run_steps(notebooks, parameters, out, basis, fresh):
@@ -201,7 +235,7 @@ def run_steps(notebooks, parameters, out, basis, fresh):
     keys, problems, log = [], {}, out / "problems.jsonl"
     for notebook in notebooks:
         marker, target = out / ".run" / f"{notebook.stem}.json", out / "notebooks" / notebook.name
-        step = json.loads(marker.read_text()) if marker.is_file() else {"key": None, "problems": []}
+        step = noted(marker) or {"key": None, "problems": []}
         if notebook in parameters:
             label = f"[{list(parameters).index(notebook) + 1}/{len(parameters)}] {notebook.stem:<18}"
             cells = nbformat.read(notebook, 4).cells
@@ -209,32 +243,72 @@ def run_steps(notebooks, parameters, out, basis, fresh):
             if step["key"] == key and all((out / name).exists() for name in step["files"]) and not fresh:
                 print(f"{label} finished before", flush=True)
             else:
+                if not marker.is_file() and (target.is_file() or partly(target).is_file()):
+                    print(f"note  {notebook.stem} was not finished last time; it runs again", flush=True)
                 marker.unlink(missing_ok=True)
                 log.unlink(missing_ok=True)     # what each step met is kept in its marker
                 target.parent.mkdir(exist_ok=True)
-                start = time.time() - 2         # s, the coarsest clock of a file system (FAT)
+                before = {p: state(p) for p in out.rglob("*")}      # not the time: clocks are set anew at times
                 execute(notebook, target, parameters[notebook], label)
                 met = map(json.loads, log.read_text().splitlines() if log.is_file() else [])
-                written = [p for p in out.rglob("*") if p.is_file() and p.stat().st_mtime >= start]
+                written = {p for p in out.rglob("*") if p.is_file() and state(p) != before.get(p)}
                 step = {"key": key, "problems": [[line["path"], line["reason"]] for line in met],
-                        "files": sorted(str(p.relative_to(out)) for p in {*written} - {log, out / LOCK})}
-                write_text(marker, json.dumps(step, indent=1))
+                        "files": sorted(str(p.relative_to(out)) for p in written - {log})}
+                replace_file(marker, json.dumps(step, indent=1))
         keys.append(step["key"])
         problems.update(dict.fromkeys(map(tuple, step["problems"])))
     log.unlink(missing_ok=True)
     if problems:
-        write_text(log, "".join(json.dumps({"path": path, "reason": why}) + "\n" for path, why in problems))
+        replace_file(log, "".join(json.dumps({"path": path, "reason": why}) + "\n" for path, why in problems))
     return list(problems)
+
+
+def plan(args, collections, asked):
+    """What --on kaggle trains, one job a notebook there; nothing without it."""
+    if not args.on:
+        if args.owner or args.seed_groups:
+            raise RunError("--owner and --seed-groups go with --on kaggle")
+        return []
+    if not re.fullmatch(r"[A-Za-z0-9-]+", args.owner or ""):
+        raise RunError("--on kaggle needs --owner NAME: your name there, as in kaggle.com/NAME")
+    if args.only:
+        raise RunError(f"--on kaggle runs {', '.join(THERE)} there and {', '.join(HERE)} here: leave --only out")
+    for name, least in (("seeds", 1), ("first_seed", 0)):
+        if type(asked.get(name, least)) is not int or asked.get(name, least) < least:
+            raise RunError(f"-p {name}={asked[name]}: expected a whole number of at least {least}")
+    try:
+        groups = 1 if args.seed_groups is None else args.seed_groups
+        return plan_jobs(collections, asked.get("seeds"), groups, asked.get("first_seed", 0))
+    except ValueError as error:
+        raise RunError(str(error)) from None
+
+
+def fetch(planned, there, args, out, root, is_sample):
+    """Have 03 and 04 run on Kaggle -> ([(notebook, why it failed)], {predictions fetched: sha256})."""
+    from on_kaggle import train_on_kaggle
+    try:
+        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.fresh)
+    except KaggleError as error:
+        raise RunError(f"{error}\nwhat was pushed runs on; the same command goes on from here", status=1) from None
+    fetched = {name: sha for job in jobs.values() for name, sha in job["files"].items()}
+    if not fetched:
+        raise RunError("\n".join(f"{ref} {why}" for ref, why in failed), status=1)
+    return failed, fetched
 
 
 def run(args):
     """The whole run; gives back the exit status."""
-    start, size, asked, collections = time.time(), args.size or "small", dict(args.p), wanted(args.collections)
-    notebooks, selected = select(args.only)
+    start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
+    notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
+    planned = plan(args, collections, asked)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written
     root, is_sample = open_data(args.data_root, size, PROJECT / "data")
     root = root.resolve()
+    if args.on and is_sample and not args.data_root:
+        raise RunError("no data set here, and 05 and 06 need it here too: give --data-root, or --data-root sample to "
+                       "train on sample data there")
     name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
+    name += f"-{args.on}" if args.on else ""
     out = Path(args.out or PROJECT / "submissions" / name).expanduser().resolve()
     files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
     missing = [c for c in collections if not files[c]]
@@ -252,12 +326,17 @@ def run(args):
         if args.fresh:
             shutil.rmtree(out / "checkpoints", ignore_errors=True)
         stamp = out / "checkpoints" / "kit.txt"
-        if stamp.is_file() and stamp.read_text() != digest(kit):
+        if stamp.is_file() and stamp.read_bytes() != digest(kit).encode():
             print("note  checkpoints here are of another version of the kit; --fresh trains anew", flush=True)
         elif not stamp.is_file():
-            write_text(stamp, digest(kit))
-        problems = run_steps(notebooks, parameters, out, digest(kit, stats), args.fresh)
-    print(f"finished in {time.time() - start:.0f} s")
+            replace_file(stamp, digest(kit))
+        failed, fetched = [], {}
+        if args.on:
+            there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
+            planned = [job for job in planned if job["collection"] not in missing]
+            failed, fetched = fetch(planned, there, args, out, root, is_sample)
+        problems = run_steps(notebooks, parameters, out, digest(kit, stats, *[fetched] * bool(args.on)), args.fresh)
+    print(f"finished in {time.monotonic() - start:.0f} s")
     scores, submission = out / "scores.csv", out / "submission.csv"
     if scores.is_file() and any(n.stem < STUDIES for n in selected):
         text = pd.read_csv(scores, dtype=str, keep_default_na=False).to_string(index=False)
@@ -265,15 +344,18 @@ def run(args):
     for path, reason in problems:
         kind = "submission" if path == str(submission) else "unreadable, left out"
         print(f"{kind}: {reason if path in reason else f'{path}: {reason}'}")
+    for ref, reason in failed:
+        print(f"left out: {ref} {reason}")
     if not submission.is_file() and not args.only:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     if any(n.stem < STUDIES for n in selected):
         more = "path/to/npz_all" if is_sample else f"{root} --out {out} --only 06 -p submit_to_kaggle=True"
-        print(f"report: {show(write_report(out, f'python notebooks/run.py --data-root {more}', problems))}", flush=True)
+        print(f"report: {show(write_report(out, f'python notebooks/run.py --data-root {more}', problems + failed))}",
+              flush=True)
     # without the notebook that writes it what lies there is of an earlier run
     last = [n for n in notebooks if n.stem < AFTER][-1:]
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
-    return 3 if problems else 0
+    return 3 if problems or failed else 0
 
 
 def main(argv=None):
