@@ -31,7 +31,7 @@ from pathlib import Path
 kit_folder = tempfile.mkdtemp()          # goes with the machine
 Path(kit_folder, "kit").mkdir()
 sys.path.insert(0, kit_folder)           # before an installed kit of another version"""
-FIND = "from kit.data import find_data_root\n\nfind_data_root()         # the measured programs or an error, no sample data"
+FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
 ANY_GPU = 'import torch\n\ndevice = "cuda" if torch.cuda.is_available() else "cpu"'
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+from kaggle_server import SECRETS, TOKEN, running
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")      # PyTorch's waiting threads spin, ten times slower on busy cores
 matplotlib.use("Agg")      # no display in a test
@@ -32,6 +33,30 @@ def tiny_sample(tmp_path_factory):
     root = tmp_path_factory.mktemp("sample")
     write_sample(root, seed=0, size="tiny")
     return root
+
+
+@pytest.fixture
+def kaggle(tmp_path, monkeypatch, capfd):
+    """The server, as this process's internet; at the end no secret may have been printed or written."""
+    for name in list(os.environ):
+        if name.upper().startswith("KAGGLE_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    home = tmp_path / "home"
+    home.mkdir()
+    with running() as server:
+        for name, value in server.environment(home, KAGGLE_API_TOKEN=TOKEN).items():
+            monkeypatch.setenv(name, value)
+        heard = []
+
+        def said():
+            heard.extend(capfd.readouterr())
+            return heard[-2]
+        server.home, server.said = home, said
+        yield server
+    said()
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents
+               and any(secret.encode() in path.read_bytes() for secret in SECRETS)]
+    assert written == [] and not any(secret in text for text in heard for secret in SECRETS)
 
 
 def pytest_collection_modifyitems(items):

@@ -3,17 +3,29 @@
 The client is pointed here by `environment()`: its LOCALHOST setting makes it ask http://localhost/api/v1/..., and a
 proxy variable sends every plain HTTP address here. `answers` holds, by the name of a call, what it gives instead of
 the truth, one entry a call: (status, message), (status, message, headers), "cut" (ends in the middle), None (the
-truth); "hang" holds for every later call too.
+truth); "hang" holds for every later call too. What counts once it has arrived, a submission or a notebook, is taken
+before the answer is cut or hangs. KIT_KAGGLE_PYTHON names another interpreter, with another version of the client.
 """
 import base64
 import json
+import os
+import sys
 import threading
+import traceback
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from kit.kaggle_client import KaggleError
 
 TOKEN, KEY, SIGNATURE = "token-that-none-may-see", "key-that-none-may-see", "signature-that-none-may-see"
 USER = "someone"
 SLUG = "predict-ai-model-runtime"
+COUNTS = ("CreateSubmission", "SaveKernel")
+SECRETS = (TOKEN, KEY, SIGNATURE)
+QUICK = {"python": os.environ.get("KIT_KAGGLE_PYTHON", sys.executable), "retries": 1, "pause": 0.01}
+HURRY = "import time\nsleep = time.sleep\ntime.sleep = lambda seconds: sleep(min(seconds, 0.02))\n"
 
 
 class KaggleServer(ThreadingHTTPServer):
@@ -25,10 +37,12 @@ class KaggleServer(ThreadingHTTPServer):
         self.asked, self.answers, self.ended = [], {}, threading.Event()
         self.files = {}                      # path of storage or mirror -> bytes
         self.etag = '"1"'                    # None: the files have no validator
+        self.tells_length = True
         self.ranges = []                     # what Range headers asked for
         self.uploads, self.submissions = {}, []
         self.limits = {"numToday": 1, "numTotal": 3, "numAllowedNow": 4}
-        self.kernels = {}                    # "owner/name" -> {"status", "failureMessage", "files", "log"}
+        self.kernels = {}                    # "owner/name" -> {"status", "failureMessage", "files", "log"}, or () -> it
+        self.machine = lambda body: None     # what a pushed notebook becomes there, if anything
         self.pushed, self.push_answer = [], {}
 
     def handle_error(self, request, client_address):
@@ -79,15 +93,22 @@ class KaggleServer(ThreadingHTTPServer):
 
     def on_SaveKernel(self, body):
         self.pushed.append(body)
+        kernel = self.machine(body)
+        if kernel is not None:
+            self.kernels[body["slug"]] = kernel
         return {"ref": f"/code/{body['slug']}", "url": f"https://www.kaggle.com/code/{body['slug']}",
                 "versionNumber": len(self.pushed), **self.push_answer}
 
+    def kernel(self, body):
+        found = self.kernels[f"{body['userName']}/{body['kernelSlug']}"]
+        return found() if callable(found) else found
+
     def on_GetKernelSessionStatus(self, body):
-        kernel = self.kernels[f"{body['userName']}/{body['kernelSlug']}"]
+        kernel = self.kernel(body)
         return {name: kernel[name] for name in ("status", "failureMessage") if name in kernel}
 
     def on_ListKernelSessionOutput(self, body):
-        kernel, start = self.kernels[f"{body['userName']}/{body['kernelSlug']}"], int(body.get("pageToken") or 0)
+        kernel, start = self.kernel(body), int(body.get("pageToken") or 0)
         files = [{"fileName": name, "url": f"http://localhost{path}?sig={SIGNATURE}"} for name, path in kernel["files"]]
         more = {"nextPageToken": str(start + 1)} if start + 1 < len(files) else {}       # a file a page
         return {"files": files[start:start + 1], "log": kernel["log"], **more}
@@ -111,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(call)
         later = self.server.answers.get(call) or [None]
         planned = later[0] if later[0] == "hang" else later.pop(0)
-        if planned == "hang":
+        if planned == "hang" and call not in COUNTS:
             self.server.ended.wait(60)
         elif isinstance(planned, tuple):
             status, message, headers = (*planned, {})[:3]
@@ -126,9 +147,7 @@ class Handler(BaseHTTPRequestHandler):
         call = self.path.rpartition("/")[2]
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         planned = self.instead(call)
-        if planned == "cut" and call != "CreateSubmission":
-            return
-        if planned not in (None, "cut"):
+        if planned is not None and (call not in COUNTS or isinstance(planned, tuple)):
             return
         basic = "Basic " + base64.b64encode(f"{USER}:{KEY}".encode()).decode()
         signed_in = self.headers.get("Authorization") in (f"Bearer {TOKEN}", basic)
@@ -136,7 +155,9 @@ class Handler(BaseHTTPRequestHandler):
             self.give(302, b"", {"Location": f"http://localhost/storage/all.zip?sig={SIGNATURE}"})
             return
         found = self.server.answer(call, body, signed_in)
-        if planned == "cut":                             # the submission counts, but its answer is lost
+        if planned == "hang":
+            self.server.ended.wait(60)
+        if planned is not None:
             return
         status = 200
         if isinstance(found, tuple):
@@ -172,10 +193,29 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
         rest = content[first:]
         self.send_response(206 if first else 200)
-        for name, value in {"Content-Length": len(rest), **headers}.items():
+        for name, value in {**({"Content-Length": len(rest)} if self.server.tells_length else {}), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(rest[:len(rest) // 2] if planned == "cut" else rest)
+
+
+def fails(kind, function, *args, **words):
+    """The message of the KaggleError of this kind, without a secret anywhere in its traceback."""
+    with pytest.raises(KaggleError) as caught:
+        function(*args, **words)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not any(secret in shown for secret in SECRETS)
+    assert caught.value.kind == kind, caught.value
+    return str(caught.value)
+
+
+def hurried(folder, **more):
+    """The environment of a Python that sleeps but moments; the client and the kit are left as they are."""
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(HURRY)
+    hidden = ("TPUGRAPHS_ROOT", "JUPYTER_PATH", "PYTHONWARNINGS")
+    return {**{k: v for k, v in os.environ.items() if k not in hidden}, "PYTHONPATH": str(folder),
+            "OMP_NUM_THREADS": "1", **more}
 
 
 @contextmanager

@@ -1,7 +1,4 @@
-"""The real Kaggle client against a local server: every way to fail has its sentence, and none loses or tells anything.
-
-KIT_KAGGLE_PYTHON names another interpreter, with another version of the client.
-"""
+"""The real Kaggle client against a local server: every way to fail has its sentence, and none loses or tells anything."""
 import hashlib
 import io
 import json
@@ -12,48 +9,20 @@ import stat
 import subprocess
 import sys
 import tarfile
-import traceback
 import zipfile
 
 import nbformat
 import pytest
-from kaggle_server import KEY, SIGNATURE, SLUG, TOKEN, USER, running
+from kaggle_server import KEY, QUICK, SECRETS, SIGNATURE, SLUG, TOKEN, USER, fails
 
 import kit.unpack
-from kit.kaggle_client import KaggleError
 from kit.kaggle_io import FILES, download, submit, wait_for_score
 from kit.kaggle_notebooks import notebook_output, notebook_status, push_notebook
 from kit.unpack import fetch_file, unpack
 
-QUICK = {"python": os.environ.get("KIT_KAGGLE_PYTHON", sys.executable), "retries": 1, "pause": 0.01}
 MIRROR = "http://mirror.test/v0"
 FEW = {name: (2, 1, 1) for name in FILES}
-SECRETS = (TOKEN, KEY, SIGNATURE)
 SPLITS = ("train", "valid", "test")
-
-
-@pytest.fixture
-def kaggle(tmp_path, monkeypatch, capfd):
-    """The server, as this process's internet; at the end no secret may have been printed or written."""
-    for name in list(os.environ):
-        if name.upper().startswith("KAGGLE_") or name.lower().endswith("_proxy"):
-            monkeypatch.delenv(name)
-    home = tmp_path / "home"
-    home.mkdir()
-    with running() as server:
-        for name, value in server.environment(home, KAGGLE_API_TOKEN=TOKEN).items():
-            monkeypatch.setenv(name, value)
-        heard = []
-
-        def said():
-            heard.extend(capfd.readouterr())
-            return heard[-2]
-        server.home, server.said = home, said
-        yield server
-    said()
-    written = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents
-               and any(secret.encode() in path.read_bytes() for secret in SECRETS)]
-    assert written == [] and not any(secret in text for text in heard for secret in SECRETS)
 
 
 @pytest.fixture
@@ -61,16 +30,6 @@ def csv(tmp_path):
     path = tmp_path / "submission.csv"
     path.write_text("ID,TopConfigs\ntile:xla:aa,0;1;2;3;4\nlayout:xla:random:u,1;0\n")
     return path
-
-
-def fails(kind, function, *args, **words):
-    """The message of the KaggleError of this kind, without a secret anywhere in its traceback."""
-    with pytest.raises(KaggleError) as caught:
-        function(*args, **words)
-    shown = "".join(traceback.format_exception(caught.value))
-    assert not any(secret in shown for secret in SECRETS)
-    assert caught.value.kind == kind, caught.value
-    return str(caught.value)
 
 
 def content(name):
@@ -180,6 +139,17 @@ def test_what_may_be_another_file_starts_over(kaggle, tmp_path, etags):
     fails("server", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", retries=0, pause=0)
     kaggle.files["/v0/a"], kaggle.etag = b"newer" * 1000, etags[1]
     assert fetch_file(lambda: f"{MIRROR}/a", tmp_path / "a").read_bytes() == b"newer" * 1000
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_file_larger_than_expected_is_not_fetched_whole(kaggle, tmp_path, monkeypatch, told):
+    monkeypatch.setattr(kit.unpack, "BLOCK", 1000)
+    kaggle.files["/v0/a"], kaggle.tells_length = bytes(300_000), told
+    message = fails("damaged", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", most=200_000)
+    assert message == ("a: has 0.3 MB; expected at most 0.2 MB" if told else
+                       "a: has more than 0.2 MB, at most that was expected")
+    assert not (tmp_path / "a").exists()
+    assert fetch_file(lambda: f"{MIRROR}/a", tmp_path / "b", most=300_000).stat().st_size == 300_000
 
 
 def test_an_expired_address_is_asked_for_anew(kaggle, tmp_path):
@@ -561,7 +531,7 @@ def test_a_running_a_finished_and_a_failed_notebook_are_told_apart(kaggle, tmp_p
     kaggle.answers["GET /out/b"] = ["cut", None]
     done = notebook_output(f"{USER}/layout-kit", tmp_path / "got", client=QUICK)
     assert done == {"files": [tmp_path / "got/ensemble/a.npz", tmp_path / "got/b.csv"],
-                    "log": tmp_path / "got/layout-kit.log"}
+                    "log": tmp_path / "got/layout-kit.log", "names": ["ensemble/a.npz", "b.csv"]}
     assert tree(tmp_path / "got") == {"b.csv": b"two" * 9999, "ensemble/a.npz": b"one",
                                       "layout-kit.log": b"tile:xla\nCUDA out of memory\n"}
     assert notebook_output(f"{USER}/layout-kit", tmp_path / "one", r"\.npz$", client=QUICK)["files"] == [
