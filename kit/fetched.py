@@ -110,27 +110,34 @@ def check_predictions(path, collection, root):
         "damaged" if it unpacks to more than FILE_MOST bytes, is no file of costs, is about something else, has a
         cost that is not finite, or another number of costs than the program has configurations.
     """
-    name = Path(path).name
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(info.file_size for info in archive.infolist())
-        if size > FILE_MOST:
-            raise DataError(f"unpacks to {size >> 20} MiB, expected at most {FILE_MOST >> 20}")
-        costs = load_costs(path)
-        here = {f"{collection}:{p.stem}": p for p in npz_paths(root, collection, name.split(".")[-2])}
-        if here and not costs.keys() & here.keys():
-            raise DataError(f"is about {len(costs)} programs, none of the {len(here)} here; was the same data used?")
-        for about, cost in costs.items():
-            owner, _, stem = about.rpartition(":")
-            if owner != collection or not UNQUOTED.fullmatch(stem):
-                raise DataError(f"is about {about[:80]!r}, expected programs of {collection}")
-            if not np.isfinite(cost).all():
-                raise DataError(f"{about} has a cost that is not finite")
-            count = _count(here[about]) if about in here else None
-            if count not in (None, len(cost)):
-                raise DataError(f"{about} has {len(cost)} costs, but {count} configurations")
-    except (DataError, zipfile.BadZipFile, NotImplementedError, OSError) as fault:
-        raise KaggleError("damaged", printable(f"{name}: {fault}")) from None
+        fault = _fault(path, collection, root)
+    except (DataError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
+        fault = error
+    if fault:
+        raise KaggleError("damaged", printable(f"{Path(path).name}: {fault}"))
+
+
+def _fault(path, collection, root):
+    """What is wrong with a file of predictions, or None."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(info.file_size for info in archive.infolist())
+    if size > FILE_MOST:
+        return f"unpacks to {size >> 20} MiB, expected at most {FILE_MOST >> 20}"
+    costs = load_costs(path)
+    here = {f"{collection}:{p.stem}": p for p in npz_paths(root, collection, Path(path).name.split(".")[-2])}
+    if here and not costs.keys() & here.keys():
+        return f"is about {len(costs)} programs, none of the {len(here)} that are here; was the same data used?"
+    for about, cost in costs.items():
+        owner, _, stem = about.rpartition(":")
+        if owner != collection or not UNQUOTED.fullmatch(stem):
+            return f"is about {about[:80]!r}, expected programs of {collection}"
+        if not np.isfinite(cost).all():
+            return f"{about} has a cost that is not finite"
+        count = _count(here[about]) if about in here else None
+        if count not in (None, len(cost)):
+            return f"{about} has {len(cost)} costs, but {count} configurations"
+    return None
 
 
 def keep_fetched(jobs, out):
@@ -154,6 +161,17 @@ def keep_fetched(jobs, out):
 def tail(text):
     """The last lines of a log that may hold anything: no escapes, no secrets, not too long.
 
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    list of str
+        At most LOG_LINES.
+
+    Examples
+    --------
     >>> tail("one\\n\\x1b[31mtwo\\x1b[0m" + chr(7) + " KGAT_0123\\n")
     ['one', 'two ***']
     """

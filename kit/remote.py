@@ -65,8 +65,21 @@ def plan_jobs(collections, seeds=None, groups=1, first_seed=0):
 def job_name(job, text):
     """What the notebook of a job is called on Kaggle: by what it trains and a digest of its text, at most 50 letters.
 
+    Parameters
+    ----------
+    job : dict
+        From `plan_jobs`.
+    text : str
+        All that tells this notebook from others.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
     >>> job_name({"collection": "layout:xla:default", "first_seed": 2}, "the cells")
-    'tpugraphs-kit-layout-xla-default-2-d88b2c50'
+    'tpugraphs-kit-layout-xla-default-2-6058c880'
     """
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"tpugraphs-kit-{job['collection'].replace(':', '-')}-{job['first_seed']}-{digest}"
@@ -170,7 +183,7 @@ def watch_jobs(jobs, notebooks, out, root, path, known=None, every=EVERY, client
     while True:
         try:
             for name, job in jobs.items():
-                while _step(job, notebooks[name], jobs, out, root, save, client):
+                while _advance(job, notebooks[name], jobs, out, root, save, client):
                     answered = True
                     _tell(job)
             silent = 0
@@ -192,7 +205,7 @@ def watch_jobs(jobs, notebooks, out, root, path, known=None, every=EVERY, client
     return [(job["ref"], "\n    ".join([f"failed on Kaggle: {job['reason']}", *job["log"]])) for job in failed]
 
 
-def _step(job, notebook, jobs, out, root, save, client):
+def _advance(job, notebook, jobs, out, root, save, client):
     """Take a job one state on, noted before and after -> whether it got there."""
     def enter(state, **more):
         job.update(state=state, **more)

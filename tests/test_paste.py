@@ -19,7 +19,7 @@ FLOW = ("files", "archive", "data", "opcodes", "programs", "nets", "simulate", "
         "checkpoint", "predict", "processes", "batch", "average", "record", "step", "train", "parallel", "noise",
         "metrics", "baselines", "trees", "ensemble", "submit", "ledger", "report", "kaggle_child",
         "kaggle_client", "unpack", "kaggle_notebooks", "kaggle_io", "measured", "descent", "search", "relaxed", "oracle", "plots", "plots_eda",
-        "plots_search", "recipes", "workflow", "compare", "remote")
+        "plots_search", "recipes", "workflow", "compare", "fetched", "remote")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
 SOURCE = {name: (KIT / f"{name}.py").read_text() for name in MODULES}
