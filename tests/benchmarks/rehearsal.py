@@ -1,0 +1,356 @@
+"""Rehearse a layout collection at its full size, and write the table of README.md beside this file.
+
+    python tests/benchmarks/rehearsal.py [--take 84] [--folder DIR] [--threads 2] [--print-only]
+
+Generates a data set with the official counts of layout:xla:random, from its smallest files to the largest of the
+whole data set, and takes it through the kit's own functions: reading, pruning, two training steps of each layout
+model, prediction, submission and its check. Every step is a process of its own, which may not have more than
+`LIMIT` of address space; it leaves its graphs for the next one as plain arrays. Runtimes are drawn, so that no score
+here means anything. --folder keeps the generated files and finds them again; --take generates only so many of the 84,
+the largest among them, and says so. The last table extrapolates to the whole real data set.
+"""
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
+from run import machine, resident, write_page  # noqa: E402
+
+from kit.data import SPLITS, LayoutGraph, npz_paths, read_layout, read_tile  # noqa: E402
+from kit.files import whole_file  # noqa: E402
+from kit.meet import Meetings  # noqa: E402
+from kit.nets import convolutional_net  # noqa: E402
+from kit.prune import drop_duplicate_configs, prune  # noqa: E402
+from kit.recipes import recipes_for  # noqa: E402
+from kit.sample import layout_options, write_sample  # noqa: E402
+from kit.submit import check_submission, write_submission  # noqa: E402
+from kit.train import load_checkpoint, predict, save_checkpoint, train  # noqa: E402
+from kit.workflow import load_costs, save_costs  # noqa: E402
+
+COLLECTION = "layout:xla:random"
+LIMIT = 8 << 30                  # bytes of address space of each process
+ARRAY = 100_040 * 364 * 72       # bytes of the largest configuration array of the public files, in float32
+GIB = 1 << 30
+# official counts: layout files of all four collections, training and test; tile kernels; rows of a submission
+LAYOUT_FILES, LAYOUT_TRAIN, LAYOUT_TEST, TILE_FILES, ROWS = 625, 535, 50, 7229, 894
+LAYOUT_GIB = 4 * 99              # all configuration arrays: 99 GiB as bytes, and they are stored as float32
+
+
+class Size(NamedTuple):
+    """Files of each split, and the least and the most nodes, configurable nodes and configurations of one."""
+    files: tuple
+    nodes: tuple
+    configurable: tuple
+    configs: tuple
+    tested: int                  # configurations of a test program
+
+
+SIZES = {"full": Size((69, 7, 8), (372, 43_615), (26, 3143), (20, 100_040), 1000),
+         "tiny": Size((3, 1, 2), (60, 400), (4, 12), (20, 150), 30)}
+
+
+def plan(size):
+    """[(split, nodes, configurable nodes, configurations)], spread evenly on a logarithmic scale, the largest first.
+
+    The more nodes, the more of them can be configured; configurations go their own way, as in the public files, where
+    none has both most nodes and most configurations: what would pass the largest public array has fewer of them.
+    """
+    total = sum(size.files)
+    nodes, configurable, configs = (np.rint(np.geomspace(high, low, total)).astype(int)
+                                    for low, high in (size.nodes, size.configurable, size.configs))
+    allowed = ARRAY // (72 * configurable)
+    most = int(np.argmax(allowed >= configs[0]))                     # the largest program that can have most of all
+    order = np.random.default_rng(0).permutation(np.arange(1, total))
+    configs = np.minimum(configs[np.insert(order, most, 0)], allowed)
+    split = np.full(total, "train")
+    others = np.setdiff1d(np.arange(1, total), most)                 # valid and test are spread over all sizes
+    split[others[np.linspace(0, len(others) - 1, sum(size.files[1:])).astype(int)]] = "valid"
+    split[np.flatnonzero(split == "valid")[np.linspace(0, sum(size.files[1:]) - 1, size.files[2]).astype(int)]] = "test"
+    configs[split == "test"] = size.tested
+    return [dict(split=str(split[i]), nodes=int(nodes[i]), configurable=int(configurable[i]), configs=int(configs[i]))
+            for i in range(total)]
+
+
+def taken(size, take):
+    """{number: file} of the plan: the first, that with most configurations, and others spread over each split."""
+    files = plan(SIZES[size])
+    if take >= len(files):
+        return dict(enumerate(files))
+    most = max(range(len(files)), key=lambda i: files[i]["configs"])
+    chosen = {0, most}
+    for split in ("test", "valid", "train"):
+        own = [i for i, file in enumerate(files) if file["split"] == split]
+        share = max(1, round(take * len(own) / len(files))) if split != "train" else take - len(chosen)
+        chosen |= {own[i] for i in np.linspace(0, len(own) - 1, min(share, len(own))).astype(int)}
+    return {i: files[i] for i in sorted(chosen)}
+
+
+def write_program(path, rng, split, nodes, configurable, configs):
+    """One file: the first nodes of a drawn program, some of its configurable nodes, drawn options and runtimes."""
+    program = convolutional_net(rng, int(1.5 * nodes) + 100)
+    arrays, able = program.arrays(), sorted(v for v in program.configurable if v < nodes)
+    chosen = [able[i] for i in np.linspace(0, len(able) - 1, min(configurable, len(able))).astype(int)]
+    # about the square root of the configurable nodes in groups, as in real files: 848 in 26, 62 in 8, 26 in 9
+    parts = max(1, round(len(chosen) ** 0.5 / 9))
+    program.configurable = {v: (f"{program.configurable[v][0]} {i * parts // len(chosen)}", program.configurable[v][1])
+                            for i, v in enumerate(chosen)}
+    group, options = layout_options(program, rng)
+    codes = np.stack([rng.integers(len(option), size=configs) for option in options], axis=1)
+    codes[rng.permutation(configs)[:min(40, configs // 3)]] = 0                  # the default, measured again and again
+    effects = [rng.lognormal(0, 0.3, len(option)) for option in options]
+    runtime = sum(effect[codes[:, g]] for g, effect in enumerate(effects)) * rng.lognormal(0, 0.003, configs)
+    edges = arrays["edge_index"]
+    small = {"node_feat": arrays["node_feat"][:nodes], "node_opcode": arrays["node_opcode"][:nodes],
+             "edge_index": edges[(edges < nodes).all(axis=1)], "node_config_ids": np.array(chosen),
+             "node_splits": np.array([[0, nodes]]),
+             "config_runtime": np.rint(1e6 * runtime).astype(np.int64) * (split != "test")}
+    options = [option.astype("<f4") for option in options]
+    # level 1 packs half as fast again; a reader does not notice
+    with whole_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, array in small.items():
+            with archive.open(f"{name}.npy", "w") as file:
+                np.lib.format.write_array(file, array)
+        with archive.open("node_config_feat.npy", "w", force_zip64=True) as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False,
+                                                        "shape": (configs, len(chosen), 18)})
+            step = max(1, (1 << 22) // (72 * len(chosen)))
+            rows = np.empty((step, len(chosen), 18), "<f4")
+            for start in range(0, configs, step):
+                some = codes[start:start + step]
+                for g, option in enumerate(options):
+                    rows[:len(some), group == g] = option[some[:, g]]
+                file.write(rows[:len(some)].data)
+
+
+def sources(root):
+    """{path: split} of the generated layout files, the largest programs first."""
+    found = {path: split for split in SPLITS for path in npz_paths(root, COLLECTION, split)}
+    return {path: found[path] for path in sorted(found, key=lambda path: path.stem)}
+
+
+def keep(root, kind, split, graph):
+    """Leave a graph for the next step."""
+    arrays = {name: value for name, value in graph._asdict().items() if name not in ("graph_id", "meetings")}
+    for name, value in graph.meetings._asdict().items() if graph.meetings else ():
+        arrays[f"meetings {name}"] = value
+    path = root / kind / split / f"{graph.graph_id}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)
+
+
+def kept(root, kind, split):
+    """The graphs that an earlier step left."""
+    for path in sorted((root / kind / split).glob("*.npz")):
+        with np.load(path) as arrays:
+            met = {name[9:]: arrays[name] for name in arrays if name.startswith("meetings")}
+            plain = {name: arrays[name] for name in arrays if not name.startswith("meetings")}
+            yield LayoutGraph(path.stem, **plain, meetings=Meetings(**met) if met else None)
+
+
+# --- the steps; each gives back what it did in words, and the numbers that are extrapolated from
+
+
+def generate(root, size, take):
+    files, start = taken(size, take), time.perf_counter()
+    for number, file in files.items():
+        path = root.joinpath(*COLLECTION.split(":"), file["split"], f"drawn_{number:02}.npz")
+        if not path.is_file():
+            write_program(path, np.random.default_rng([1, number]), **file)
+            print(f"{number:02}: {file}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    write_sample(root / "tiles", size="small" if size == "full" else "tiny")
+    whole, total = (sum(72 * f["configurable"] * f["configs"] for f in some) / GIB
+                    for some in (plan(SIZES[size]), files.values()))
+    stored = sum(path.stat().st_size for path in sources(root))
+    return (f"{len(files)} of {sum(SIZES[size].files)} files, {total:.1f} of {whole:.1f} GiB of configurations, packed "
+            f"{stored / 1e6:,.0f} MB", {"gib": total, "files": len(files)})
+
+
+def read(root, size, take):
+    spent, most = 0.0, (0, "")
+    for path, split in sources(root).items():
+        begin = time.perf_counter()
+        graph = read_layout(path)
+        seconds = time.perf_counter() - begin
+        spent += seconds
+        c, nc = len(graph.config_runtime), len(graph.node_config_ids)
+        most = max(most, (seconds, f"{len(graph.node_feat):,} nodes, {c:,} configurations of {nc:,} nodes"))
+        keep(root, "read", split, graph)
+    return f"slowest: {most[1]}, {most[0]:.1f} s", {"seconds": spent}
+
+
+def read_tiles(root, size, take):
+    paths = [path for split in SPLITS for path in npz_paths(root / "tiles", "tile:xla", split)]
+    start = time.perf_counter()
+    for path in paths:
+        read_tile(path)
+    return f"{len(paths)} kernels of the sample data", {"seconds": time.perf_counter() - start, "files": len(paths)}
+
+
+def prune_all(root, size, take):
+    spent, share, most = 0.0, [], (0, "")
+    for split in SPLITS:
+        for graph in kept(root, "read", split):
+            begin = time.perf_counter()
+            small = prune(graph)
+            small = drop_duplicate_configs(small)[0] if split == "train" else small
+            seconds = time.perf_counter() - begin
+            spent += seconds
+            most = max(most, (seconds, f"{len(graph.node_feat):,} nodes"))
+            share.append(len(small.node_feat) / len(graph.node_feat))
+            keep(root, "pruned", split, small)
+    return (f"with what meets where, and repeats merged; {np.median(share):.0%} of the nodes stay (median); slowest: "
+            f"{most[1]}, {most[0]:.1f} s", {"seconds": spent, "files": len(share)})
+
+
+def two_steps(root, name):
+    graphs, recipe = list(kept(root, "pruned", "train")), recipes_for(COLLECTION)[name]
+    settings = replace(recipe.settings, steps=2, keep="last")
+    largest = max(graphs, key=lambda graph: len(graph.node_feat))
+    alone = train(recipe.network(recipe.shape), [largest], settings, recipe.loss)["seconds"]
+    model, start = recipe.network(recipe.shape), time.perf_counter()
+    seconds = train(model, graphs, settings, recipe.loss)["seconds"]
+    ready = time.perf_counter() - start - seconds
+    save_checkpoint(root / f"{name}.pt", model)
+    return (f"{settings.configs_per_step} configurations of one of {len(graphs)} programs a step: {seconds:.2f} s, "
+            f"after {ready:.1f} s to make all ready; of the largest, {len(largest.node_feat):,} nodes after pruning: "
+            f"{alone:.2f} s", {"seconds": seconds, "steps": recipe.settings.steps})
+
+
+def token_steps(root, size, take):
+    return two_steps(root, "token")
+
+
+def gnn_steps(root, size, take):
+    return two_steps(root, "gnn")
+
+
+def predictions(root, name):
+    recipe, graphs = recipes_for(COLLECTION)[name], list(kept(root, "pruned", "test"))
+    model = recipe.network(recipe.shape)
+    load_checkpoint(root / f"{name}.pt", model)
+    start = time.perf_counter()
+    save_costs(root / f"{name}.npz", {f"{COLLECTION}:{graph.graph_id}": predict(model, graph) for graph in graphs})
+    seconds, count = time.perf_counter() - start, sum(len(graph.config_runtime) for graph in graphs)
+    return (f"{len(graphs)} test programs, {count:,} configurations, {count / seconds:,.0f} a second",
+            {"seconds": seconds, "files": len(graphs)})
+
+
+def token_predictions(root, size, take):
+    return predictions(root, "token")
+
+
+def gnn_predictions(root, size, take):
+    return predictions(root, "gnn")
+
+
+def submission(root, size, take):
+    start, costs = time.perf_counter(), load_costs(root / "token.npz")
+    problems = check_submission(write_submission(costs, root / "submission.csv"), root)
+    if problems:
+        raise SystemExit(f"the submission has problems: {problems[:3]}")
+    return (f"{len(costs)} rows written and checked, no problem",
+            {"seconds": time.perf_counter() - start, "files": len(costs)})
+
+
+STEPS = {"generate the data": generate, "read": read, "read tile kernels": read_tiles, "prune": prune_all,
+         "two training steps, token model": token_steps, "two training steps, GNN": gnn_steps,
+         "predict, token model": token_predictions, "predict, GNN": gnn_predictions,
+         "write and check the submission": submission}
+
+
+def one_step(name, root, size, take, threads):
+    """Run one step in this process -> what it says, seconds, peak bytes."""
+    torch.set_num_threads(threads)
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    start = time.perf_counter()
+    words, numbers = STEPS[name](Path(root), size, take)
+    return {"words": words, "wall": time.perf_counter() - start, "cpu": time.process_time(),
+            "peak": resident("VmHWM"), **numbers}
+
+
+def extrapolated(found):
+    """[(what, how, hours or minutes)] for the whole real data set, each from one measured step."""
+    reading = found["read"]["seconds"] / found["generate the data"]["gib"] * LAYOUT_GIB
+    tiles = found["read tile kernels"]["seconds"] / found["read tile kernels"]["files"] * TILE_FILES
+    pruning = found["prune"]["seconds"] / found["prune"]["files"] * LAYOUT_FILES
+    rows = [("read the layout files once", f"by bytes: {LAYOUT_GIB} GiB", reading),
+            ("read the tile files once", f"by files: {TILE_FILES:,}", tiles),
+            ("prune and merge", f"by files: {LAYOUT_FILES}", pruning)]
+    for name in ("token model", "GNN"):
+        step = found[f"two training steps, {name}"]
+        rows.append((f"train one seed of the {name} in each of four collections",
+                     f"by steps: 4 x {step['steps']:,} of the quick recipe", 4 * step["steps"] * step["seconds"] / 2))
+        test = found[f"predict, {name}"]
+        rows.append((f"predict the layout test files, {name}", f"by files: {LAYOUT_TEST}",
+                     test["seconds"] / test["files"] * LAYOUT_TEST))
+    last = found["write and check the submission"]
+    return [*rows, ("write and check the submission", f"by rows: {ROWS}", last["seconds"] / last["files"] * ROWS)]
+
+
+def spoken(seconds):
+    """Seconds in words of one unit."""
+    unit, name = next((u, n) for u, n in ((3600, "h"), (60, "min"), (0, "s")) if seconds >= 2 * u)
+    return f"{seconds / max(unit, 1):,.1f} {name}"
+
+
+def tables(found, size, threads):
+    """The markdown lines."""
+    lines = [f"{machine(threads, 'cpu')}; generated files, drawn runtimes; the limit of each "
+             f"process is {LIMIT / GIB:.0f} GiB of address space.", "",
+             "| step | what | wall time | CPU time | peak resident memory, GiB |", "|---|---|---|---|---|"]
+    lines += [f"| {name} | {step['words']} | {spoken(step['wall'])} | {spoken(step['cpu'])} "
+              f"| {step['peak'] / GIB:.2f} |"
+              for name, step in found.items()]
+    lines += ["", "**Extrapolation, not measured**: the whole real data set on this machine, each line from the step "
+              "above that it repeats.", "", "| the whole data set | extrapolated | time |", "|---|---|---|"]
+    return lines + [f"| {what} | {how} | about {spoken(seconds)} |" for what, how, seconds in extrapolated(found)]
+
+
+def main():
+    """Run every step in a process of its own, print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SIZES, default="full")
+    parser.add_argument("--take", type=int, help="files to generate; default: all")
+    parser.add_argument("--folder", help="of the generated data; default: a temporary one")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
+    parser.add_argument("--step", help="one step, in this process; prints JSON")
+    args = parser.parse_args()
+    args.take = args.take or sum(SIZES[args.size].files)
+    if args.step:
+        return print(json.dumps(one_step(args.step, args.folder, args.size, args.take, args.threads)))
+    found = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.folder or temporary
+        for name in STEPS:
+            command = [sys.executable, __file__, "--step", name, "--folder", folder, "--size", args.size, "--take",
+                       str(args.take), "--threads", str(args.threads)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True,
+                                  env={**os.environ, "OMP_NUM_THREADS": str(args.threads)})
+            if done.returncode:
+                raise SystemExit(f"{name}: exit status {done.returncode}")
+            found[name] = json.loads(done.stdout.splitlines()[-1])
+            print(f"{name}: {found[name]['words']}; {found[name]['wall']:.1f} s, {found[name]['cpu']:.1f} s of CPU, "
+                  f"{found[name]['peak'] / GIB:.2f} GiB", flush=True)
+    lines = tables(found, args.size, args.threads)
+    print("\n".join(lines))
+    if not args.print_only:
+        write_page("rehearsal", lines)
+    return None
+
+
+if __name__ == "__main__":
+    main()

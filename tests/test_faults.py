@@ -1,0 +1,577 @@
+"""Faults on the way, each of which kills or starves a real child process, and what the next run makes of it.
+
+After every fault nothing finished is lost, nothing half-written is taken for whole, the next run says what it makes
+again, and its result is, byte for byte, that of a run that met no fault.
+"""
+import contextlib
+import ctypes
+import errno
+import functools
+import itertools
+import json
+import os
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+import traceback
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_run import environment, write_notebook
+from training import SHORT, TINY, in_child, trained
+
+from kit.checkpoint import save_checkpoint
+from kit.files import remove_leftovers, replace_file
+from kit.ledger import record_run
+from kit.model import LayoutGNN
+from kit.record import write_record
+from kit.sample import write_sample
+from kit.submit import write_submission
+from kit.unpack import unpack
+from kit.workflow import save_costs
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and mounts of Linux")
+DROP_BOUND, DAC_OVERRIDE = 24, 1         # prctl.h and capability.h: what lets root pass over permission bits
+CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.rmdir")            # audit events; and "open" for writing
+STEMS = [f"{i:x}" for i in range(40)]
+
+
+# --- what is done to files
+
+
+def arrive(folder):
+    """What there is before any fault: an archive, and results of an earlier run."""
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        for i, split in enumerate(("train", "valid", "test")):
+            archive.writestr(zipfile.ZipInfo(f"npz/tile/xla/{split}/{i}.npz"), np.random.default_rng(i).bytes(9000))
+    for do in (submission, predictions, checkpoint, ledger, record):
+        do(folder, seed=0)
+
+
+def submission(folder, seed=1):
+    rng = np.random.default_rng(seed)
+    write_submission({f"layout:xla:random:{stem}": rng.normal(size=200) for stem in STEMS}, folder / "out" / "s.csv")
+
+
+def predictions(folder, seed=1):
+    rng = np.random.default_rng(seed)
+    save_costs(folder / "out" / "predictions" / "m.npz", {f"tile:xla:{stem}": rng.normal(size=200) for stem in STEMS})
+
+
+def checkpoint(folder, seed=1):
+    save_checkpoint(folder / "out" / "m.pt", LayoutGNN(replace(TINY, seed=seed)), step=seed)
+
+
+def ledger(folder, seed=1):
+    record_run(folder / "ledger", "run", folder / "all.zip", "sample data", {"seed": [seed] * 3000}, {})
+
+
+def record(folder, seed=1):
+    write_record(folder / "out" / "m.json", {"seed": [seed] * 3000})
+
+
+def unpacking(folder):
+    unpack(folder / "all.zip", folder / "data", [("tile:xla", split) for split in ("train", "valid", "test")])
+
+
+def sampling(folder):
+    write_sample(folder / "sample", size="tiny")
+
+
+def training(folder):
+    weights, _ = trained(folder / "t.pt", settings=replace(SHORT, steps=40, validate_every=2))
+    replace_file(folder / "weights", repr({name: value.tolist() for name, value in weights.items()}))
+
+
+JOBS = (submission, predictions, checkpoint, ledger, record, unpacking, sampling)
+
+
+# --- faults, for child processes
+
+
+def forked(call, folder, before=lambda: None, kill_after=None):
+    """Run call(folder) in a process of its own -> (exit status, negative for a signal; what it printed)."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            os.dup2(write, 1)
+            os.dup2(write, 2)
+            before()
+            call(folder)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(write)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(pid, signal.SIGKILL)
+    with open(read, errors="replace") as file:
+        said = file.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said
+
+
+def die_before(number):
+    """From now on this process is killed before its file operation `number` that changes something."""
+    left = itertools.count(number - 1, -1)
+
+    def hook(event, args):
+        writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if (event in CHANGES or writes) and next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+
+
+def die_beyond(size):
+    """From now on this process is killed by the system in the middle of writing byte `size` of a file."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def no_file_beyond(size):
+    """From now on writes past byte `size` of a file fail as on a full disk, but for the number of the error."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def obey_permission_bits():
+    """Root without the right to pass over them, from the next program on."""
+    ctypes.CDLL(None).prctl(DROP_BOUND, DAC_OVERRIDE, 0, 0, 0)
+
+
+def tree(folder):
+    """{relative path: bytes}."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def fresh(folder):
+    """The folder as `arrive` leaves it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    arrive(folder)
+    return tree(folder)
+
+
+@functools.cache
+def undisturbed(job, folder):
+    """What the job leaves where nothing goes wrong."""
+    fresh(folder)
+    assert forked(job, folder)[0] == 0
+    return tree(folder)
+
+
+def survive(job, folder, before, faulted):
+    """A fork meets a fault and the next one none: whole files all the way, and the result of an undisturbed run."""
+    final, old = undisturbed(job, folder), fresh(folder)
+    status, said = forked(job, folder, before)
+    for name, data in tree(folder).items():
+        if not any(part.startswith(".") for part in Path(name).parts):
+            assert data in (old.get(name), final[name]), f"{name} is half-written"
+    left = [name for name in tree(folder) if ".part" in name]
+    again, words = forked(job, folder)
+    assert again == 0, words
+    if left and job in (unpacking, sampling):                        # the others are cleared away by the whole run
+        assert "was half-written; made again" in words, words
+    remove_leftovers(folder)
+    assert tree(folder) == final
+    assert faulted(status), (status, said)
+    return status
+
+
+def killed_at_file_operations(job, folder):
+    """Before each, or of many before the first, the second and some drawn ones."""
+    def killed_before(number):
+        return survive(job, folder, lambda: die_before(number), lambda status: status in (0, -signal.SIGKILL)) != 0
+    if job is sampling:
+        assert all(map(killed_before, (1, 2, *np.random.default_rng(0).integers(3, 90, 4).tolist())))
+    else:
+        assert next(number for number in itertools.count(1) if not killed_before(number)) > 3
+
+
+def killed_inside_a_file(job, folder):
+    for size in (0, 1, *np.random.default_rng(1).integers(2, 3000, 3).tolist()):
+        survive(job, folder, lambda size=size: die_beyond(size), lambda status: status == -signal.SIGXFSZ)
+
+
+def killed_training(folder, kills):
+    """Killed at drawn moments, as often as it takes to see that many -> how often."""
+    import scipy.stats  # noqa: F401  (of the score; here, that not every fork imports it)
+    folder, rng = Path(folder), np.random.default_rng(0)
+    (folder / "undisturbed").mkdir()
+    start = time.monotonic()
+    assert forked(training, folder / "undisturbed") == (0, "")
+    seconds, final, killed = time.monotonic() - start, tree(folder / "undisturbed"), 0
+    while killed < kills:
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        (folder / "run").mkdir()
+        for _ in range(4):
+            status, said = forked(training, folder / "run", kill_after=rng.uniform(0, 0.7 * seconds))
+            assert status in (0, -signal.SIGKILL), said
+            killed += status != 0
+        status, said = forked(training, folder / "run")
+        assert status == 0, said
+        assert tree(folder / "run")["weights"] == final["weights"]
+    print(killed)
+
+
+def in_a_child(call):
+    """Run `call`, an expression of the names of this file, in a fresh process."""
+    done = in_child(call, module="test_faults")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def every_job(check, folder):
+    """All jobs in one process, as PyTorch takes seconds to import."""
+    for job in JOBS:
+        print(job.__name__, flush=True)
+        check(job, Path(folder, job.__name__))
+
+
+def test_a_process_killed_before_any_file_operation_leaves_whole_files(tmp_path):
+    in_a_child(f"every_job(killed_at_file_operations, {str(tmp_path)!r})")
+
+
+def test_a_process_killed_inside_a_file_leaves_whole_files(tmp_path):
+    in_a_child(f"every_job(killed_inside_a_file, {str(tmp_path)!r})")
+
+
+def test_a_training_killed_again_and_again_ends_with_the_same_weights(tmp_path):
+    assert int(in_a_child(f"killed_training({str(tmp_path)!r}, 6)")) >= 6
+
+
+# --- full disks
+
+
+@contextlib.contextmanager
+def mounted(kind, folder, *options):
+    """A mount that is there for a while; skips where this process must not mount."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *options, kind, str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"this process must not mount ({done.stderr.strip()}); the other form of this fault is tested")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder):
+    """Take what a file system has left, but for a few kilobytes -> the file that holds it."""
+    room = shutil.disk_usage(folder).free - 4096
+    (folder / ".filler").write_bytes(bytes(max(room, 0)))
+    return folder / ".filler"
+
+
+def on_a_full_disk(job, folder):
+    """The job fails with one sentence on the file, what was there stays, and with room it ends as ever."""
+    final, old = undisturbed(job, folder), fresh(folder)
+    if os.path.ismount(folder.parent):
+        filler = fill(folder.parent)
+        status, said = forked(job, folder)
+        filler.unlink()
+        number = errno.ENOSPC
+    else:
+        status, said = forked(job, folder, lambda: no_file_beyond(300))
+        number = errno.EFBIG
+    last, = said.splitlines()[-1:]
+    fits = os.strerror(number) in last or "would not fit" in last            # unpacking looks first
+    assert status == 1 and fits and "make room" in last and str(folder) in last, said
+    assert tree(folder) == old, "something half-written stays"
+    status, said = forked(job, folder)
+    assert status == 0 and tree(folder) == final, said
+
+
+@pytest.mark.parametrize("how", ["file size limit", "full file system"])
+def test_on_a_full_disk_one_sentence_says_so_and_what_was_there_stays(how, tmp_path):
+    with mounted("tmpfs", tmp_path / "disk", "-t", "tmpfs", "-o", "size=4m") if how[:4] == "full" else (
+            contextlib.nullcontext(tmp_path)) as disk:
+        in_a_child(f"every_job(on_a_full_disk, {str(disk)!r})")
+
+
+# --- whole runs
+
+
+RUN = """
+from pathlib import Path
+from kit.data import npz_paths, read_tile
+from kit.model import TileModel, TileModelSettings
+from kit.submit import write_submission
+from kit.train import TrainSettings, predict, train
+from kit.workflow import checkpoint_path, load_costs, save_costs, write_table
+import pandas as pd
+out = Path(out_dir)
+graphs = {s: [read_tile(p) for p in npz_paths(data_root, "tile:xla", s)] for s in ("train", "test")}
+model, settings = TileModel(TileModelSettings(width=8)), TrainSettings(steps, 8, validate_every=2, device=device)
+checkpoint = checkpoint_path(out, "tile", model, settings, graphs["train"])
+train(model, graphs["train"], settings, checkpoint=checkpoint, report=print)
+save_costs(out / "predictions" / "tile.npz", {f"tile:xla:{g.graph_id}": predict(model, g) for g in graphs["test"]})
+write_table(out / "scores.csv", pd.DataFrame({"collection": ["tile:xla"], "tau": [0.5]}))
+write_submission(load_costs(out / "predictions" / "tile.npz"), out / "submission.csv")
+"""
+PARAMETERS = "data_root = None\nout_dir = None\nsize = 'small'\nsteps = 30\ndevice = 'cpu'"
+SURROUNDINGS = """
+import os, signal, sys, time
+target, real, start = os.environ.get("DIE_BEFORE"), time.time, time.monotonic()
+if target:                           # whichever process puts this file in its place is killed before it does
+    sys.addaudithook(lambda event, args: event == "os.rename" and str(args[1]).endswith(target)
+                     and os.kill(os.getpid(), signal.SIGKILL))
+if os.environ.get("CLOCK"):          # set back by a day after two seconds, and then on by two
+    time.time = lambda: real() - 86400 * ((time.monotonic() - start > 2) - 2 * (time.monotonic() - start > 4))
+"""
+
+
+class Clone:
+    """A project with the real kit and run.py and a notebook that trains, predicts and writes a submission."""
+
+    def __init__(self, folder, project, data):
+        self.folder, self.out, self.data = folder, folder / "out", data
+        (folder / "notebooks").mkdir(parents=True)
+        shutil.copy(project / "notebooks" / "run.py", folder / "notebooks")
+        shutil.copytree(project / "kit", folder / "kit", ignore=shutil.ignore_patterns("__pycache__"))
+        write_notebook(folder / "notebooks" / "06_all.ipynb", PARAMETERS, RUN)
+        (folder / "child").mkdir()
+        (folder / "child" / "sitecustomize.py").write_text(SURROUNDINGS)
+
+    def command(self, *args):
+        return [sys.executable, "notebooks/run.py", "--data-root", str(self.data), "--out", str(self.out), *args]
+
+    def start(self, *args, preexec=None, **more):
+        """The run as a process."""
+        return subprocess.Popen(self.command(*args), cwd=self.folder, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, preexec_fn=preexec,
+                                env=environment(PYTHONPATH=str(self.folder / "child"), OMP_NUM_THREADS="1", **more))
+
+    def run(self, *args, **more):
+        """-> exit status, lines, errors."""
+        with self.start(*args, **more) as process:
+            said, errors = process.communicate(timeout=300)
+        return process.returncode, said.splitlines(), errors
+
+    def results(self):
+        """What a run is for; checkpoints hold seconds and executed notebooks times."""
+        return {name: data for name, data in tree(self.out).items()
+                if name in ("submission.csv", "scores.csv") or name.startswith("predictions")}
+
+    def finish(self, expected, *words):
+        """The next run ends as an undisturbed one and says these words on the way."""
+        status, lines, errors = self.run()
+        assert (status, errors) == (0, ""), errors
+        assert self.results() == expected
+        assert not [name for name in tree(self.out) if ".part" in name]
+        text = "\n".join(lines)
+        assert all(word in text for word in words), text
+
+
+@pytest.fixture
+def clone(tmp_path, project, tiny_sample):
+    return Clone(tmp_path / "clone", project, tiny_sample / "npz")
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, project, tiny_sample):
+    """The results of a run that nothing disturbed."""
+    undisturbed = Clone(tmp_path_factory.mktemp("undisturbed") / "clone", project, tiny_sample / "npz")
+    status, lines, errors = undisturbed.run()
+    assert (status, errors) == (0, "") and not any("note" in line for line in lines)
+    assert len(undisturbed.results()) == 3
+    return undisturbed.results()
+
+
+def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
+    before, words = "nothing", []
+    for moment in ("submission.csv", "notebooks/06_all.ipynb", ".run/06_all.json"):
+        status, lines, errors = clone.run(DIE_BEFORE=moment)
+        text = "\n".join(lines)
+        assert all(word in text for word in words), f"after a kill before {before}:\n{text}"
+        if moment == "submission.csv":                       # the kernel writes it; the run outlives it and says so
+            assert status == 1 and "06_all failed after" in errors and "Kernel died" in errors, errors
+            assert not (clone.out / "submission.csv").exists()
+        else:
+            assert status == -signal.SIGKILL, errors
+        assert not (clone.out / ".run" / "06_all.json").exists()
+        before, words = moment, ["06_all was not finished last time; it runs again"]
+        if moment != "notebooks/06_all.ipynb":
+            words += ["was half-written when a run was killed; it is made again"]
+    clone.finish(expected, *words)
+
+
+def test_a_run_killed_at_drawn_moments_goes_on(clone, expected):
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        with clone.start() as process:
+            time.sleep(rng.uniform(0.5, 7))
+            process.kill()
+    clone.finish(expected)
+
+
+def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, expected):
+    (clone.out / ".run").mkdir(parents=True)
+    marker = clone.out / ".run" / "06_all.json"
+    assert clone.run()[0] == 0
+    saved, = (clone.out / "checkpoints").glob("*.pt")
+    for damage in (b"", b'{"key": "', b"\xff\xfe", b"[]", b'{"key": 1, "problems": {}, "files": [2]}', b"[" * 10 ** 5):
+        whole, lines = marker.read_bytes(), []
+        marker.write_bytes(damage)
+        (clone.out / ".run" / "lock").write_bytes(damage)
+        if damage == b"":
+            saved.write_bytes(saved.read_bytes()[:-500])
+            clone.finish(expected, "06_all.json was half-written or damaged; its step counts as not finished",
+                         "[1/1] 06_all")
+            said = (clone.out / "notebooks" / "06_all.ipynb").read_text()
+            assert "was half-written or damaged; it is kept as" in said and saved.is_file()
+            assert saved.with_name(f"{saved.name}.damaged").is_file()
+        else:                                                # the reading of notes alone, which takes no run
+            code = f"import sys; sys.path[:0] = ['notebooks']; import run; print(run.noted(run.Path({str(marker)!r})))"
+            done = subprocess.run([sys.executable, "-c", code], cwd=clone.folder, text=True, capture_output=True)
+            lines = done.stdout.splitlines()
+            assert lines[1:] == ["None"] and "06_all.json was half-written or damaged" in lines[0], done.stderr
+        marker.write_bytes(whole)
+
+
+def test_two_runs_at_once_in_one_folder_end_with_one_result_and_one_refusal(clone, expected):
+    with clone.start() as first:
+        lock = clone.out / ".run" / "lock"
+        while not (lock.is_file() and lock.read_text()):
+            assert first.poll() is None, first.communicate()[1]
+            time.sleep(0.02)
+        status, lines, errors = clone.run()
+        assert status == 2 and "finished" not in "".join(lines)
+        assert errors == (f"run.py: out: another run (process {first.pid}) is writing here; "
+                          "wait for it or choose another --out\n")
+        said, errors = first.communicate(timeout=300)
+    assert (first.returncode, errors) == (0, "") and clone.results() == expected
+
+
+def at_once(call, folders):
+    """Several processes of this file at once; all must end well."""
+    code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent.parent), str(Path(__file__).parent)]!r}\n"
+    children = [subprocess.Popen([sys.executable, "-c", f"{code}from test_faults import *\n{call}(Path({str(f)!r}))"],
+                                 stderr=subprocess.PIPE, text=True) for f in folders]
+    for child in children:
+        assert (child.communicate(timeout=300)[1], child.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("job", [unpacking, sampling, submission, checkpoint], ids=lambda job: job.__name__)
+def test_processes_that_write_the_same_at_once_leave_it_whole(job, tmp_path):
+    arrive(tmp_path)
+    at_once(job.__name__, [tmp_path] * 3)
+    found = tree(tmp_path)
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    arrive(tmp_path)
+    job(tmp_path)
+    assert found == tree(tmp_path)
+
+
+def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(clone, expected):
+    status, lines, errors = clone.run(preexec=lambda: no_file_beyond(2500))
+    assert status in (1, 2) and os.strerror(errno.EFBIG) in errors, errors
+    with mounted("tmpfs", clone.out, "-t", "tmpfs", "-o", "size=1m"):
+        for room in (0, 40_000):
+            filler = fill(clone.out)
+            filler.write_bytes(filler.read_bytes()[:-room or None])
+            status, lines, errors = clone.run()
+            assert status in (1, 2) and os.strerror(errno.ENOSPC) in errors and "submission" not in errors, errors
+            filler.unlink()
+        clone.finish(expected)
+
+
+def test_what_must_not_be_written_to_is_named(clone, expected):
+    clone.out.mkdir()
+    clone.out.chmod(0o555)
+    status, lines, errors = clone.run(preexec=obey_permission_bits)
+    words = "run.py: [Errno {}] cannot be written ({}); give a folder that can be written to: {!r}\n"
+    place = str(clone.out / ".run" / "lock")
+    assert (status, errors) == (2, words.format(errno.EACCES, os.strerror(errno.EACCES), place))
+    clone.out.chmod(0o755)
+    with mounted(str(clone.out), clone.out, "--bind"):
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(clone.out)], check=True)
+        status, lines, errors = clone.run()
+        assert (status, errors) == (2, words.format(errno.EROFS, os.strerror(errno.EROFS), place))
+
+
+def test_data_that_must_not_be_written_to_is_enough(clone, expected, tmp_path):
+    shutil.copytree(clone.data, tmp_path / "data")
+    clone.data = tmp_path / "data"
+    paths = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
+    before = tree(clone.data)
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        status, lines, errors = clone.run(preexec=obey_permission_bits)
+        assert (status, errors) == (0, "") and clone.results() == expected and tree(clone.data) == before
+    finally:
+        for path in paths:
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+
+def test_a_clock_that_jumps_changes_neither_results_nor_what_is_known_of_them(clone, expected):
+    status, lines, errors = clone.run(CLOCK="1")
+    assert (status, errors) == (0, "") and clone.results() == expected
+    seconds = [float(line.split()[2]) for line in lines if line.startswith("[1/1]")]
+    assert seconds == sorted(seconds) and seconds[0] >= 0 and seconds[-1] < 1000, lines
+    noted = json.loads((clone.out / ".run" / "06_all.json").read_text())["files"]
+    assert {"submission.csv", "scores.csv", "predictions/tile.npz", "notebooks/06_all.ipynb"} <= set(noted)
+    for when in (0, 4 * 10 ** 9):                            # 1970 and 2096
+        for path in clone.out.rglob("*"):
+            os.utime(path, (when, when))
+        status, lines, errors = clone.run()
+        assert (status, errors) == (0, "") and any("finished before" in line for line in lines)
+    for path in clone.out.rglob("*"):                        # all of 2096; what a step writes now is older than that
+        os.utime(path, (4 * 10 ** 9, 4 * 10 ** 9))
+    (clone.out / "submission.csv").unlink()
+    clone.finish(expected)
+    assert json.loads((clone.out / ".run" / "06_all.json").read_text())["files"] == noted
+
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_gpu_that_is_not_there_is_one_sentence(clone, project, tiny_sample, tmp_path):
+    status, lines, errors = clone.run("-p", "device=cuda", **NO_GPU)
+    sentence = "ValueError: device is 'cuda', and there is none for PyTorch"
+    last = errors.splitlines()[-2].strip()
+    assert status == 1 and last.startswith(sentence) and last.endswith("which sees no GPUs; pass 'cpu'"), errors
+
+
+def from_a_gpu(folder):
+    """Train for a while as on a GPU, as far as a file tells: every tensor is stored as one of cuda:0."""
+    torch.serialization._package_registry.insert(0, (0, lambda storage: "cuda:0", lambda storage, where: None))
+    training_until(folder, 20)
+
+
+def training_until(folder, step):
+    def stop(line):
+        if int(line.split()[1]) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+    trained(folder / "t.pt", settings=replace(SHORT, steps=40, validate_every=2), report=stop)
+
+
+def resumed_without_its_gpu(folder):
+    folder = Path(folder)
+    (folder / "undisturbed").mkdir()
+    assert forked(training, folder / "undisturbed")[0] == 0
+    assert forked(from_a_gpu, folder)[0] == -signal.SIGKILL
+    with zipfile.ZipFile(folder / "t.pt") as file:
+        assert file.read("archive/data.pkl").count(b"cuda:0") and b"cpu" not in file.read("archive/data.pkl")
+    status, said = forked(training, folder)
+    assert status == 0, said
+    assert (folder / "weights").read_bytes() == (folder / "undisturbed" / "weights").read_bytes()
+
+
+def test_a_checkpoint_of_a_gpu_is_gone_on_from_on_a_cpu(tmp_path):
+    in_a_child(f"resumed_without_its_gpu({str(tmp_path)!r})")
