@@ -1,0 +1,481 @@
+"""Training on Kaggle's machines, with the real client against a local server that runs what is pushed."""
+import io
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from kaggle_server import QUICK, SIGNATURE, TOKEN, USER, fails, hurried
+
+import kit.fetched
+import kit.remote
+from kit.data import COLLECTIONS, npz_paths
+from kit.fetched import check_predictions, collect_predictions, keep_fetched, tail
+from kit.kaggle_client import KaggleError
+from kit.remote import job_name, plan_jobs, read_jobs, renew, watch_jobs
+from kit.workflow import load_costs, save_costs
+
+PROJECT = Path(__file__).resolve().parents[1]
+HEARS_INTERRUPTS = """import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")"""
+TILE, LAYOUT = "tile:xla", "layout:xla:random"
+TWO = ["--collections", f"{TILE},{LAYOUT}"]
+LOG = [{"stream_name": "stdout", "time": 1.5, "data": "layout:xla:random: token, seed 0\n"},
+       {"stream_name": "stderr", "time": 2, "data": "\x1b[31mCUDA out of\x1b[0m memory\n"}]
+BROKEN = {"status": "ERROR", "failureMessage": "Your notebook threw an error", "files": [], "log": json.dumps(LOG)}
+
+
+def command(root, *args):
+    """What a user types; the interpreter may be another one, with another client."""
+    return [QUICK["python"], "-c", HEARS_INTERRUPTS, str(PROJECT / "notebooks" / "run.py"), "--on", "kaggle",
+            "--owner", USER, "--data-root", str(root), "--size", "tiny", "--out", "out", *args]
+
+
+def run(folder, root, *args):
+    """notebooks/run.py in a child process -> (exit status, stdout, stderr)."""
+    done = subprocess.run(command(root, *args), cwd=folder, env=hurried(folder / "hurried"), text=True,
+                          capture_output=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def costs_of(root, collection, split, seed=0):
+    """Predictions as a notebook would leave them, by chance."""
+    rng, costs = np.random.default_rng(seed), {}
+    for path in npz_paths(root, collection, split):
+        with np.load(path, allow_pickle=False) as npz:
+            costs[f"{collection}:{path.stem}"] = rng.random(len(npz["config_runtime"]))
+    return costs
+
+
+def packed(costs):
+    """Bytes of an npz."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **costs)
+    return file.getvalue()
+
+
+def finished(server, root, collection, seeds=(0,), **instead):
+    """A notebook that is complete, and left predictions; `instead`: {name: bytes} of files that differ."""
+    stem, kind = collection.replace(":", "_"), "tile" if collection == TILE else "token"
+    place = f"results/predictions/{stem}/{kind}_seed"
+    found = {f"{place}{seed}.{split}.npz": packed(costs_of(root, collection, split, seed))
+             for seed in seeds for split in ("valid", "test")}
+    files = []
+    for name, data in {**found, **instead}.items():
+        path = f"/output/{len(server.files)}"
+        server.files[path] = data
+        files.append((name, path))
+    return {"status": "COMPLETE", "files": files, "log": "[]"}
+
+
+def planned(*collections, **more):
+    jobs = {job_name(job, "text"): job for job in plan_jobs(collections, **more)}
+    return jobs
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A notebook that is as good as any other."""
+    folder = tmp_path / "book"
+    folder.mkdir()
+    (folder / "book.ipynb").write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    (folder / "kernel-metadata.json").write_text(json.dumps({"code_file": "book.ipynb"}))
+    return folder
+
+
+def watch(jobs, notebook, folder, root, fresh=False):
+    """Go on with some jobs as run.py does -> what failed."""
+    out, path = folder / "out", folder / "out" / ".run" / "kaggle.json"
+    known = read_jobs(path)
+    renew(jobs, known, USER, out, fresh)
+    return watch_jobs(jobs, dict.fromkeys(jobs, notebook), out, root, path, known, every=0.01, client=QUICK)
+
+
+def states(folder):
+    return [job["state"] for job in json.loads((folder / "out" / ".run" / "kaggle.json").read_text()).values()]
+
+
+# --- the whole way, in a child process
+
+class Machine:
+    """Kaggle's side: tile notebooks really run, layout notebooks fail."""
+
+    def __init__(self, server, folder):
+        self.server, self.folder, self.at_once, self.children = server, folder, 0, []
+        server.machine = self.start
+
+    def start(self, body):
+        if TILE not in body["text"].replace('\\"', '"') or "layout-" in body["slug"]:
+            return BROKEN
+        place = self.folder / body["slug"].rpartition("/")[2]
+        place.mkdir(parents=True)
+        (place / "book.ipynb").write_text(body["text"])
+        around = {k: v for k, v in os.environ.items() if not k.startswith("KAGGLE") and "proxy" not in k}
+        child = subprocess.Popen([sys.executable, "-m", "papermill", "book.ipynb", "done.ipynb", "-k", "python3"],
+                                 cwd=place, env={**around, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE, text=True)
+        self.children.append(child)
+        self.at_once = max(self.at_once, sum(c.poll() is None for c in self.children))
+        return lambda: self.look(place, child)
+
+    def look(self, place, child):
+        if child.poll() is None:
+            return {"status": "RUNNING", "files": [], "log": ""}
+        assert child.returncode == 0, child.stderr.read()
+        files = [path for path in sorted(place.rglob("*")) if path.is_file()]
+        for path in files:
+            self.server.files[f"/output/{path}"] = path.read_bytes()
+        return {"status": "COMPLETE", "log": "[]",
+                "files": [(path.relative_to(place).as_posix(), f"/output/{path}") for path in files]}
+
+
+def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle, tmp_path, tiny_sample):
+    machine = Machine(kaggle, tmp_path / "machines")
+    status, said, errors = run(tmp_path, tiny_sample, *TWO, "-p", "seeds=2", "--seed-groups", "2", "-p", "steps=3")
+    assert (status, errors) == (3, ""), said[-2000:] + errors
+    assert len(kaggle.pushed) == 4 and len({body["slug"] for body in kaggle.pushed}) == 4 and machine.at_once <= 2
+    for body in kaggle.pushed:
+        assert re.fullmatch(rf"{USER}/tpugraphs-kit-(tile-xla|layout-xla-random)-[01]-[0-9a-f]{{8}}", body["slug"])
+        assert (body["isPrivate"], body["enableGpu"], body["enableInternet"]) == (True, True, False)
+        assert body["newTitle"].replace(" ", "-") == body["slug"].partition("/")[2] and len(body["newTitle"]) <= 50
+    out = tmp_path / "out"
+    tiles = sorted(path.name for path in (out / "predictions" / "tile_xla").iterdir())
+    assert tiles == [f"tile_seed{seed}.{split}.npz" for seed in (0, 1) for split in ("test", "valid")]
+    first, second = (load_costs(out / "predictions" / "tile_xla" / name) for name in (tiles[0], tiles[2]))
+    assert first.keys() == second.keys() and all((first[name] != second[name]).any() for name in first)
+    table = pd.read_csv(out / "scores.csv")
+    assert set(table["collection"]) == {TILE} and table.set_index("model").loc["tile", "seeds"] == 2
+    assert (out / "submission.csv").read_text().count("\ntile:xla:") == len(npz_paths(tiny_sample, TILE, "test"))
+    failed = [line for line in said.splitlines() if line.startswith("left out: someone/tpugraphs-kit-layout-xla-")]
+    assert len(failed) == 2 and all("failed on Kaggle: Your notebook threw an error" in line for line in failed)
+    assert "    layout:xla:random: token, seed 0\n    CUDA out of memory\n" in said
+    assert "CUDA out of memory" in (out / "report.html").read_text()
+    assert sorted(states(tmp_path)) == ["failed", "failed", "fetched", "fetched"]
+    entry = json.loads((tmp_path / "out.json").read_text())
+    assert {p["collection"] for ref, p in entry["parameters"]["on_kaggle"].items() if ref.startswith(USER)} == {
+        TILE, LAYOUT}
+
+
+def until(child, true):
+    """Wait for something while a child process runs."""
+    end = time.monotonic() + 120
+    while not true():
+        assert child.poll() is None and time.monotonic() < end, child.communicate()
+        time.sleep(0.02)
+
+
+def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, tiny_sample):
+    ready = []
+
+    def start(body):
+        collection = TILE if "tile" in body["slug"] else LAYOUT
+        running = {"status": "RUNNING", "files": [], "log": ""}
+        return lambda: finished(kaggle, tiny_sample, collection) if ready else running
+    kaggle.machine = start
+    kaggle.answers["SaveKernel"] = [None, "hang"]                # the second one arrives, its answer does not
+    child = subprocess.Popen(command(tiny_sample, *TWO), cwd=tmp_path, env=hurried(tmp_path / "hurried"), text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    until(child, lambda: len(kaggle.pushed) == 2)
+    os.killpg(child.pid, signal.SIGINT)                          # as the terminal does it
+    _, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (130, "\ninterrupted; run the same command again to continue\n")
+    assert states(tmp_path) == ["running", "pushing"]
+    kaggle.answers.clear()
+    ready.append(True)
+    status, said, errors = run(tmp_path, tiny_sample, *TWO)
+    assert (status, errors) == (0, ""), said
+    assert states(tmp_path) == ["fetched", "fetched"] and len(kaggle.pushed) == 2
+    assert kaggle.asked.count("SaveKernel") == 2
+    assert said.splitlines()[-1] == "out/submission.csv" and (tmp_path / "out" / "submission.csv").is_file()
+
+
+def test_what_failed_is_tried_once_more_under_another_name_and_nothing_else_is(kaggle, tmp_path, tiny_sample, notebook):
+    kaggle.machine = lambda body: BROKEN if "layout" in body["slug"] else finished(kaggle, tiny_sample, TILE)
+    for _ in range(2):
+        (ref, why), = watch(planned(TILE, LAYOUT), notebook, tmp_path, tiny_sample)
+        assert "layout" in ref and why.endswith("\n    CUDA out of memory")
+    assert [body["slug"].count("-") for body in kaggle.pushed] == [5, 6, 7] and kaggle.pushed[2]["slug"].endswith("-2")
+
+
+@pytest.mark.parametrize("arrived, asked", [(True, 1), (False, 2)])
+def test_a_push_whose_answer_is_lost_is_asked_for_before_it_is_made_again(kaggle, tmp_path, tiny_sample, notebook,
+                                                                          arrived, asked):
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
+    kaggle.answers["SaveKernel"] = ["cut" if arrived else (502, "bad gateway")]
+    jobs = planned(TILE)
+    fails("host" if arrived else "server", watch, jobs, notebook, tmp_path, tiny_sample)
+    assert states(tmp_path) == ["pushing"]
+    assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
+    assert states(tmp_path) == ["fetched"] and kaggle.asked.count("SaveKernel") == asked and len(kaggle.pushed) == 1
+    watch(planned(TILE), notebook, tmp_path, tiny_sample)
+    assert kaggle.asked.count("SaveKernel") == asked             # and never again
+
+
+def test_predictions_that_are_gone_are_fetched_again_and_fresh_pushes_anew(kaggle, tmp_path, tiny_sample, notebook):
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
+    watch(planned(TILE), notebook, tmp_path, tiny_sample)
+    lost = tmp_path / "out" / "predictions" / "tile_xla" / "tile_seed0.test.npz"
+    whole = load_costs(lost)
+    lost.write_bytes(b"half")
+    watch(planned(TILE), notebook, tmp_path, tiny_sample)
+    assert load_costs(lost).keys() == whole.keys() and len(kaggle.pushed) == 1
+    watch(planned(TILE), notebook, tmp_path, tiny_sample, fresh=True)
+    assert [body["slug"][-2:] for body in kaggle.pushed][1] == "-2" and len(kaggle.pushed) == 2
+
+
+def test_jobs_of_another_plan_are_remembered(kaggle, tmp_path, tiny_sample, notebook):
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE if "tile" in body["slug"] else LAYOUT)
+    for collection in (TILE, LAYOUT, TILE):
+        watch(planned(collection), notebook, tmp_path, tiny_sample)
+    assert states(tmp_path) == ["fetched", "fetched"] and len(kaggle.pushed) == 2
+
+
+# --- Kaggle's side
+
+def test_no_more_run_at_once_than_kaggle_takes(kaggle, tmp_path, tiny_sample, notebook):
+    looks, most = {}, []
+
+    def start(body):
+        slug = body["slug"]
+
+        def look():
+            looks[slug] = looks.get(slug, 0) + 1
+            collection = next(c for c in COLLECTIONS if c.replace(":", "-") in slug)
+            most.append(sum(0 < n < 3 for n in looks.values()))
+            return finished(kaggle, tiny_sample, collection) if looks[slug] > 2 else {
+                "status": "QUEUED", "files": [], "log": ""}
+        return look
+    kaggle.machine = start
+    assert watch(planned(*COLLECTIONS[:3]), notebook, tmp_path, tiny_sample) == []
+    assert max(most) == kit.remote.AT_ONCE == 2 and len(kaggle.pushed) == 3
+
+
+def test_where_kaggle_has_no_room_it_is_waited_for(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):
+    kaggle.push_answer = {"error": "Maximum batch GPU session count of 2 reached."}
+    take, seen = kaggle.on_SaveKernel, []
+
+    def room(body):
+        seen.append(states(tmp_path))
+        if len(seen) == 3:
+            kaggle.push_answer, kaggle.machine = {}, lambda body: finished(kaggle, tiny_sample, TILE)
+        return take(body)
+    monkeypatch.setattr(kaggle, "on_SaveKernel", room)
+    assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
+    assert seen == [["pushing"]] * 3 and states(tmp_path) == ["fetched"]
+    assert kaggle.said().count("1 planned") == 2
+
+
+def test_a_quota_that_is_used_up_is_told_for_each_notebook(kaggle, tmp_path, tiny_sample, notebook):
+    kaggle.push_answer = {"error": "Maximum weekly GPU quota of 30.00 hours reached"}
+    (ref, why), = watch(planned(TILE), notebook, tmp_path, tiny_sample)
+    assert ref.startswith(f"{USER}/tpugraphs-kit-tile-xla-0-")
+    assert why == "failed on Kaggle: Kaggle refuses (Maximum weekly GPU quota of 30.00 hours reached)"
+
+
+def test_faults_of_kaggle_are_waited_out_but_not_for_ever(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):
+    monkeypatch.setattr(kit.remote, "ROUNDS", 2)
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
+    kaggle.answers["GetKernelSessionStatus"] = [(503, "")] * 4            # two attempts a round
+    assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
+    assert kaggle.said().count("Kaggle has a fault of its own") == 2
+    kaggle.answers["GetKernelSessionStatus"] = [(503, "")] * 6
+    fails("server", watch, planned(LAYOUT), notebook, tmp_path, tiny_sample)
+    assert states(tmp_path)[1] == "running"
+
+
+def test_a_stale_token_is_told_at_once_and_what_runs_is_kept(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
+    monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_stale")
+    fails("token", watch, planned(TILE), notebook, tmp_path, tiny_sample)
+    assert states(tmp_path) == ["planned"]
+    monkeypatch.setenv("KAGGLE_API_TOKEN", TOKEN)
+    assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == [] and len(kaggle.pushed) == 1
+
+
+@pytest.mark.parametrize("kernel, why", [
+    ({"status": "CANCEL_ACKNOWLEDGED", "files": [], "log": "[]"}, "failed on Kaggle: cancel_acknowledged"),
+    ({"status": "ERROR", "failureMessage": "no \x1b[2Jluck", "files": [("../evil", "/a")], "log": "x"},
+     "failed on Kaggle: no [2Jluck\n    x"),
+    ({"status": "COMPLETE", "files": [], "log": json.dumps(LOG)},
+     "failed on Kaggle: it left 0 files of predictions, by 0 seeds; expected one or more seeds and at most 200 files\n"
+     "    layout:xla:random: token, seed 0\n    CUDA out of memory")])
+def test_a_notebook_that_brings_nothing_has_failed_with_the_end_of_its_log(kaggle, tmp_path, tiny_sample, notebook,
+                                                                           kernel, why):
+    kaggle.machine = lambda body: kernel
+    assert [reason for _, reason in watch(planned(TILE), notebook, tmp_path, tiny_sample)] == [why]
+    assert not (tmp_path / "out" / "predictions").exists()
+
+
+def test_a_notebook_that_was_deleted_there_has_failed(kaggle, tmp_path, tiny_sample, notebook):
+    (_, why), = watch(planned(TILE), notebook, tmp_path, tiny_sample)        # the server forgets it
+    assert why.startswith("failed on Kaggle: it is gone: Kaggle forbids access to someone/tpugraphs-kit-tile-xla-0-")
+
+
+# --- what comes back is not trusted
+
+def collected(kaggle, tmp_path, root, kernel, collection=TILE, **job):
+    kaggle.kernels = {f"{USER}/a-notebook": kernel}
+    job = {"ref": f"{USER}/a-notebook", "collection": collection, "first_seed": 0, "seeds": 1, **job}
+    return collect_predictions(job, tmp_path / "out", root, QUICK)
+
+
+def tree(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_only_what_a_job_should_leave_is_fetched(kaggle, tmp_path, tiny_sample):
+    extra = ["../../evil", "/etc/evil", "results/predictions/tile_xla/../../../evil_seed0.test.npz",
+             "results/predictions/layout_xla_random/token_seed0.test.npz", "results/submission.csv",
+             "results/predictions/tile_xla/tile_seed7.test.npz", "results/predictions/tile_xla/.tile_seed0.test.npz",
+             "results/predictions/tile_xla/tile_seed0.test.npz\n", "results/checkpoints/tile.pt", "a\x00b",
+             "other/results/predictions/tile_xla/tile_seed0.test.npz", "results/.run/kaggle.json"]
+    kernel = finished(kaggle, tiny_sample, TILE, **dict.fromkeys(extra, b"evil"))
+    done = collected(kaggle, tmp_path, tiny_sample, kernel)
+    assert done["state"] == "fetched" and sorted(done["files"]) == tree(tmp_path / "out") == [
+        f"predictions/tile_xla/tile_seed0.{split}.npz" for split in ("test", "valid")]
+    assert sum(call.startswith("GET") for call in kaggle.asked) == 2
+    assert [p.name for p in tmp_path.parent.rglob("*evil*")] == []
+
+
+NAME = "results/predictions/tile_xla/tile_seed0.test.npz"
+
+
+def bomb():
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("tile:xla:a.npy", bytes(3 << 20))
+    return file.getvalue()
+
+
+def replaced(root, **changes):
+    """Predictions with one program's costs changed."""
+    costs = costs_of(root, TILE, "test")
+    first = min(costs)
+    return packed({**costs, first: changes["cost"](costs[first])})
+
+
+@pytest.mark.parametrize("content, word", [
+    (lambda root: b"no archive", "not a zip file"), (lambda root: b"", "not a zip file"),
+    (lambda root: bomb(), "unpacks to 3 MiB, expected at most 1"),
+    (lambda root: os.urandom(2 << 20), "has 2.1 MB; expected at most 1.0 MB"),
+    (lambda root: packed(costs_of(root, LAYOUT, "test")), "none of the"),
+    (lambda root: packed({**costs_of(root, TILE, "test"), "layout:xla:random:a": np.ones(3)}),
+     "is about 'layout:xla:random:a', expected programs of tile:xla"),
+    (lambda root: packed({**costs_of(root, TILE, "test"), "tile:xla:a,b": np.ones(3)}), "is about 'tile:xla:a,b'"),
+    (lambda root: replaced(root, cost=lambda c: c * np.nan), "has a cost that is not finite"),
+    (lambda root: replaced(root, cost=lambda c: c[:-1]), "costs, but"),
+    (lambda root: replaced(root, cost=lambda c: c[None]), "expected one axis of costs"),
+    (lambda root: replaced(root, cost=lambda c: c.astype(object)), "not readable predictions (ValueError: Object arr")])
+def test_predictions_that_cannot_be_trusted_are_refused_and_nothing_is_put_in_place(kaggle, tmp_path, tiny_sample,
+                                                                                    monkeypatch, content, word):
+    monkeypatch.setattr(kit.fetched, "FILE_MOST", 1_000_000 if "MB" in word else 1 << 20)
+    kernel = finished(kaggle, tiny_sample, TILE, **{NAME: content(tiny_sample)})
+    done = collected(kaggle, tmp_path, tiny_sample, kernel)
+    assert done["state"] == "failed" and word in done["reason"], done
+    assert done["reason"].startswith("tile_seed0.test.npz") and tree(tmp_path / "out") == []
+
+
+def test_too_many_files_or_too_few_seeds_are_no_result(kaggle, tmp_path, tiny_sample, monkeypatch):
+    kernel = finished(kaggle, tiny_sample, TILE, seeds=(2, 3))
+    done = collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=3)
+    assert done["reason"] == ("it left 4 files of predictions, by 2 seeds; expected 3 seeds and at most 200 files")
+    monkeypatch.setattr(kit.fetched, "FILES_MOST", 3)
+    assert "at most 3 files" in collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=2)["reason"]
+    assert not any(call.startswith("GET") for call in kaggle.asked)
+
+
+def test_a_link_that_has_expired_fails_the_notebook_alone(kaggle, tmp_path, tiny_sample):
+    kernel = finished(kaggle, tiny_sample, TILE)
+    kaggle.files.clear()
+    assert "HTTP 404" in collected(kaggle, tmp_path, tiny_sample, kernel)["reason"]
+
+
+def test_a_program_that_is_not_here_is_believed_but_a_file_about_none_that_is_here_is_not(tmp_path, tiny_sample):
+    costs = costs_of(tiny_sample, TILE, "test")
+    save_costs(tmp_path / "tile_seed0.test.npz", {**costs, "tile:xla:elsewhere": np.arange(3)})
+    check_predictions(tmp_path / "tile_seed0.test.npz", TILE, tiny_sample)
+    save_costs(tmp_path / "tile_seed0.test.npz", {"tile:xla:elsewhere": np.arange(3)})
+    with pytest.raises(KaggleError, match="is about 1 programs, none of the 3 that are here; was the same data used"):
+        check_predictions(tmp_path / "tile_seed0.test.npz", TILE, tiny_sample)
+
+
+def test_predictions_of_earlier_plans_go_only_where_there_are_new_ones(tmp_path):
+    for name in ("predictions/tile_xla/tile_seed0.test.npz", "predictions/tile_xla/tile_seed9.test.npz",
+                 "baselines/tile_xla/old_seed0.test.npz", "predictions/layout_xla_random/token_seed0.test.npz"):
+        save_costs(tmp_path / name, {"tile:xla:a": np.ones(2)})
+    keep_fetched({"a": {"files": {"predictions/tile_xla/tile_seed0.test.npz": "sha"}}, "b": {"files": {}}}, tmp_path)
+    assert tree(tmp_path) == ["predictions/layout_xla_random/token_seed0.test.npz",
+                              "predictions/tile_xla/tile_seed0.test.npz"]
+
+
+def test_the_end_of_a_log_shows_no_secret_and_moves_no_cursor():
+    text = "\n".join(["begin", *map(str, range(50)), f"\x1b[2J\r\x08{'x' * 999}", f"https://h/a?sig={SIGNATURE}", ""])
+    lines = tail(text)
+    assert len(lines) == 12 and lines[-2] == "x" * 200 and lines[-1] == "https://h/a?***" and lines[0] == "40"
+    assert tail("") == [] and all(line.isprintable() for line in lines)
+
+
+# --- plans and notes
+
+@pytest.mark.parametrize("seeds, groups, first", [(7, 3, 0), (3, 3, 5), (5, 1, 2)])
+def test_groups_share_out_all_seeds_and_no_seed_twice(seeds, groups, first):
+    jobs = plan_jobs(COLLECTIONS, seeds, groups, first)
+    assert len(jobs) == 5 * groups
+    for collection in COLLECTIONS:
+        own = [job for job in jobs if job["collection"] == collection]
+        trained = [job["first_seed"] + number for job in own for number in range(job["seeds"])]
+        assert trained == list(range(first, first + seeds))
+    assert len({job_name(job, "") for job in jobs}) == len(jobs)
+    assert all(len(f"{job_name({**job, 'first_seed': 999}, '')}-99") <= 50 for job in jobs)
+
+
+@pytest.mark.parametrize("seeds, groups", [(None, 2), (2, 3), (4, 0)])
+def test_groups_without_a_seed_each_are_refused(seeds, groups):
+    with pytest.raises(ValueError, match="a seed for each: say how many with -p seeds=N"):
+        plan_jobs([TILE], seeds, groups)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', '{"a": {"state": "lost", "ref": "x"}}', "\udcff"])
+def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_path, text):
+    (tmp_path / "kaggle.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert "does not say what was pushed" in fails("damaged", read_jobs, tmp_path / "kaggle.json")
+    assert read_jobs(tmp_path / "none.json") == {}
+
+
+@pytest.mark.parametrize("change, sentence", [
+    (["--owner", ""], "--on kaggle needs --owner NAME: your name there, as in kaggle.com/NAME"),
+    (["--owner", "some one"], "--on kaggle needs --owner NAME"),
+    (["--only", "03"], "--on kaggle runs 03, 04 there and 05, 06 here: leave --only out"),
+    (["--seed-groups", "2"], "2 seed groups and no number of seeds"),
+    (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
+    (["-p", "stepz=3"], "no parameter stepz")])
+def test_a_wrong_call_is_one_sentence_and_asks_nothing(tmp_path, tiny_sample, capfd, monkeypatch, change, sentence):
+    monkeypatch.chdir(tmp_path)
+    status = runpy.run_path(PROJECT / "notebooks" / "run.py")["main"](command(tiny_sample, *change)[4:])
+    errors = capfd.readouterr().err
+    assert status == 2 and sentence in errors and len(errors.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_kaggle_cannot_be_used_the_run_ends_with_its_sentence(kaggle, tmp_path, tiny_sample):
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
+    kaggle.answers["SaveKernel"] = [(401, f"Unauthenticated {TOKEN}")]
+    status, said, errors = run(tmp_path, tiny_sample, "--collections", TILE)
+    assert status == 1 and errors.startswith("run.py: Kaggle does not accept the credentials in KAGGLE_API_TOKEN: ")
+    assert errors.endswith("\nwhat was pushed runs on; the same command goes on from here\n")
+    kaggle.machine = lambda body: BROKEN
+    status, said, errors = run(tmp_path, tiny_sample, "--collections", TILE)
+    assert status == 1 and "failed on Kaggle: Your notebook threw an error" in errors and "CUDA out of memory" in errors
+    assert not (tmp_path / "out" / "submission.csv").exists()
