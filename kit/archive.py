@@ -82,14 +82,14 @@ class NpzFile:
         self.read_end(stream, name)
         if shape is not None:
             values = values.reshape(found, order="F" if fortran else "C")
-        if values.size:
-            self.check(np.isfinite(values).all(), name, "holds a value that is not finite")
-            least, most = values.min(), values.max()
-            self.check(low is None or least >= low, name, f"holds {least}, expected at least {low}")
-            self.check(high is None or most <= high, name, f"holds {most}, expected at most {high}")
-            self.check(np.dtype(to).kind != "i" or most <= np.iinfo(to).max, name, f"holds {most}, too large for "
-                       f"{np.dtype(to)}")
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):         # of half precision, to which the bounds are cast, and of the cast
+            if values.size:
+                self.check(np.isfinite(values).all(), name, "holds a value that is not finite")
+                least, most = values.min(), values.max()
+                self.check(low is None or least >= low, name, f"holds {least}, expected at least {low}")
+                self.check(high is None or most <= high, name, f"holds {most}, expected at most {high}")
+                self.check(np.dtype(to).kind != "i" or most <= np.iinfo(to).max, name, f"holds {most}, too large for "
+                           f"{np.dtype(to)}")
             values = np.ascontiguousarray(values, dtype=to)
         self.check(np.isfinite(values).all(), name, f"holds a value too large for {np.dtype(to)}")
         return values

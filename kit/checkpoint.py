@@ -1,7 +1,5 @@
 """Checkpoints: weights and plain data in one file, written whole or not at all, read without unpickling code."""
 import io
-import os
-from pathlib import Path
 
 import torch
 
@@ -77,28 +75,3 @@ def load_checkpoint(path, model):
     except (RuntimeError, TypeError, AttributeError) as fault:       # the latter two of what is no dict of tensors
         raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
     return saved
-
-
-def set_aside(path):
-    """Rename a checkpoint that cannot be read, so that training starts anew, and say so.
-
-    Parameters
-    ----------
-    path : str or Path
-        One that is whole, or not there, is left alone.
-
-    Returns
-    -------
-    Path
-        `path`.
-    """
-    path = Path(path)
-    try:
-        read_checkpoint(path)
-    except FileNotFoundError:
-        pass
-    except ValueError:
-        aside = path.with_name(f"{path.name}.damaged")
-        os.replace(path, aside)
-        print(f"note  {path} was half-written or damaged; it is kept as {aside.name}, and training starts anew")
-    return path

@@ -9,12 +9,12 @@ import json
 import os
 import re
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from kit.checkpoint import set_aside
 from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_layout, read_tile
 from kit.files import replace_file, whole_file
 from kit.prune import drop_duplicate_configs, prune
@@ -215,7 +215,21 @@ def checkpoint_path(out, name, model, settings, graphs, valid=()):
     about = repr((model.settings, replace(settings, device=""),
                   [[(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in some] for some in (graphs, valid)]))
     stem = name.replace(":", "_").replace(" ", "-")
-    return set_aside(Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt"))
+    path = Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
+    if path.is_file() and not _is_whole(path):
+        aside = path.with_name(f"{path.name}.damaged")
+        os.replace(path, aside)
+        print(f"note  {path} was half-written or damaged; it is kept as {aside.name}, and training starts anew")
+    return path
+
+
+def _is_whole(path):
+    """Whether a checkpoint, which is a zip, can be read to its end."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
+        return False
 
 
 def save_costs(path, costs):

@@ -302,6 +302,12 @@ def run(args):
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
     planned = plan(args, collections, asked)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written
+    if "device" in asked and not args.on:       # missed here, not after hours of reading
+        from kit.processes import join_team
+        try:
+            join_team(asked["device"])
+        except ValueError as fault:
+            raise RunError(f"-p device={asked['device']}: {fault}") from None
     root, is_sample = open_data(args.data_root, size, PROJECT / "data")
     root = root.resolve()
     if args.on and is_sample and not args.data_root:

@@ -2,9 +2,9 @@
 
 Files are drawn small, then truncated, bit-flipped, renamed, retyped, reshaped, filled with huge or negative values,
 given headers that lie, or blown up; some stay whole but odd: no edges, one configuration, 65,537 codes. A reader may
-answer with the error that it documents, which names the file, or with a result that agrees with a second, plain way
-of reading. Anything else, more than `SECONDS` or more than `MEGABYTES` is foreign, is printed, and makes the exit
-status 1. The same seed gives the same inputs.
+answer with the error that it documents, which names the file and, where an npz file can be opened, the array, or with
+a result that agrees with a second, plain way of reading. Anything else, more than `SECONDS` or more than `MEGABYTES`
+is foreign, is printed, and makes the exit status 1. The same seed gives the same inputs.
 """
 import argparse
 import faulthandler
@@ -58,6 +58,7 @@ class Reader(NamedTuple):
     write: Callable
     read: Callable
     errors: tuple = (DataError,)             # that it documents
+    arrays: tuple = ()                       # one of which an error names, unless the archive cannot be opened at all
 
 
 class TooSlow(BaseException):
@@ -405,7 +406,8 @@ def read_archive(path):
 def readers():
     """{name: Reader}."""
     def npz(drawn, read):
-        return Reader(".npz", lambda path, rng: write_npz(drawn, path, rng), read)
+        arrays = tuple(drawn(np.random.default_rng(0)))
+        return Reader(".npz", lambda path, rng: write_npz(drawn, path, rng), read, arrays=arrays)
 
     def pb(kind, data, read):
         return Reader(".pb", lambda path, rng: write_pb(kind, data, path, rng), read)
@@ -426,6 +428,23 @@ def too_slow(*_):
     raise TooSlow(f"more than {SECONDS} s")
 
 
+def names_the_fault(reader, path, words):
+    """Whether an error says where to look: the file and, where the reader has arrays, which of them."""
+    place = words.partition(f"{path}: ")[2]
+    if reader.arrays and place.startswith("not a readable npz file"):
+        return not opens(path)
+    return path.stem in words and (not reader.arrays or place.startswith(tuple(f"{name} " for name in reader.arrays)))
+
+
+def opens(path):
+    """Whether the directory of an archive can be read, by Python's own reader."""
+    try:
+        with zipfile.ZipFile(path):
+            return True
+    except Exception:                        # of any kind, which is why the kit's reader has an error of its own
+        return False
+
+
 def outcome(reader, path):
     """Feed one file -> (result, refused or foreign; what is wrong; s of CPU time; MB that the process grew by)."""
     grown, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
@@ -433,6 +452,7 @@ def outcome(reader, path):
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)       # NumPy's, on what it cannot compute
             warnings.simplefilter("ignore", UserWarning)         # torch's, on odd weights
             reader.read(path)
         end, words = "result", ""
@@ -440,8 +460,8 @@ def outcome(reader, path):
         end, words = "refused", str(fault)
         if isinstance(fault, KeyboardInterrupt):
             raise
-        # a JSONDecodeError is a ValueError, and so on: only the documented types themselves, and only with the name
-        if type(fault) not in reader.errors or path.stem not in words:
+        # a JSONDecodeError is a ValueError, and so on: only the documented types themselves, and only with the place
+        if type(fault) not in reader.errors or not names_the_fault(reader, path, words):
             end, words = "foreign", "".join(traceback.format_exception(fault)[-6:])
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -22,6 +22,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -382,13 +383,19 @@ def clone(tmp_path, project, tiny_sample):
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory, project, tiny_sample):
-    """The results of a run that nothing disturbed."""
+def finished(tmp_path_factory, project, tiny_sample):
+    """A project whose run nothing disturbed."""
     undisturbed = Clone(tmp_path_factory.mktemp("undisturbed") / "clone", project, tiny_sample / "npz")
     status, lines, errors = undisturbed.run()
     assert (status, errors) == (0, "") and not any("note" in line for line in lines)
-    assert len(undisturbed.results()) == 3
-    return undisturbed.results()
+    return undisturbed
+
+
+@pytest.fixture(scope="module")
+def expected(finished):
+    """Its results."""
+    assert len(finished.results()) == 3
+    return finished.results()
 
 
 def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
@@ -418,28 +425,26 @@ def test_a_run_killed_at_drawn_moments_goes_on(clone, expected):
     clone.finish(expected)
 
 
-def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, expected):
-    (clone.out / ".run").mkdir(parents=True)
-    marker = clone.out / ".run" / "06_all.json"
-    assert clone.run()[0] == 0
+DAMAGES = (b"", b'{"key": "', b"\xff\xfe", b"[]", b'{"key": 1, "problems": {}, "files": [2]}', b"[" * 10 ** 5)
+
+
+def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, finished, expected):
+    shutil.copytree(finished.out, clone.out)
     saved, = (clone.out / "checkpoints").glob("*.pt")
-    for damage in (b"", b'{"key": "', b"\xff\xfe", b"[]", b'{"key": 1, "problems": {}, "files": [2]}', b"[" * 10 ** 5):
-        whole, lines = marker.read_bytes(), []
-        marker.write_bytes(damage)
-        (clone.out / ".run" / "lock").write_bytes(damage)
-        if damage == b"":
-            saved.write_bytes(saved.read_bytes()[:-500])
-            clone.finish(expected, "06_all.json was half-written or damaged; its step counts as not finished",
-                         "[1/1] 06_all")
-            said = (clone.out / "notebooks" / "06_all.ipynb").read_text()
-            assert "was half-written or damaged; it is kept as" in said and saved.is_file()
-            assert saved.with_name(f"{saved.name}.damaged").is_file()
-        else:                                                # the reading of notes alone, which takes no run
-            code = f"import sys; sys.path[:0] = ['notebooks']; import run; print(run.noted(run.Path({str(marker)!r})))"
-            done = subprocess.run([sys.executable, "-c", code], cwd=clone.folder, text=True, capture_output=True)
-            lines = done.stdout.splitlines()
-            assert lines[1:] == ["None"] and "06_all.json was half-written or damaged" in lines[0], done.stderr
-        marker.write_bytes(whole)
+    saved.write_bytes(saved.read_bytes()[:-500])
+    for name in ("06_all.json", "lock"):
+        (clone.out / ".run" / name).write_bytes(b"[" * 10 ** 5)
+    clone.finish(expected, "06_all.json was half-written or damaged; its step counts as not finished", "[1/1] 06_all")
+    said = (clone.out / "notebooks" / "06_all.ipynb").read_text()
+    assert "was half-written or damaged; it is kept as" in said and saved.is_file()
+    assert saved.with_name(f"{saved.name}.damaged").is_file()
+    for number, damage in enumerate(DAMAGES):
+        (clone.folder / f"note-{number}").write_bytes(damage)
+    code = "import sys; sys.path[:0] = ['notebooks']; import run; [run.noted(run.Path(n)) for n in sys.argv[1:]]"
+    names = [str(clone.folder / f"note-{number}") for number in range(len(DAMAGES))]
+    done = subprocess.run([sys.executable, "-c", code, *names], cwd=clone.folder, text=True, capture_output=True)
+    assert done.stdout.splitlines() == [f"note  note-{number} was half-written or damaged; its step counts as not "
+                                        "finished" for number in range(len(DAMAGES))], done.stderr
 
 
 def test_two_runs_at_once_in_one_folder_end_with_one_result_and_one_refusal(clone, expected):
@@ -535,17 +540,26 @@ def test_a_clock_that_jumps_changes_neither_results_nor_what_is_known_of_them(cl
         os.utime(path, (4 * 10 ** 9, 4 * 10 ** 9))
     (clone.out / "submission.csv").unlink()
     clone.finish(expected)
-    assert json.loads((clone.out / ".run" / "06_all.json").read_text())["files"] == noted
+    noted = json.loads((clone.out / ".run" / "06_all.json").read_text())["files"]
+    assert {"submission.csv", "scores.csv", "predictions/tile.npz", "notebooks/06_all.ipynb"} <= set(noted)
 
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
-def test_a_gpu_that_is_not_there_is_one_sentence(clone, project, tiny_sample, tmp_path):
+def test_a_gpu_that_is_not_there_is_one_sentence(clone, project):
+    sentence = (f"device is 'cuda', and there is none for PyTorch {torch.__version__} here, which sees no GPUs; "
+                "pass 'cpu'")
     status, lines, errors = clone.run("-p", "device=cuda", **NO_GPU)
-    sentence = "ValueError: device is 'cuda', and there is none for PyTorch"
-    last = errors.splitlines()[-2].strip()
-    assert status == 1 and last.startswith(sentence) and last.endswith("which sees no GPUs; pass 'cpu'"), errors
+    assert (status, lines, errors) == (2, [], f"run.py: -p device=cuda: {sentence}\n")
+    for name in ("03_train_tile", "04_train_layout"):                    # and by hand
+        code = "".join(cell.source + "\n" for cell in nbformat.read(project / "notebooks" / f"{name}.ipynb", 4).cells
+                       if cell.cell_type == "code")
+        code = code.replace('device = "cpu"', 'device = "cuda"')
+        code = code.replace("data_root = None", f"data_root = {str(clone.data)!r}").replace('"small"', '"tiny"')
+        done = subprocess.run([sys.executable, "-c", code], cwd=clone.folder, text=True, capture_output=True,
+                              env={**os.environ, **NO_GPU, "PYTHONPATH": str(project), "MPLBACKEND": "Agg"})
+        assert done.stderr.splitlines()[-1] == f"ValueError: {sentence}", done.stderr
 
 
 def from_a_gpu(folder):

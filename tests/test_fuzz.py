@@ -48,6 +48,24 @@ def test_every_other_exception_is_foreign(tmp_path, read, words):
     assert row[:3] == [0, 0, 3] and words in said and "toy, input 2 of seed 0" in said
 
 
+@pytest.mark.parametrize("words, foreign", [
+    ("{path}: node_feat has no node", False), ("{path}: edge_index is missing; there are []", False),
+    ("{path}: is broken", True), ("{path}: an array is broken", True), ("node_feat of another file", True),
+    ("{path}: not a readable npz file (it is)", True)])
+def test_an_error_of_an_archive_that_opens_must_name_an_array(tmp_path, words, foreign):
+    whole = fuzz.readers()["read_layout"]
+    reader = fuzz.Reader(".npz", lambda path, rng: np.savez(path, node_feat=np.zeros(3)), refuse(DataError, words),
+                         arrays=whole.arrays)
+    assert {"node_feat", "edge_index", "node_config_feat", "config_runtime"} <= set(whole.arrays)
+    found = fuzz.fuzz({"toy": reader}, 2, 0, tmp_path, lambda text: None)["toy"][:3]
+    assert found == ([0, 0, 2] if foreign else [0, 2, 0])
+
+
+def test_an_archive_that_does_not_open_has_no_array_to_name(tmp_path):
+    reader = fuzz.readers()["read_tile"]._replace(write=lambda path, rng: path.write_bytes(b"PK\3\4 and no more"))
+    assert fuzz.fuzz({"toy": reader}, 2, 0, tmp_path)["toy"][:3] == [0, 2, 0]
+
+
 def test_a_reader_that_does_not_end_is_foreign(tmp_path, monkeypatch):
     def read(path):
         while True:

@@ -13,13 +13,14 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-FLOW = ("files", "archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "pad", "meet", "prune", "hlo",
-        "proto", "options", "own_program", "agree", "scale", "references", "layers", "node_blocks", "fused",
-        "layout_gnn", "tokens", "tile_model", "published", "model", "history", "segment_training", "losses",
+FLOW = ("files", "archive", "data", "opcodes", "programs", "nets", "simulate", "tiles", "sample", "pad", "meet",
+        "prune", "hlo", "proto", "options", "own_program", "agree", "scale", "references", "layers", "node_blocks",
+        "fused", "layout_gnn", "tokens", "tile_model", "published", "model", "history", "segment_training", "losses",
         "checkpoint", "predict", "processes", "batch", "average", "record", "step", "train", "parallel", "noise",
-        "metrics", "baselines", "trees", "ensemble", "submit", "ledger", "report", "kaggle_child",
-        "kaggle_client", "unpack", "kaggle_notebooks", "kaggle_io", "measured", "descent", "search", "relaxed", "oracle", "plots", "plots_eda",
-        "plots_search", "recipes", "workflow", "compare", "fetched", "remote")
+        "metrics", "baselines", "trees", "ensemble", "submit", "ledger", "report", "kaggle_child", "kaggle_client",
+        "unpack", "kaggle_notebooks", "kaggle_io", "measured", "descent", "search", "relaxed", "oracle", "plots",
+        "plots_eda", "plots_search", "kernels", "schedules", "kernel_lab", "kernel_meta", "kernel_tiles",
+        "kernel_study", "recipes", "workflow", "compare", "fetched", "remote")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
 SOURCE = {name: (KIT / f"{name}.py").read_text() for name in MODULES}

@@ -4,7 +4,6 @@ import functools
 import random
 import re
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
