@@ -108,7 +108,9 @@ class ConfigTokenModel(nn.Module):
                 self.attention = GroupAttention(s.token_width, s.heads, s.near)
             if s.mix != "none":
                 self.pool = nn.Sequential(nn.LayerNorm(s.token_width), nn.Linear(s.token_width, 2 * s.width),
-                                          network(2 * s.width, 1))
+                                          nn.LayerNorm(2 * s.width), nn.GELU(), nn.Dropout(s.dropout),
+                                          nn.Linear(2 * s.width, s.width), nn.LayerNorm(s.width), nn.GELU(),
+                                          nn.Linear(s.width, 1))
         self.register_buffer("node_scale", torch.zeros(2, NUMERIC, dtype=torch.float64))
         self.register_buffer("fitted", torch.tensor(False))
 
@@ -160,7 +162,9 @@ class ConfigTokenModel(nn.Module):
 
         parts = [self.digit(t.code_rows).flatten(2)] * s.digits + [t.own] * s.agreement
         code = self.code(torch.cat(parts, dim=2))                                                # (nc, k, width)
-        plain, by_size, token = self.unary(alone[:, None] + code).split((1, 2, s.token_width), dim=2)
+        # against no code at all: what codes share would drown in the pool how they differ
+        effect = self.unary(alone[:, None] + code) - self.unary(alone)[:, None]
+        plain, by_size, token = effect.split((1, 2, s.token_width), dim=2)
         unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
         unary = unary.new_zeros(groups, k, 1 + s.token_width).index_add(0, t.node_group, unary)
         binary = unary.new_zeros(len(t.slot_groups), k, k)

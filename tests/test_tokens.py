@@ -77,7 +77,7 @@ def slow_token_costs(model, graph, index, fitted_on):
         for place, node in enumerate(graph.node_config_ids):
             digits = model.digit(torch.tensor(rows[place]).long() + 2).flatten()
             read = [digits] * s.digits + [torch.tensor(tables.own[place, codes[place]])] * s.agreement
-            term = model.unary(alone[node] + model.code.weight @ torch.cat(read))
+            term = model.unary(alone[node] + model.code.weight @ torch.cat(read)) - model.unary(alone[node])
             total = total + term[0] + share[node] * term[1] + reads[node] * term[2]
             tokens[graph.node_group[place]] += term[3:]
         for (v, u), cells in zip(tables.pairs, tables.pair, strict=True) if s.agreement and s.pairs else ():
@@ -184,7 +184,7 @@ def test_a_program_that_stands_twice_in_a_graph_has_twice_the_additive_cost():
                            node_group=np.tile(graph.node_group, 2), code_rows=np.tile(graph.code_rows, (2, 1, 1)))
     model = ready(ConfigTokenModel(TINY), graph)
     with torch.no_grad():
-        for parameter in model.pool[-1][-1].parameters():
+        for parameter in model.pool[-1].parameters():
             parameter.zero_()                            # what is left is a sum of terms
     assert torch.allclose(costs(model, twice), 2 * costs(model, graph), **NEAR)
 
