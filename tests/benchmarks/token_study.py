@@ -101,14 +101,16 @@ def alexnet(root, seeds=3):
     slow = plain._replace(settings=replace(fast, learning_rate=5e-3))
     rows = []
     for name, recipe, steps in (("LayoutGNN, first place's settings", gnn, (50, 100, 200, 400)),
-                                ("ConfigTokenModel", plain, (50, 75, 100, 150)), ("ConfigTokenModel", slow, (600, 1500))):
+                                ("ConfigTokenModel", plain, (50, 75, 100, 150)),
+                                ("ConfigTokenModel", slow, (600, 1500))):
         for count in steps:
             runs = [trained(recipe, [seen], seed, steps=count) for seed in range(1 if recipe is gnn else seeds)]
             tau = [[kendall_tau(predict(m, test), test.config_runtime, strict=True)
                     for test in ((few,) if recipe is gnn else (few, held))] for m, _ in runs]
             rows.append((name, count, recipe.settings.learning_rate, f"{median(s for _, s in runs):.1f}",
                          f"{np.mean(tau, axis=0)[0]:.4f}", ", ".join(f"{t[1]:.4f}" for t in tau if len(t) > 1)))
-    shown = [np.eye(graph.code_rows.shape[1])[g.config_codes].reshape(len(g.config_codes), -1) for g in (seen, few, held)]
+    one_hot = np.eye(graph.code_rows.shape[1])
+    shown = [one_hot[g.config_codes].reshape(len(g.config_codes), -1) for g in (seen, few, held)]
     start = time.perf_counter()
     trees = HistGradientBoostingRegressor(max_iter=400).fit(shown[0], rankdata(seen.config_runtime))
     took = time.perf_counter() - start
@@ -119,10 +121,10 @@ def alexnet(root, seeds=3):
 
 
 def unseen(root, seeds=3):
-    """Sample data: programs that none has seen, at the recipes' cost, at less, and of a GNN as wide as the first place's."""
+    """Sample data: programs that none has seen, at the recipes' cost, at less, and a GNN as wide as published."""
     root, _ = open_data("sample")
-    table(("collection (sample data)", "model", "seconds of training", "times cheaper", "tau", "difference to the wide GNN"),
-          unseen_rows(root, seeds))
+    table(("collection (sample data)", "model", "seconds of training", "times cheaper", "tau",
+           "difference to the wide GNN"), unseen_rows(root, seeds))
 
 
 def unseen_rows(root, seeds):
