@@ -17,7 +17,8 @@ SECRET = re.compile(r"KGAT_\w+|eyJ[\w.-]{20,}|\b[0-9a-f]{32,}\b|(?<=\?)[^\s'\")]
 USED_UP = re.compile(r"allowance|submission limit|daily limit|submissions? (remaining|left)", re.I)
 KEYS = "https://www.kaggle.com/settings/api"
 SENTENCES = MappingProxyType({
-    "client": "the kaggle client cannot be used ({words}): pip install 'kaggle>=2.2.4' six",
+    "client": "the kaggle client cannot be used ({words}): pip install 'kaggle>=2.2.4' six, with Python "
+              "3.11 or newer",
     "credentials": f"there are no Kaggle credentials: make a token at {KEYS}, then set the environment variable "
                    "KAGGLE_API_TOKEN or save it as ~/.kaggle/access_token (Colab: a secret; never as a notebook's "
                    "parameter, which is stored with it)",

@@ -16,6 +16,7 @@ from kit.files import replace_file
 SHOWN = ("03", "04", "05")       # notebooks whose pictures are open; those of the others unfold
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 74rem; padding: 1rem; color: #1a1a1a }
+body { overflow-wrap: anywhere } .warning li { white-space: pre-line }
 h1 { font-size: 1.6rem; margin: 0.5rem 0 } h2 { font-size: 1.2rem; margin: 2rem 0 0.5rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: 0.9rem; white-space: nowrap }
 th, td { padding: 0.2rem 0.7rem 0.2rem 0; text-align: left; border-bottom: 1px solid #ddd }
