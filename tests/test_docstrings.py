@@ -48,6 +48,12 @@ OFFERED = {
     "remote": "plan_jobs job_name read_jobs renew watch_jobs",
     "search": "random_search annealing genetic droplet guided explore_then_droplet optuna_search",
     "relaxed": "gradient_search on_codes relaxed_token_cost",
+    "kernels": "kernel_inputs kernel_result kernel_function schedule_space schedule_choices",
+    "schedules": "schedule_kernel",
+    "kernel_lab": "KernelLab has_tvm",
+    "kernel_meta": "meta_schedule",
+    "kernel_tiles": "kernel_graph schedule_features write_kernel_tile kernel_cost",
+    "kernel_study": "study_kernel learn_and_search study_table study_summary",
 }
 PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search")     # of arrays that fit into a line
 SECTIONS = ("Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples", "Attributes", "See Also",

@@ -1,0 +1,368 @@
+"""Kernels: NumPy against slow loops, spaces, tile files and tables; and, where TVM is installed, every sketch against
+NumPy, candidates that crash or are late, and MetaSchedule."""
+import os
+import time
+
+import numpy as np
+import pytest
+
+from kit import kernel_lab
+from kit.data import DataError, read_tile
+from kit.kernel_lab import KernelLab, has_tvm
+from kit.kernel_meta import meta_schedule
+from kit.kernel_study import (
+    OURS,
+    RIVAL,
+    draw_curves,
+    draw_study,
+    learn_and_search,
+    study_kernel,
+    study_summary,
+    study_table,
+)
+from kit.kernel_tiles import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
+from kit.kernels import (
+    KERNELS,
+    Kernel,
+    kernel_axes,
+    kernel_inputs,
+    kernel_result,
+    kernel_tiles,
+    schedule_choices,
+    schedule_space,
+)
+from kit.opcodes import OPCODE_NAMES
+from kit.search import explore_then_droplet
+from kit.tile_model import TileModel
+
+SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
+         "batch matmul": Kernel("small batch matmul", "matmul", (2, 6, 16, 5)),
+         "conv2d": Kernel("small conv2d", "conv2d", (6, 4, 5, 16, 3)),
+         "depthwise": Kernel("small depthwise", "depthwise", (5, 6, 16, 3)),
+         "layer norm": Kernel("small layer norm", "layer norm", (6, 24)),
+         "softmax": Kernel("small softmax", "softmax", (6, 24))}
+each_kind = pytest.mark.parametrize("kernel", SMALL.values(), ids=SMALL)
+needs_tvm = [pytest.mark.kernels, pytest.mark.skipif(
+    not has_tvm(), reason="no TVM: pip install -r notebooks/requirements-kernels.txt")]
+
+
+def dims_of(kernel):
+    return [len(choice.values) for choice in schedule_space(kernel)]
+
+
+def slow_result(kernel, inputs):
+    """By loops over single numbers, in float64."""
+    x, *others = [array.astype(np.float64) for array in inputs]
+    spatial, _ = kernel_axes(kernel)
+    out = np.zeros(spatial)
+    for place in np.ndindex(*spatial):
+        if kernel.kind == "matmul":
+            *batch, i, j = place
+            out[place] = sum(x[(*batch, i, k)] * others[0][(*batch, k, j)] for k in range(x.shape[-1]))
+        elif kernel.kind in ("conv2d", "depthwise"):
+            i, j, o = place
+            for a, b in np.ndindex(3, 3):
+                if 0 <= i + a - 1 < spatial[0] and 0 <= j + b - 1 < spatial[1]:
+                    pixel = x[i + a - 1, j + b - 1]
+                    out[place] += pixel[o] * others[0][a, b, o] if kernel.kind == "depthwise" else sum(
+                        pixel[c] * others[0][a, b, c, o] for c in range(len(pixel)))
+        elif kernel.kind == "softmax":
+            row = x[place[0]]
+            out[place] = np.exp(row[place[1]]) / sum(np.exp(one) for one in row)
+        else:
+            row = x[place[0]]
+            mean = sum(row) / len(row)
+            variance = sum((one - mean) ** 2 for one in row) / len(row)
+            out[place] = (row[place[1]] - mean) / np.sqrt(variance + 1e-5) * others[0][place[1]] + others[1][place[1]]
+    return out
+
+
+@each_kind
+def test_the_oracle_of_a_kernel_agrees_with_loops_over_single_numbers(kernel):
+    inputs = kernel_inputs(kernel, np.random.default_rng(0))
+    result = kernel_result(kernel, inputs)
+    assert result.dtype == np.float32 and result.shape == kernel_axes(kernel)[0]
+    np.testing.assert_allclose(result, slow_result(kernel, inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_is_pytorchs():
+    import torch
+    x, gain, bias = map(torch.tensor, kernel_inputs(SMALL["layer norm"], np.random.default_rng(0)))
+    theirs = torch.nn.functional.layer_norm(x, (24,), gain, bias)
+    np.testing.assert_allclose(kernel_result(SMALL["layer norm"], [x.numpy(), gain.numpy(), bias.numpy()]), theirs,
+                               rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_a_space_has_several_sketches_distinct_values_and_tiles_that_fit(kernel):
+    space, (spatial, reduced) = schedule_space(kernel), kernel_axes(kernel)
+    assert space[0].name == "sketch" and len(space[0].values) >= 2
+    assert len({choice.name for choice in space}) == len(space)
+    for choice in space:
+        assert len(set(choice.values)) == len(choice.values) > 1, choice.name
+        assert not choice.ordered or list(choice.values) == sorted(choice.values), choice.name
+    for code in np.random.default_rng(0).integers(dims_of(kernel), size=(50, len(space))):
+        choices = schedule_choices(kernel, code)
+        if "tile 0" in choices:
+            tile, tiles, terms = kernel_tiles(kernel, choices)
+            assert all(n % (size * count) == 0 for n, size, count in zip(spatial, tile, tiles))
+            assert all(n % size == 0 for n, size in zip(reduced, terms))
+            assert all(count <= choices[f"tiles {i}"] for i, count in enumerate(tiles))
+
+
+def test_codes_outside_the_space_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"^small softmax: codes are \[0, 9\]; expected one of each choice, below \["):
+        schedule_choices(SMALL["softmax"], [0, 9])
+    with pytest.raises(ValueError, match="codes are"):
+        schedule_choices(SMALL["softmax"], [-1] + [0] * (len(schedule_space(SMALL["softmax"])) - 1))
+
+
+# measurements as tile files
+
+def measured(kernel, c=12):
+    codes = np.random.default_rng(1).integers(dims_of(kernel), size=(c, len(dims_of(kernel))))
+    return codes, np.linspace(1e-4, 2e-4, c)
+
+
+@each_kind
+def test_a_tile_file_gives_back_what_was_measured(kernel, tmp_path):
+    codes, seconds = measured(kernel)
+    seconds[[2, 5]] = np.inf
+    assert write_kernel_tile(tmp_path / "k.npz", kernel, codes, seconds, 0.03) == 10
+    graph, kept = read_tile(tmp_path / "k.npz"), np.isfinite(seconds)
+    assert graph.config_runtime.tolist() == np.rint(seconds[kept] * 1e9).astype(int).tolist()
+    assert (graph.config_runtime_normalizers == 30_000_000).all()
+    np.testing.assert_array_equal(graph.config_feat, schedule_features(kernel, codes[kept]))
+    assert [p.name for p in tmp_path.iterdir()] == ["k.npz"]
+
+
+def test_a_tile_file_has_the_keys_and_dtypes_of_the_data_set(tmp_path, tiny_sample):
+    write_kernel_tile(tmp_path / "k.npz", SMALL["conv2d"], *measured(SMALL["conv2d"]), 0.03)
+    theirs = next((tiny_sample / "npz/tile/xla/train").glob("*.npz"))
+    with np.load(tmp_path / "k.npz") as ours, np.load(theirs) as official:
+        assert {n: ours[n].dtype for n in ours.files} == {n: official[n].dtype for n in official.files}
+        assert all(ours[name].shape[1:] == official[name].shape[1:] for name in official.files)
+
+
+def test_a_tile_file_without_a_runtime_is_refused(tmp_path):
+    codes, _ = measured(SMALL["matmul"], 3)
+    with pytest.raises(ValueError, match="^small matmul: none of 3 schedules has a runtime; a tile file needs one$"):
+        write_kernel_tile(tmp_path / "k.npz", SMALL["matmul"], codes, [np.inf] * 3, 0.03)
+    assert not list(tmp_path.iterdir())
+
+
+@each_kind
+def test_a_kernels_graph_ends_in_its_root_and_uses_every_input(kernel):
+    graph = kernel_graph(kernel)
+    names = [OPCODE_NAMES[op] for op in graph["node_opcode"]]
+    assert graph["node_feat"][:, 0].tolist() == [0] * (len(names) - 1) + [1]
+    consumed = set(graph["edge_index"][:, 1])
+    assert consumed == set(range(len(names) - 1)) and (graph["edge_index"][:, 0] > graph["edge_index"][:, 1]).all()
+    assert names.count("parameter") == len(kernel_inputs(kernel, np.random.default_rng(0)))
+
+
+def test_features_say_what_a_schedule_of_a_matmul_says():
+    kernel, space = SMALL["matmul"], schedule_space(SMALL["matmul"])
+    wish = {"sketch": "tile first, packed", "threads": "first loop", "unroll": 64, "tile 0": 2, "tile 1": 8,
+            "tiles 0": 4, "tiles 1": 2, "terms 0": 3}
+    code = [choice.values.index(wish[choice.name]) if choice.name in wish else 0 for choice in space]
+    row = schedule_features(kernel, [code])[0]
+    assert row[:8].tolist() == [3, 1, 1, 2, 3, 0, 10, 18]              # sketch, two orders, threads, unroll, from 1
+    assert row[8:16].tolist() == [8, 16, 0, 0, 0, 0, 24, 128]
+    assert row[16:].tolist() == [2, 8, 3, 0, 0, 0, 13, 48]
+
+
+@each_kind
+def test_different_schedules_have_different_features_unless_their_tiles_are_the_same(kernel):
+    codes = np.unique(measured(kernel, 40)[0], axis=0)
+    features = schedule_features(kernel, codes)
+    same = [(a, b) for a in range(len(codes)) for b in range(a) if (features[a] == features[b]).all()]
+    for a, b in same:
+        one, other = (schedule_choices(kernel, codes[i]) for i in (a, b))
+        assert {name for name in one if one[name] != other[name]} <= {"tiles 0", "tiles 1", "tiles 2"}
+
+
+def test_a_models_cost_of_a_schedule_does_not_depend_on_what_else_is_asked(tmp_path):
+    kernel = SMALL["conv2d"]
+    codes, seconds = measured(kernel)
+    write_kernel_tile(tmp_path / "k.npz", kernel, codes, seconds, 0.03)
+    model = TileModel()
+    model.fit_scale([read_tile(tmp_path / "k.npz")])
+    cost = kernel_cost(model, kernel)
+    together = cost(codes)
+    assert together.shape == (12,) and len(np.unique(together)) > 1
+    np.testing.assert_allclose([cost(codes[i:i + 1])[0] for i in range(12)], together, rtol=1e-5)
+
+
+# the study's table
+
+def drawn_study(kernel="a", ours=1.0, rival=1.0, seconds=(5.0, 9.0)):
+    again = {OURS: ours, RIVAL: rival, "untuned": 100.0, "random": 1.2}
+    found = {name: {"measurements": 10, "seconds": seconds[name == RIVAL], "best": 1e-3 * value,
+                    "again": [1e-3 * value * drift for drift in (1.0, 1.5, 1.1)]} for name, value in again.items()}
+    machine = {"cpu": "a CPU", "threads": 1, "tvm": "0", "date": "1970-01-01"}
+    return {"kernel": kernel, "found": found, "machine": machine,
+            "curves": {OURS: [[1.0, 2.0], [2e-3, 1e-3]], RIVAL: [[1.0, 9.0], [3e-3, 1e-3]]}}
+
+
+@pytest.mark.parametrize("ours, verdict", [(1.04, "tie"), (0.96, "tie"), (1.06, "slower"), (0.94, "faster")])
+def test_gaps_below_5_percent_are_ties_and_a_drift_of_the_machine_does_not_count(ours, verdict):
+    row = study_table([drawn_study(ours=ours)]).set_index("strategy").loc[OURS]
+    assert row["verdict"] == verdict and row["ratio"] == pytest.approx(ours) and row["ms"] == pytest.approx(1.1 * ours)
+
+
+def test_the_summary_counts_kernels_by_verdict_and_time():
+    table = study_table([drawn_study("a", 0.9), drawn_study("b", 1.0), drawn_study("c", 1.0, seconds=(20.0, 9.0)),
+                         drawn_study("d", 1.2)])
+    assert study_summary(table) == (
+        "explore then droplet with 10 measurements against MetaSchedule with 10: faster on 1, a tie on 2, slower on 1 "
+        "of 4 kernels; no slower and found in less time on 2; searches took 35 s and 36 s")
+
+
+def test_pictures_show_every_kernel_and_search():
+    studies = [drawn_study("a"), drawn_study("b")]
+    ax = draw_study(study_table(studies), title="t")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a\nuntuned: 100 x", "b\nuntuned: 100 x"]
+    assert OURS in ax.get_legend_handles_labels()[1]
+    assert len(draw_curves(studies[0]).lines) == 2
+
+
+# without TVM
+
+def test_without_tvm_one_sentence_says_what_to_install(monkeypatch, project):
+    monkeypatch.setattr(kernel_lab, "has_tvm", lambda: False)
+    with pytest.raises(ImportError, match="^kernels need TVM, which the kit does not install: pip install -r note"):
+        KernelLab(SMALL["matmul"])
+    assert (project / kernel_lab.INSTALL.split()[-1]).is_file()
+
+
+# with TVM
+
+@pytest.fixture(scope="module")
+def labs():
+    """{kind: KernelLab of the small kernel}, each started once."""
+    opened = {}
+
+    def lab(kind):
+        if kind not in opened:
+            opened[kind] = KernelLab(SMALL[kind])
+        return opened[kind]
+    yield lab
+    for one in opened.values():
+        one.close()
+
+
+def tvm_test(test):
+    for mark in needs_tvm:
+        test = mark(test)
+    return test
+
+
+@tvm_test
+@pytest.mark.parametrize("kind", SMALL)
+def test_every_sketch_and_schedules_drawn_at_random_compute_what_numpy_does(kind, labs):
+    dims = dims_of(SMALL[kind])
+    codes = np.random.default_rng(0).integers(dims, size=(2 * dims[0] + 8, len(dims)))
+    codes[:2 * dims[0], 0] = np.repeat(np.arange(dims[0]), 2)
+    answers = labs(kind).measure([None, *map(tuple, codes)])
+    assert [fault for _, fault in answers] == [""] * len(answers)
+    assert all(0 < seconds < np.inf for seconds, _ in answers)
+
+
+@tvm_test
+@pytest.mark.parametrize("kind", ["conv2d", "softmax"])
+def test_every_choice_changes_the_program(kind):
+    def programs(line):
+        from kit.schedules import schedule_kernel
+        kernel, found = SMALL[kind], {}
+        for i, choice in enumerate(schedule_space(kernel)):
+            code = [int(other.name.startswith("tiles")) for other in schedule_space(kernel)]
+            code[i] = 0
+            texts = [schedule_kernel(kernel, code).script()]
+            code[i] = len(choice.values) - 1
+            found[choice.name] = texts + [schedule_kernel(kernel, code).script()]
+        line.send(found)
+    child = kernel_lab.TvmChild(programs, 1)
+    found = child.hear()
+    child.close()
+    assert {name for name, (one, other) in found.items() if one == other} == set()
+
+
+@tvm_test
+def test_a_lab_is_an_objective_and_remembers_its_trials(labs):
+    lab, kernel = labs("matmul"), SMALL["matmul"]
+    lab.trials = []
+    result = explore_then_droplet(lab, dims_of(kernel), 12, np.random.default_rng(0))
+    known, seconds, codes = zip(*lab.trials)
+    assert result.measurements == len(lab.trials) == 12 and list(known) == sorted(known)
+    assert result.best_cost == min(seconds) and tuple(result.best) == codes[int(np.argmin(seconds))]
+
+
+@tvm_test
+def test_winners_are_measured_in_turns(labs):
+    rounds = labs("matmul").measure_rounds([None, (0,) * len(dims_of(SMALL["matmul"])), (99,)], 3)
+    assert rounds.shape == (3, 3) and np.isfinite(rounds[:, :2]).all() and np.isinf(rounds[:, 2]).all()
+
+
+def misbehave(line, kernel):
+    """In the child: four candidates, of which one crashes, one hangs, and one computes something else."""
+    inputs = kernel_inputs(kernel, np.random.default_rng(0))
+    known, right = kernel_result(kernel, inputs), kernel_lab.schedule_kernel
+    deeds = {"crash": lambda: os.abort(), "hang": lambda: time.sleep(60)}
+    kernel_lab.schedule_kernel = lambda kernel, job: deeds[job[0]]() if job[0] in deeds else right(kernel, job)
+    codes = (0,) * len(dims_of(kernel))
+    line.send([kernel_lab.time_batch([("crash",), ("hang",), codes], 1, 5.0, 10.0, kernel, inputs, known),
+               kernel_lab.time_batch([codes], 1, 30.0, 30.0, kernel, inputs, known + 1)])
+
+
+@tvm_test
+def test_a_candidate_that_crashes_hangs_or_is_wrong_costs_infinity_and_spoils_no_other():
+    child = kernel_lab.TvmChild(misbehave, 1, SMALL["matmul"])
+    ((crash, hang, fine),), ((wrong,),) = child.hear()
+    child.close()
+    assert crash == (np.inf, "compiling crashed")
+    assert hang == (np.inf, "compiling took longer than its limit")
+    assert fine[0] < np.inf and fine[1] == ""
+    assert wrong == (np.inf, "the result is wrong by 1.0e+00")
+
+
+def fail(line):
+    raise OSError("no space left")
+
+
+@tvm_test
+def test_a_child_that_ends_is_named_with_its_last_words_and_leaves_no_process():
+    child = kernel_lab.TvmChild(fail, 1)
+    with pytest.raises(RuntimeError, match="^the process with TVM ended by itself: OSError: no space left$"):
+        child.hear()
+    assert child.process.poll() is not None
+
+
+@tvm_test
+def test_metaschedule_is_measured_by_the_same_lab_and_its_best_modules_are_kept(labs):
+    kernel = SMALL["batch matmul"]
+    meta = meta_schedule(kernel, 8, droplet=4)
+    best = np.minimum.accumulate(meta.seconds)
+    assert len(meta.seconds) == len(meta.elapsed) >= 8 and (np.diff(meta.elapsed) >= 0).all()
+    assert list(meta.modules) == np.flatnonzero(np.diff(best, prepend=np.inf)).tolist()
+    (seconds, fault), = labs("batch matmul").measure([meta.modules[int(meta.seconds.argmin())]])
+    assert fault == "" and seconds < np.inf
+
+
+@tvm_test
+def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monkeypatch):
+    lines, kernel, other = [], SMALL["matmul"], SMALL["softmax"]
+    study = study_kernel(kernel, tmp_path, 6, 8, 2, report=lines.append)
+    table = study_table([study]).set_index("strategy")
+    assert len(table) == 7 and (table["ms"] > 0).all() and len(lines) == 8
+    assert (table["measurements"].loc[[OURS, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]] == 6).all()
+    write_kernel_tile(tmp_path / "other.npz", other, *measured(other), 0.03)
+    studies = [study, {**study, "kernel": other.name, "file": "other.npz", "runtimes": measured(other)[1]}]
+    learned = learn_and_search(studies, {k.name: k for k in (kernel, other)}, tmp_path, 3, 50, 5, report=lines.append)
+    assert learned.shape == (2, 5) and np.isfinite(learned.drop(columns="kernel")).all(axis=None)
+    monkeypatch.setattr("kit.kernel_study.KernelLab", None)
+    assert study_kernel(kernel, tmp_path, 6, 8, 2) == study
+    assert len(read_tile(tmp_path / study["file"]).config_runtime) == 6
+    (tmp_path / study["file"]).write_bytes(b"cut")
+    with pytest.raises(DataError):
+        learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
