@@ -8,14 +8,28 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
+REHEARSAL = RUN.with_name("rehearsal.py")
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def run():
-    spec = importlib.util.spec_from_file_location("benchmarks_run", RUN)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(RUN)
+
+
+@pytest.fixture(scope="module")
+def rehearsal():
+    sys.path.insert(0, str(RUN.parent))                  # as where it runs as a script
+    try:
+        return loaded(REHEARSAL)
+    finally:
+        del sys.path[0]
 
 
 def test_a_case_runs_in_a_process_of_its_own():
@@ -48,11 +62,49 @@ def test_a_table_replaces_the_one_between_its_marks(run, tmp_path, monkeypatch):
 
 def test_the_page_has_a_place_for_every_bench_file(run):
     text = run.PAGE.read_text()
-    for path in RUN.parent.glob("bench_*.py"):
-        name = path.stem[6:]
+    for name in ["rehearsal", *(path.stem[6:] for path in RUN.parent.glob("bench_*.py"))]:
         assert f"<!-- {name} -->" in text and f"<!-- end {name} -->" in text
 
 
 def test_an_unknown_case_is_an_error():
     done = subprocess.run([sys.executable, str(RUN), "--case", "baselines", "nothing"], capture_output=True, text=True)
     assert done.returncode != 0 and "nothing" in done.stderr
+
+
+def test_the_rehearsal_has_the_official_counts_and_the_largest_sizes(rehearsal):
+    files = rehearsal.plan(rehearsal.SIZES["full"])
+    assert [sum(file["split"] == split for file in files) for split in ("train", "valid", "test")] == [69, 7, 8]
+    most = {name: max(file[name] for file in files) for name in ("nodes", "configurable", "configs")}
+    assert most == {"nodes": 43_615, "configurable": 3143, "configs": 100_040}
+    assert max(72 * file["configurable"] * file["configs"] for file in files) <= 100_040 * 364 * 72
+    assert {file["configs"] for file in files if file["split"] == "test"} == {1000}
+    some = rehearsal.taken("full", 14)
+    assert len(some) == 14 and {file["split"] for file in some.values()} == {"train", "valid", "test"}
+    assert {name: max(file[name] for file in some.values()) for name in most} == most
+    assert rehearsal.taken("full", 84) == dict(enumerate(files))
+
+
+def test_a_rehearsal_in_small_goes_through_every_step(rehearsal, tmp_path):
+    command = [sys.executable, str(REHEARSAL), "--size", "tiny", "--folder", str(tmp_path), "--threads", "1"]
+    done = subprocess.run([*command, "--print-only"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    steps = {row[0][2:]: row for row in rows if len(row) == 5}
+    assert list(steps)[1:] == list(rehearsal.STEPS) and all(0 < float(row[4][:-2]) < 8 for row in rows[1:10])
+    assert steps["generate the data"][1].startswith("6 of 6 files")
+    assert steps["write and check the submission"][1] == "2 rows written and checked, no problem"
+    assert "**Extrapolation, not measured**" in done.stdout and len(rows) - len(steps) == 9
+    planned = rehearsal.plan(rehearsal.SIZES["tiny"])
+    for number, path in enumerate(rehearsal.sources(tmp_path)):
+        graph, file = rehearsal.read_layout(path), planned[number]
+        assert (len(graph.node_feat), len(graph.node_config_ids), len(graph.config_runtime)) == (
+            file["nodes"], file["configurable"], file["configs"])
+        assert graph.config_runtime.any() == (file["split"] != "test") and path.parent.name == file["split"]
+
+
+def test_a_step_that_takes_more_than_the_limit_ends_the_rehearsal(rehearsal, tmp_path):
+    code = f"""import sys; sys.path.insert(0, {str(REHEARSAL.parent)!r}); import rehearsal
+rehearsal.STEPS["greedy"] = lambda root, size, take: (len(bytearray(rehearsal.LIMIT)), {{}})
+rehearsal.one_step("greedy", ".", "tiny", 1, 1)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "MemoryError"
