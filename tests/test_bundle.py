@@ -112,3 +112,24 @@ def test_a_wrong_name_is_one_sentence(tmp_path):
                           text=True, capture_output=True)
     assert done.returncode == 2 and done.stderr.startswith("bundle.py: ") and "stepz" in done.stderr
     assert len(done.stderr.splitlines()) <= 2 and not list(tmp_path.iterdir())
+
+
+def test_the_colab_notebook_goes_from_a_clone_and_a_secret_to_a_submission_and_keeps_the_secret(tmp_path):
+    for part in ("kit", "notebooks"):
+        shutil.copytree(PROJECT / part, tmp_path / "kit-clone" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "colab" / "google" / "colab").mkdir(parents=True)
+    (tmp_path / "colab" / "google" / "colab" / "__init__.py").write_text(
+        f"class userdata:\n    def get(name):\n        return {{'KAGGLE_API_TOKEN': {TOKEN!r}}}[name]\n")
+    around = {k: v for k, v in os.environ.items() if k != "TPUGRAPHS_ROOT" and not k.startswith("KAGGLE")}
+    around |= {"PYTHONPATH": str(tmp_path / "colab"), "OMP_NUM_THREADS": "1"}
+    settings = '["--size", "tiny", "--only", "03,05,06", "-p", "steps=3", "-p", "seeds=1"]'
+    done = subprocess.run([sys.executable, "-m", "papermill", PROJECT / "notebooks" / "20_colab.ipynb", "out.ipynb",
+                           "-k", "python3", "-p", "data_root", "sample", "-p", "collections", "tile:xla",
+                           "-y", f"settings: {settings}"], cwd=tmp_path, env=around, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = "".join(output.get("text", "") for cell in nbformat.read(tmp_path / "out.ipynb", 4).cells
+                   for output in cell.get("outputs", ()))
+    assert "no token" not in said and said.rstrip().endswith("submissions/sample-tiny/submission.csv")
+    assert (tmp_path / "kit-clone" / "submissions" / "sample-tiny" / "submission.csv").is_file()
+    shutil.rmtree(tmp_path / "colab")
+    assert [p for p in tmp_path.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()] == []
