@@ -254,6 +254,22 @@ def test_a_training_killed_again_and_again_ends_with_the_same_weights(tmp_path):
     assert int(in_a_child(f"killed_training({str(tmp_path)!r}, 6)")) >= 6
 
 
+def test_only_what_a_process_left_that_is_gone_is_removed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        for name in (f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}.part/c", f".d.{alive.pid}.part", ".e.part",
+                     f"f.{gone.pid}.part", f".{gone.pid}.part", f".a.npz.{gone.pid}x.part"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        before = tree(tmp_path)
+        assert remove_leftovers(tmp_path, "b") == [] and remove_leftovers(tmp_path / "nowhere") == []
+        assert remove_leftovers(tmp_path / "deep" / "er", "b") == [tmp_path / "deep" / "er" / "b"]
+        assert remove_leftovers(tmp_path) == [tmp_path / "a.npz"] and remove_leftovers(tmp_path) == []
+        alive.communicate(b"\n")
+    assert before.keys() - tree(tmp_path).keys() == {f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}.part/c"}
+
+
 # --- full disks
 
 

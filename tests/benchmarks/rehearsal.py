@@ -1,13 +1,13 @@
 """Rehearse a layout collection at its full size, and write the table of README.md beside this file.
 
-    python tests/benchmarks/rehearsal.py [--take 84] [--folder DIR] [--threads 2] [--print-only]
+    python tests/benchmarks/rehearsal.py [--size full] [--folder DIR] [--threads 1] [--print-only]
 
 Generates a data set with the official counts of layout:xla:random, from its smallest files to the largest of the
 whole data set, and takes it through the kit's own functions: reading, pruning, two training steps of each layout
 model, prediction, submission and its check. Every step is a process of its own, which may not have more than
 `LIMIT` of address space; it leaves its graphs for the next one as plain arrays. Runtimes are drawn, so that no score
-here means anything. --folder keeps the generated files and finds them again; --take generates only so many of the 84,
-the largest among them, and says so. The last table extrapolates to the whole real data set.
+here means anything. --folder keeps the generated files, and a later call finds them there and repeats what they took.
+The last table extrapolates to the whole real data set.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 from run import machine, resident, write_page  # noqa: E402
 
 from kit.data import SPLITS, LayoutGraph, npz_paths, read_layout, read_tile  # noqa: E402
-from kit.files import whole_file  # noqa: E402
+from kit.files import replace_file, whole_file  # noqa: E402
 from kit.meet import Meetings  # noqa: E402
 from kit.nets import convolutional_net  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
@@ -82,20 +82,6 @@ def plan(size):
     configs[split == "test"] = size.tested
     return [dict(split=str(split[i]), nodes=int(nodes[i]), configurable=int(configurable[i]), configs=int(configs[i]))
             for i in range(total)]
-
-
-def taken(size, take):
-    """{number: file} of the plan: the first, that with most configurations, and others spread over each split."""
-    files = plan(SIZES[size])
-    if take >= len(files):
-        return dict(enumerate(files))
-    most = max(range(len(files)), key=lambda i: files[i]["configs"])
-    chosen = {0, most}
-    for split in ("test", "valid", "train"):
-        own = [i for i, file in enumerate(files) if file["split"] == split]
-        share = max(1, round(take * len(own) / len(files))) if split != "train" else take - len(chosen)
-        chosen |= {own[i] for i in np.linspace(0, len(own) - 1, min(share, len(own))).astype(int)}
-    return {i: files[i] for i in sorted(chosen)}
 
 
 def write_program(path, rng, split, nodes, configurable, configs):
@@ -163,22 +149,21 @@ def kept(root, kind, split):
 # --- the steps; each gives back what it did in words, and the numbers that are extrapolated from
 
 
-def generate(root, size, take):
-    files, start = taken(size, take), time.perf_counter()
-    for number, file in files.items():
+def generate(root, size):
+    start, files = time.perf_counter(), plan(SIZES[size])
+    for number, file in enumerate(files):
         path = root.joinpath(*COLLECTION.split(":"), file["split"], f"drawn_{number:02}.npz")
         if not path.is_file():
             write_program(path, np.random.default_rng([1, number]), **file)
-            print(f"{number:02}: {file}, {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+            print(f"{number + 1} of {len(files)}: {file}, {time.perf_counter() - start:.0f} s", file=sys.stderr)
     write_sample(root / "tiles", size="small" if size == "full" else "tiny")
-    whole, total = (sum(72 * f["configurable"] * f["configs"] for f in some) / GIB
-                    for some in (plan(SIZES[size]), files.values()))
+    total = sum(72 * file["configurable"] * file["configs"] for file in files) / GIB
     stored = sum(path.stat().st_size for path in sources(root))
-    return (f"{len(files)} of {sum(SIZES[size].files)} files, {total:.1f} of {whole:.1f} GiB of configurations, packed "
-            f"{stored / 1e6:,.0f} MB", {"gib": total, "files": len(files)})
+    return (f"{len(files)} files, {total:.1f} GiB of configurations, packed {stored / 1e6:,.0f} MB",
+            {"gib": total, "files": len(files)})
 
 
-def read(root, size, take):
+def read(root, size):
     spent, most = 0.0, (0, "")
     for path, split in sources(root).items():
         begin = time.perf_counter()
@@ -191,7 +176,7 @@ def read(root, size, take):
     return f"slowest: {most[1]}, {most[0]:.1f} s", {"seconds": spent}
 
 
-def read_tiles(root, size, take):
+def read_tiles(root, size):
     paths = [path for split in SPLITS for path in npz_paths(root / "tiles", "tile:xla", split)]
     start = time.perf_counter()
     for path in paths:
@@ -199,7 +184,7 @@ def read_tiles(root, size, take):
     return f"{len(paths)} kernels of the sample data", {"seconds": time.perf_counter() - start, "files": len(paths)}
 
 
-def prune_all(root, size, take):
+def prune_all(root, size):
     spent, share, most = 0.0, [], (0, "")
     for split in SPLITS:
         for graph in kept(root, "read", split):
@@ -229,11 +214,11 @@ def two_steps(root, name):
             f"{alone:.2f} s", {"seconds": seconds, "steps": recipe.settings.steps})
 
 
-def token_steps(root, size, take):
+def token_steps(root, size):
     return two_steps(root, "token")
 
 
-def gnn_steps(root, size, take):
+def gnn_steps(root, size):
     return two_steps(root, "gnn")
 
 
@@ -248,15 +233,15 @@ def predictions(root, name):
             {"seconds": seconds, "files": len(graphs)})
 
 
-def token_predictions(root, size, take):
+def token_predictions(root, size):
     return predictions(root, "token")
 
 
-def gnn_predictions(root, size, take):
+def gnn_predictions(root, size):
     return predictions(root, "gnn")
 
 
-def submission(root, size, take):
+def submission(root, size):
     start, costs = time.perf_counter(), load_costs(root / "token.npz")
     problems = check_submission(write_submission(costs, root / "submission.csv"), root)
     if problems:
@@ -271,14 +256,20 @@ STEPS = {"generate the data": generate, "read": read, "read tile kernels": read_
          "write and check the submission": submission}
 
 
-def one_step(name, root, size, take, threads):
+def one_step(name, root, size, threads):
     """Run one step in this process -> what it says, seconds, peak bytes."""
     torch.set_num_threads(threads)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     start = time.perf_counter()
-    words, numbers = STEPS[name](Path(root), size, take)
-    return {"words": words, "wall": time.perf_counter() - start, "cpu": time.process_time(),
-            "peak": resident("VmHWM"), **numbers}
+    note = Path(root, f"generated-{size}.json")
+    if STEPS[name] is generate and note.is_file():
+        return json.loads(note.read_text())
+    words, numbers = STEPS[name](Path(root), size)
+    found = {"words": words, "wall": time.perf_counter() - start, "cpu": time.process_time(),
+             "peak": resident("VmHWM"), **numbers}
+    if STEPS[name] is generate:
+        replace_file(note, json.dumps(found))
+    return found
 
 
 def extrapolated(found):
@@ -323,21 +314,20 @@ def main():
     """Run every step in a process of its own, print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="full")
-    parser.add_argument("--take", type=int, help="files to generate; default: all")
     parser.add_argument("--folder", help="of the generated data; default: a temporary one")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1,
+                        help="of PyTorch; reading inflates in one more")
     parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
     parser.add_argument("--step", help="one step, in this process; prints JSON")
     args = parser.parse_args()
-    args.take = args.take or sum(SIZES[args.size].files)
     if args.step:
-        return print(json.dumps(one_step(args.step, args.folder, args.size, args.take, args.threads)))
+        return print(json.dumps(one_step(args.step, args.folder, args.size, args.threads)))
     found = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or temporary
         for name in STEPS:
-            command = [sys.executable, __file__, "--step", name, "--folder", folder, "--size", args.size, "--take",
-                       str(args.take), "--threads", str(args.threads)]
+            command = [sys.executable, __file__, "--step", name, "--folder", folder, "--size", args.size, "--threads",
+                       str(args.threads)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True,
                                   env={**os.environ, "OMP_NUM_THREADS": str(args.threads)})
             if done.returncode:
