@@ -207,8 +207,9 @@ def execute(notebook, target, parameters, label):
     if failure:
         text = "\n".join(getattr(failure[0], "traceback", [f"{type(failure[0]).__name__}: {failure[0]}"]))
         text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
-        if getattr(failure[0], "ename", None) == "KaggleError":     # its sentence says all, and what helps
-            text = [f"KaggleError: {failure[0].evalue}"]
+        name, sentence = (getattr(failure[0], part, "") for part in ("ename", "evalue"))
+        if name == "KaggleError" or "cannot be written (" in sentence:      # the sentence says all, and what helps
+            text = [f"{name}: {sentence}"]
         raise RunError("\n    ".join([f"{notebook.stem} failed after {time.monotonic() - start:.0f} s:", *text])
                        + f"\nthe partly executed notebook: {show(unfinished)}", status=1)
     put_in_place(unfinished, target)
