@@ -1,9 +1,10 @@
 """What comes back from a notebook on Kaggle's machines is not trusted: named, counted, measured and read first.
 
-Only predictions under the names that a job should leave are fetched at all; nothing is unpickled, and a file takes
-its place once it has passed.
+Only predictions and records of trainings, under the names that a job should leave, are fetched at all; nothing is
+unpickled, and a file takes its place once it has passed.
 """
 import hashlib
+import json
 import os
 import re
 import tempfile
@@ -20,20 +21,21 @@ from kit.workflow import UNQUOTED, load_costs
 
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
 FILE_MOST = 1 << 28              # bytes of one file of predictions, also unpacked; the public test split takes 20 MB
-FILES_MOST = 200                 # files of predictions of one notebook
+RECORD_MOST = 1 << 20            # bytes of a record of a training
+FILES_MOST = 200                 # files of one notebook
 LOG_LINES = 12                   # of a failed notebook that are told
 NOTHING = r"(?!)"                # fetch no file, only names and log
 
 
 def collect_predictions(job, out, root, client=None):
-    """Fetch, check and put in place what a finished notebook predicted.
+    """Fetch, check and put in place what a finished notebook predicted, and the records of its trainings.
 
     Parameters
     ----------
     job : dict
         "ref", "collection", "first_seed", "seeds".
     out : str or Path
-        The folder of the run; gets predictions/ and baselines/.
+        The folder of the run; gets predictions/, baselines/ and checkpoints/*.json.
     root : str or Path
         The data set here, to check predictions by.
     client : dict, optional
@@ -54,14 +56,15 @@ def collect_predictions(job, out, root, client=None):
     if job["seeds"] is not None:
         seeds = "|".join(str(job["first_seed"] + number) for number in range(job["seeds"]))
     only = (rf"\A{RESULTS}/(?:predictions/{stem}/[a-z][a-z0-9-]{{0,30}}_seed(?:{seeds})|"
-            rf"baselines/{stem}/[a-z][a-z0-9-]{{0,30}}_seed(?:{seeds}|0))\.(?:valid|test)\.npz\Z")
+            rf"baselines/{stem}/[a-z][a-z0-9-]{{0,30}}_seed(?:{seeds}|0))\.(?:valid|test)\.npz\Z|"
+            rf"\A{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.json\Z")
     try:
         names, log = look_into(job["ref"], client)
         chosen = {name for name in names if re.search(only, name)}
         seen = {re.search(r"_seed(\d+)", name)[1] for name in chosen
                 if name.startswith(f"{RESULTS}/predictions/") and name.endswith(".test.npz")}
         if len(seen) < (job["seeds"] or 1) or len(chosen) > FILES_MOST:
-            return {"state": "failed", "log": log, "reason": f"it left {len(chosen)} files of predictions, by "
+            return {"state": "failed", "log": log, "reason": f"it left {len(chosen)} files, predictions of "
                     f"{len(seen)} seeds; expected {job['seeds'] or 'one or more'} seeds and at most {FILES_MOST} files"}
         return {"state": "fetched", "files": _fetch(job, only, out, root, client)}
     except KaggleError as fault:
@@ -84,7 +87,10 @@ def _fetch(job, only, out, root, client):
     with tempfile.TemporaryDirectory(dir=store) as folder:
         files = list(dict.fromkeys(notebook_output(job["ref"], folder, only, FILE_MOST, client=client)["files"]))
         for file in files:
-            check_predictions(file, job["collection"], root)
+            if file.suffix == ".json":
+                check_record(file)
+            else:
+                check_predictions(file, job["collection"], root)
         kept = {file.relative_to(Path(folder, RESULTS)).as_posix(): file_digest(file) for file in files}
         for name, file in zip(kept, files):
             Path(out, name).parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +144,33 @@ def _fault(path, collection, root):
         if count not in (None, len(cost)):
             return f"{about} has {len(cost)} costs, but {count} configurations"
     return None
+
+
+def check_record(path):
+    """Trust a record of a training from elsewhere only after this: `write_report` reads it.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Raises
+    ------
+    KaggleError
+        "damaged" if it is no JSON of the form that `run_record` gives.
+    """
+    try:
+        about = json.loads(Path(path).read_bytes()[:RECORD_MOST])
+        counts = [about["parameters"], about["graphs"], about["settings"]["steps"], about["configs_seen"]]
+        lists = [about["curve"]["loss"], about["curve"]["score"]]
+        numbers = [value for one in lists for value in one if value is not None] + [about["seconds"]]
+        good = (all(type(value) is int for value in [*counts, about["peak_memory"] or 0])
+                and all(type(value) in (int, float) for value in numbers) and np.isfinite(numbers).all()
+                and all(type(one) is list for one in lists) and type(about["model"]) is str)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        good = False
+    if not good:
+        raise KaggleError("damaged", f"{Path(path).name}: is no record of a training, or has more than "
+                          f"{RECORD_MOST >> 20} MiB")
 
 
 def keep_fetched(jobs, out):

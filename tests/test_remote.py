@@ -22,6 +22,7 @@ from kit.data import COLLECTIONS, npz_paths
 from kit.fetched import check_predictions, collect_predictions, keep_fetched, tail
 from kit.kaggle_client import KaggleError
 from kit.remote import job_name, plan_jobs, read_jobs, renew, watch_jobs
+from kit.report import write_report
 from kit.workflow import load_costs, save_costs
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -161,7 +162,8 @@ def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle
     failed = [line for line in said.splitlines() if line.startswith("left out: someone/tpugraphs-kit-layout-xla-")]
     assert len(failed) == 2 and all("failed on Kaggle: Your notebook threw an error" in line for line in failed)
     assert "    layout:xla:random: token, seed 0\n    CUDA out of memory\n" in said
-    assert "CUDA out of memory" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "CUDA out of memory" in page and "tile_xla-0" in page and "tile_xla-1" in page
     assert sorted(states(tmp_path)) == ["failed", "failed", "fetched", "fetched"]
     entry = json.loads((tmp_path / "out.json").read_text())
     assert {p["collection"] for ref, p in entry["parameters"]["on_kaggle"].items() if ref.startswith(USER)} == {
@@ -309,7 +311,7 @@ def test_a_stale_token_is_told_at_once_and_what_runs_is_kept(kaggle, tmp_path, t
     ({"status": "ERROR", "failureMessage": "no \x1b[2Jluck", "files": [("../evil", "/a")], "log": "x"},
      "failed on Kaggle: no [2Jluck\n    x"),
     ({"status": "COMPLETE", "files": [], "log": json.dumps(LOG)},
-     "failed on Kaggle: it left 0 files of predictions, by 0 seeds; expected one or more seeds and at most 200 files\n"
+     "failed on Kaggle: it left 0 files, predictions of 0 seeds; expected one or more seeds and at most 200 files\n"
      "    layout:xla:random: token, seed 0\n    CUDA out of memory")])
 def test_a_notebook_that_brings_nothing_has_failed_with_the_end_of_its_log(kaggle, tmp_path, tiny_sample, notebook,
                                                                            kernel, why):
@@ -387,10 +389,31 @@ def test_predictions_that_cannot_be_trusted_are_refused_and_nothing_is_put_in_pl
     assert done["reason"].startswith("tile_seed0.test.npz") and tree(tmp_path / "out") == []
 
 
+RECORD = {"model": "TileModel", "parameters": 9, "graphs": 3, "settings": {"steps": 3}, "configs_seen": 30,
+          "seconds": 1.5, "peak_memory": None, "curve": {"loss": [0.5, None], "score": [0.5]}}
+
+
+@pytest.mark.parametrize("record, good", [
+    (RECORD, True), ({**RECORD, "more": "words"}, True), ({**RECORD, "parameters": "<script>"}, False), ([], False),
+    ({**RECORD, "curve": {"loss": ["1"], "score": []}}, False), ({**RECORD, "curve": {"loss": "", "score": []}}, False),
+    ({**RECORD, "seconds": float("inf")}, False), ({**RECORD, "model": 3}, False), ({"model": "x"}, False),
+    ({**RECORD, "seconds": 10 ** 999}, False), ({**RECORD, "more": "x" * (1 << 20)}, False)])
+def test_records_of_trainings_come_along_if_a_report_can_be_made_of_them(kaggle, tmp_path, tiny_sample, record, good):
+    kernel = finished(kaggle, tiny_sample, TILE, **{"results/checkpoints/tile_xla-0-0123abcd.json":
+                                                    json.dumps(record).encode()})
+    done = collected(kaggle, tmp_path, tiny_sample, kernel)
+    assert done["state"] == ("fetched" if good else "failed"), done
+    assert ("checkpoints/tile_xla-0-0123abcd.json" in tree(tmp_path / "out")) == good
+    if good:
+        assert "tile_xla-0" in write_report(tmp_path / "out", "next").read_text()
+    else:
+        assert done["reason"].startswith("tile_xla-0-0123abcd.json: is no record") and tree(tmp_path / "out") == []
+
+
 def test_too_many_files_or_too_few_seeds_are_no_result(kaggle, tmp_path, tiny_sample, monkeypatch):
     kernel = finished(kaggle, tiny_sample, TILE, seeds=(2, 3))
     done = collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=3)
-    assert done["reason"] == ("it left 4 files of predictions, by 2 seeds; expected 3 seeds and at most 200 files")
+    assert done["reason"] == "it left 4 files, predictions of 2 seeds; expected 3 seeds and at most 200 files"
     monkeypatch.setattr(kit.fetched, "FILES_MOST", 3)
     assert "at most 3 files" in collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=2)["reason"]
     assert not any(call.startswith("GET") for call in kaggle.asked)
