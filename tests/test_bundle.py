@@ -1,6 +1,7 @@
 """A bundled notebook runs alone: no kit to import, no network, Kaggle's folders; and gives what the kit gives."""
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from kit.archive import DataError
 from kit.sample import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -133,3 +135,17 @@ def test_the_colab_notebook_goes_from_a_clone_and_a_secret_to_a_submission_and_k
     assert (tmp_path / "kit-clone" / "submissions" / "sample-tiny" / "submission.csv").is_file()
     shutil.rmtree(tmp_path / "colab")
     assert [p for p in tmp_path.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()] == []
+
+
+def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_path, monkeypatch):
+    step = PROJECT / "notebooks" / "03_train_tile.ipynb"
+    make = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["bundle"]
+    cells = [c.source for c in make({step: {"data_root": None}}, real_only=True).cells]
+    own = [c.source for c in make({step: {"data_root": None}}).cells]
+    find, = set(cells) - set(own)
+    assert max(i for i, c in enumerate(cells) if c.startswith("%%writefile")) + 1 == cells.index(find)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
+    with pytest.raises(DataError, match="no folder with tile/ or layout/ in it"):
+        exec(find, {})

@@ -124,9 +124,9 @@ class Machine:
         place.mkdir(parents=True)
         (place / "book.ipynb").write_text(body["text"])
         around = {k: v for k, v in os.environ.items() if not k.startswith("KAGGLE") and "proxy" not in k}
-        child = subprocess.Popen([sys.executable, "-m", "papermill", "book.ipynb", "done.ipynb", "-k", "python3"],
-                                 cwd=place, env={**around, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.PIPE, text=True)
+        with open(place / "said.txt", "w") as said:
+            child = subprocess.Popen([sys.executable, "-m", "papermill", "book.ipynb", "done.ipynb", "-k", "python3"],
+                                     cwd=place, env={**around, "OMP_NUM_THREADS": "1"}, stdout=said, stderr=said)
         self.children.append(child)
         self.at_once = max(self.at_once, sum(c.poll() is None for c in self.children))
         return lambda: self.look(place, child)
@@ -134,7 +134,7 @@ class Machine:
     def look(self, place, child):
         if child.poll() is None:
             return {"status": "RUNNING", "files": [], "log": ""}
-        assert child.returncode == 0, child.stderr.read()
+        assert child.returncode == 0, (place / "said.txt").read_text()
         files = [path for path in sorted(place.rglob("*")) if path.is_file()]
         for path in files:
             self.server.files[f"/output/{path}"] = path.read_bytes()
