@@ -1,4 +1,4 @@
-"""The real Kaggle client against a local server: every way to fail has its sentence, and none loses or tells anything."""
+"""The real Kaggle client against a local server: each way to fail has its sentence; none loses or tells anything."""
 import hashlib
 import io
 import json
