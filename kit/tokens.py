@@ -162,15 +162,16 @@ class ConfigTokenModel(nn.Module):
 
         parts = [self.digit(t.code_rows).flatten(2)] * s.digits + [t.own] * s.agreement
         code = self.code(torch.cat(parts, dim=2))                                                # (nc, k, width)
-        # against no code at all: what codes share would drown in the pool how they differ
-        effect = self.unary(alone[:, None] + code) - self.unary(alone)[:, None]
+        # against no code at all: what codes share would drown in the pool how they differ; float: sums stay whole in half precision
+        effect = self.unary(alone[:, None] + code).float() - self.unary(alone)[:, None].float()
         plain, by_size, token = effect.split((1, 2, s.token_width), dim=2)
         unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
         unary = unary.new_zeros(groups, k, 1 + s.token_width).index_add(0, t.node_group, unary)
         binary = unary.new_zeros(len(t.slot_groups), k, k)
         if s.agreement and s.pairs:
             producer, consumer = t.pairs[t.row_pair].T
-            plain, by_size = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).unbind(-1)     # (r,)
+            terms = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).float()            # (r, 2)
+            plain, by_size = terms.unbind(-1)
             binary = binary.index_add(0, t.pair_slot, (plain + by_size * t.share[producer, 0])[t.pair])
         return unary, binary
 
@@ -209,7 +210,8 @@ class GroupAttention(nn.Module):
     def forward(self, x, tensors):
         """Tokens (j, g, width) -> (j, g, width)."""
         j, groups, width = x.shape
-        query, key, value = self.read(self.norm(x)).view(j, groups, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        read = self.read(self.norm(x)).view(j, groups, 3, self.heads, width // self.heads)
+        query, key, value = read.permute(2, 0, 3, 1, 4)
         bias = None
         if self.bias is not None:
             bias = self.bias[:, tensors.hops.long()].expand(j, -1, -1, -1)

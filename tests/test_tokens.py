@@ -189,18 +189,31 @@ def test_a_program_that_stands_twice_in_a_graph_has_twice_the_additive_cost():
     assert torch.allclose(costs(model, twice), 2 * costs(model, graph), **NEAR)
 
 
+@pytest.mark.parametrize("mix", ["pool", "attention"])
 @pytest.mark.parametrize("without", [dict(m=0), dict(nc=0, g=0, k=1), dict(nc=0, g=0, k=1, m=0), dict(k=1),
                                      dict(n=1, nc=1, g=1, m=0), dict(n=6)],
                          ids=["edges", "configurable nodes", "both", "a second code", "neighbours", "other nodes"])
-def test_a_graph_may_lack_anything(without):
+def test_a_graph_may_lack_anything(without, mix):
     graph = drawn_neighbours(7, **without)
-    model = ready(ConfigTokenModel(TINY), graph)
+    model = ready(ConfigTokenModel(in_form(mix)), graph)
     found = costs(model, graph)
     assert torch.allclose(found, slow_token_costs(model, graph, range(7), [graph]), **NEAR)
     if graph.code_rows.shape[1] == 1:
         assert torch.allclose(found, found[:1].expand(7), **NEAR)
     train(model, [graph], TrainSettings(steps=2))
     assert np.isfinite(predict(model, graph)).all()
+
+
+@each_form
+def test_every_form_trains_in_half_precision_and_ranks_as_in_whole(form):
+    graphs = [drawn_neighbours(7, c=30), drawn_neighbours(7, nc=0, g=0, k=1), drawn_layout(2, m=0)]
+    for precision in ("bfloat16", "float16"):
+        model = ConfigTokenModel(in_form(form))
+        history = train(model, graphs, TrainSettings(steps=4, precision=precision))
+        assert np.isfinite(history["loss"]).all() and all(torch.isfinite(p).all() for p in model.parameters())
+        whole, half = predict(model, graphs[0]), predict(model, graphs[0], precision=precision)
+        assert half.dtype == whole.dtype and np.abs(half - whole).max() < 0.1 * whole.std()
+        assert np.isfinite(predict(model, graphs[1], precision=precision)).all()
 
 
 def test_segments_of_a_graph_are_scored():
