@@ -1,23 +1,25 @@
 """Files that are whole or not there: written under another name beside their place, flushed to the disk, renamed.
 
-A process that is killed while it writes leaves NAME as it was and a hidden .NAME.PID.part beside it, which
+A process that is killed while it writes leaves NAME as it was and a hidden .NAME.PID-THREAD.part beside it, which
 `remove_leftovers` clears away once that process is gone.
 """
 import errno
 import os
 import re
 import shutil
+import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-LEFTOVER = re.compile(r"\.(.+)\.([0-9]+)\.part")
+LEFTOVER = re.compile(r"\.(.+)\.([0-9]+)(?:-[0-9]+)?\.part")
 CURES = ((("ENOSPC", "EDQUOT", "EFBIG"), "make room, then run it again"),
-         (("EROFS", "EACCES", "EPERM"), "give a folder that can be written to"))
+         (("EROFS", "EACCES", "EPERM"), "give a folder that can be written to"),
+         (("ENAMETOOLONG",), "give a shorter name"))
 
 
 def part_name(path):
-    """What `path` is called while this process writes it."""
-    return Path(path).with_name(f".{Path(path).name}.{os.getpid()}.part")
+    """What `path` is called while this thread writes it."""
+    return Path(path).with_name(f".{Path(path).name}.{os.getpid()}-{threading.get_native_id()}.part")
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 import nbformat
 import pandas as pd
@@ -31,7 +32,7 @@ from ipykernel.kernelspec import get_kernel_dict
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
-from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths  # noqa: E402
+from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
 from kit.files import put_in_place, remove_leftovers, replace_file, unwritable_named  # noqa: E402
 from kit.kaggle_client import KaggleError  # noqa: E402
 from kit.remote import plan_jobs  # noqa: E402
@@ -42,6 +43,7 @@ OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--col
 LOCK = Path(".run", "lock")
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
+COMBINES = "05"
 STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
 
 
@@ -264,6 +266,22 @@ def run_steps(notebooks, parameters, out, basis, fresh):
     return list(problems)
 
 
+def check(asked, there):
+    """Stop at values that would be missed only after hours of reading, or on Kaggle's machine (`there`)."""
+    for name, least in (("seeds", 1), ("first_seed", 0)):
+        if type(asked.get(name, least)) is not int or asked.get(name, least) < least:
+            raise RunError(f"-p {name}={asked[name]}: expected a whole number of at least {least}")
+    if "device" in asked and there:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
+            raise RunError(f"-p device={asked['device']}: expected cpu or cuda, which is what machines there have")
+    elif "device" in asked:
+        from kit.processes import join_team
+        try:
+            join_team(asked["device"])
+        except ValueError as fault:
+            raise RunError(f"-p device={asked['device']}: {fault}") from None
+
+
 def plan(args, collections, asked):
     """What --on kaggle trains, one job a notebook there; nothing without it."""
     if not args.on:
@@ -274,9 +292,6 @@ def plan(args, collections, asked):
         raise RunError("--on kaggle needs --owner NAME: your name there, as in kaggle.com/NAME")
     if args.only:
         raise RunError(f"--on kaggle runs {', '.join(THERE)} there and {', '.join(HERE)} here: leave --only out")
-    for name, least in (("seeds", 1), ("first_seed", 0)):
-        if type(asked.get(name, least)) is not int or asked.get(name, least) < least:
-            raise RunError(f"-p {name}={asked[name]}: expected a whole number of at least {least}")
     try:
         groups = 1 if args.seed_groups is None else args.seed_groups
         return plan_jobs(collections, asked.get("seeds"), groups, asked.get("first_seed", 0))
@@ -301,19 +316,17 @@ def run(args):
     """The whole run; gives back the exit status."""
     start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
-    planned = plan(args, collections, asked)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written
-    if "device" in asked and not args.on:       # missed here, not after hours of reading
-        from kit.processes import join_team
+    check(asked, args.on)
+    planned = plan(args, collections, asked)
+    if args.on and not args.data_root:
         try:
-            join_team(asked["device"])
-        except ValueError as fault:
-            raise RunError(f"-p device={asked['device']}: {fault}") from None
+            find_data_root()
+        except DataError as fault:
+            raise RunError(f"{fault}; 05 and 06 need the data here too: give --data-root, or --data-root sample to "
+                           "train on sample data there") from None
     root, is_sample = open_data(args.data_root, size, PROJECT / "data")
     root = root.resolve()
-    if args.on and is_sample and not args.data_root:
-        raise RunError("no data set here, and 05 and 06 need it here too: give --data-root, or --data-root sample to "
-                       "train on sample data there")
     name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
     name += f"-{args.on}" if args.on else ""
     out = Path(args.out or PROJECT / "submissions" / name).expanduser().resolve()
@@ -346,21 +359,25 @@ def run(args):
     print(f"finished in {time.monotonic() - start:.0f} s")
     scores, submission = out / "scores.csv", out / "submission.csv"
     if scores.is_file() and any(n.stem < STUDIES for n in selected):
-        text = pd.read_csv(scores, dtype=str, keep_default_na=False).to_string(index=False)
+        table = pd.read_csv(scores, dtype=str, keep_default_na=False)
+        text = table.to_string(index=False) if len(table) else "none: no predictions, or no runtimes to judge them by"
         print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
     for path, reason in problems:
         kind = "submission" if path == str(submission) else "unreadable, left out"
         print(f"{kind}: {reason if path in reason else f'{path}: {reason}'}")
     for ref, reason in failed:
         print(f"left out: {ref} {reason}")
-    if not submission.is_file() and not args.only:
+    last = [n for n in notebooks if n.stem < AFTER][-1:]       # writes the submission
+    if any(n.stem.startswith(COMBINES) for n in selected) and not any(out.glob("ensemble/*.npz")):
+        raise RunError(f"{show(out)}: no predictions to combine; {' and '.join(THERE)} make them", status=1)
+    if not submission.is_file() and {*last} & {*selected}:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     if any(n.stem < STUDIES for n in selected):
-        more = "path/to/npz_all" if is_sample else f"{root} --out {out} --only 06 -p submit_to_kaggle=True"
+        more = "path/to/npz_all" if is_sample else (f"{quote(str(root))} --out {quote(str(out))} --only 06 "
+                                                    "-p submit_to_kaggle=True")
         print(f"report: {show(write_report(out, f'python notebooks/run.py --data-root {more}', problems + failed))}",
               flush=True)
     # without the notebook that writes it what lies there is of an earlier run
-    last = [n for n in notebooks if n.stem < AFTER][-1:]
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
     return 3 if problems or failed else 0
 

@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,7 +259,7 @@ def test_only_what_a_process_left_that_is_gone_is_removed(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
-        for name in (f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}.part/c", f".d.{alive.pid}.part", ".e.part",
+        for name in (f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}-4711.part/c", f".d.{alive.pid}.part", ".e.part",
                      f"f.{gone.pid}.part", f".{gone.pid}.part", f".a.npz.{gone.pid}x.part"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
@@ -267,7 +268,23 @@ def test_only_what_a_process_left_that_is_gone_is_removed(tmp_path):
         assert remove_leftovers(tmp_path / "deep" / "er", "b") == [tmp_path / "deep" / "er" / "b"]
         assert remove_leftovers(tmp_path) == [tmp_path / "a.npz"] and remove_leftovers(tmp_path) == []
         alive.communicate(b"\n")
-    assert before.keys() - tree(tmp_path).keys() == {f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}.part/c"}
+    assert before.keys() - tree(tmp_path).keys() == {f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}-4711.part/c"}
+
+
+def test_threads_that_write_one_file_leave_one_of_their_texts(tmp_path):
+    texts = [str(number) * 20_000 for number in range(3)]
+
+    def write(text):
+        for _ in range(30):
+            replace_file(tmp_path / "shared", text)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, texts))
+    assert [path.name for path in tmp_path.iterdir()] == ["shared"] and (tmp_path / "shared").read_text() in texts
+
+
+def test_a_name_that_is_too_long_is_said_to_be_that(tmp_path):
+    with pytest.raises(OSError, match="cannot be written .File name too long.; give a shorter name"):
+        replace_file(tmp_path / ("n" * 250), "text")
 
 
 # --- full disks

@@ -120,6 +120,25 @@ def test_a_wrong_name_stops_before_anything_runs(clone):
     assert not (clone / "out").exists()
 
 
+@pytest.mark.parametrize("value, sentence", [
+    ("seeds=0", "-p seeds=0: expected a whole number of at least 1"),
+    ("first_seed=-1", "-p first_seed=-1: expected a whole number of at least 0"),
+    ("seeds=many", "-p seeds=many: expected a whole number of at least 1")])
+def test_seeds_that_cannot_be_stop_before_anything_is_read(clone, value, sentence):
+    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS + "\nseeds = None\nfirst_seed = 0", NOTE)
+    assert run(clone, "-p", value) == (2, [], f"run.py: {sentence}\n") and not (clone / "out").exists()
+
+
+@pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),
+                                            ("06_nothing", "no notebook wrote submission.csv")])
+def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
+    write_notebook(clone / "notebooks" / f"{name}.ipynb", PARAMETERS,
+                   "from pathlib import Path\n(Path(out_dir) / 'scores.csv').write_text('collection,model\\n')")
+    status, lines, errors = run(clone, "--only", name[:2])
+    assert (status, errors) == (1, f"run.py: out: {sentence}\n")
+    assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to judge them by"
+
+
 def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_there(clone):
     last = clone / "notebooks" / "01_last.ipynb"
     write_notebook(last, PARAMETERS, "print('so far')", "raise ValueError('no such luck')")
