@@ -12,7 +12,7 @@ from kit.pad import SHAPE, tensor_rank
 
 TRANSPOSE_OPCODE = 98            # node_feat says which dimension comes from which in
 DIMENSIONS = slice(31, 37)       # dimensions_0..5: for all 340 transposes of nine public graphs shapes follow them
-REACH = 12                       # edges; in public U-Nets two convolutions are 8 to 10 apart, in sample data up to 6
+REACH = 12                       # edges; pairs of public U-Nets are 6 to 10 apart, those of sample data mostly 1 to 6
 MAX_WALKS = 1 << 20              # (node, source) at once, 70 MB; the largest public graph at hand has 2,000
 
 

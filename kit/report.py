@@ -102,7 +102,8 @@ def scores_section(out):
         rows.append((escaped(row["collection"]), escaped(row["model"]), f"{row['score']:.3f}",
                      f"{row['low']:.3f} to {row['high']:.3f}", "" if pd.isna(ceiling) else f"{ceiling:.3f}",
                      interval_bar(row["score"], row["low"], row["high"], ceiling), lead,
-                     escaped(f"{row['graphs']} graphs, {row['seeds']} seeds, {row['split']}")))
+                     escaped(f"{row['graphs']} graph{'s' * (row['graphs'] != 1)}, {row['seeds']} "
+                             f"seed{'s' * (row['seeds'] != 1)}, {row['split']}")))
     head = ("collection", "model", "score", "95% interval", "ceiling", "", "lead of the ensemble", "on")
     first = [i for i, model in enumerate(table["model"]) if model == "ensemble"]
     return ("<h2>Scores</h2><p>Kendall's tau for layouts, 2 - (best of five) / (best of all) for tiles; bars from 0 to "

@@ -1,7 +1,8 @@
 """Segment training against training on whole graphs, on unseen test programs of the sample data.
 
-python tests/benchmarks/gst_score.py [collections, joined by commas] [steps]
+    python tests/benchmarks/gst_score.py [--collections layout:xla:random,layout:nlp:random] [--steps 1000]
 """
+import argparse
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kit.model import LayoutGNN, LayoutGNNSettings
 from kit.noise import bootstrap_interval
 from kit.segment_training import SegmentSettings, SegmentTraining
 from kit.train import TrainSettings, predict, train
-from kit.workflow import open_data, read_split, sample_truth, training_graphs
+from kit.workflow import open_data, read_split, sample_truth, training_graphs, wanted
 
 SEEDS = 3
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
@@ -36,16 +37,21 @@ def taus(graphs, tests, truth, way, seed, steps):
     return [kendall_tau(predict(model, graph), truth[graph.graph_id]) for graph in tests], about["seconds"]
 
 
-def main(collections="layout:xla:random,layout:nlp:random", steps="1000"):
+def main():
+    """Train every way on every collection and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--collections", metavar="A,B", default="layout:xla:random,layout:nlp:random")
+    parser.add_argument("--steps", type=int, default=1000, help="of training on whole graphs")
+    args = parser.parse_args()
     root, _ = open_data("sample")
-    print(f"sample data, {SEEDS} seeds, {steps} steps: Kendall's tau on test programs and its 95% interval; then the "
-          "difference to whole graphs, program by program")
-    for collection in collections.split(","):
+    print(f"sample data, {SEEDS} seeds, {args.steps} steps: Kendall's tau on test programs and its 95% interval; then "
+          "the difference to whole graphs, program by program")
+    for collection in wanted(args.collections):
         graphs, _ = training_graphs(root, collection)
         truth = {name.rsplit(":", 1)[1]: value for name, value in sample_truth(root, collection).items()}
         tests, whole = read_split(root, collection, "test"), None
         for name, (way, times) in WAYS.items():
-            tau, seconds = zip(*(taus(graphs, tests, truth, way, seed, times * int(steps)) for seed in range(SEEDS)))
+            tau, seconds = zip(*(taus(graphs, tests, truth, way, seed, times * args.steps) for seed in range(SEEDS)))
             tau = np.array(tau)
             whole = tau if whole is None else whole
             ends, apart = bootstrap_interval(tau), bootstrap_interval(tau - whole)
@@ -55,4 +61,4 @@ def main(collections="layout:xla:random,layout:nlp:random", steps="1000"):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

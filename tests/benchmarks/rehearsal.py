@@ -31,6 +31,7 @@ from run import machine, resident, write_page  # noqa: E402
 
 from kit.data import SPLITS, LayoutGraph, npz_paths, read_layout, read_tile  # noqa: E402
 from kit.files import replace_file, whole_file  # noqa: E402
+from kit.kaggle_io import FILES  # noqa: E402
 from kit.meet import Meetings  # noqa: E402
 from kit.nets import convolutional_net  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
@@ -44,8 +45,10 @@ COLLECTION = "layout:xla:random"
 LIMIT = 8 << 30                  # bytes of address space of each process
 ARRAY = 100_040 * 364 * 72       # bytes of the largest configuration array of the public files, in float32
 GIB = 1 << 30
-# official counts: layout files of all four collections, training and test; tile kernels; rows of a submission
-LAYOUT_FILES, LAYOUT_TRAIN, LAYOUT_TEST, TILE_FILES, ROWS = 625, 535, 50, 7229, 894
+# official counts: layout files of all four collections, those to rank; tile kernels; rows of a submission
+LAYOUTS = [files for name, files in FILES.items() if name != "tile:xla"]
+LAYOUT_FILES, LAYOUT_TEST = sum(map(sum, LAYOUTS)), sum(test for _, _, test in LAYOUTS)
+TILE_FILES, ROWS = sum(FILES["tile:xla"]), sum(files[2] for files in FILES.values())
 LAYOUT_GIB = 4 * 99              # all configuration arrays: 99 GiB as bytes, and they are stored as float32
 
 

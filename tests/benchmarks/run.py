@@ -67,13 +67,13 @@ def machine(threads, device):
     if torch.device(device).type == "cuda":
         return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    return (f"{model.group(1).strip() if model else platform.machine()}, {threads} threads of {os.cpu_count()} cores, "
-            f"PyTorch {torch.__version__}")
+    return (f"{model.group(1).strip() if model else platform.machine()}, {threads} thread{'s' * (threads != 1)} of "
+            f"{os.cpu_count()} cores, PyTorch {torch.__version__}")
 
 
 def table(found):
     """Markdown rows; the ratio is to the first case of the same bench file."""
-    lines = ["| case | step, s | configurations a second | times the first | peak memory, MiB |",
+    lines = ["| case | step, s | configurations a second | times the first row | peak memory, MiB |",
              "|---|---|---|---|---|"]
     first = {}
     for (name, case), runs in found.items():
@@ -120,7 +120,7 @@ def main():
                 run = json.loads(done.stdout.splitlines()[-1])
                 found.setdefault((name, case), []).append(run)
                 print(f"{name} {turn + 1}/{args.rounds} {case}: {min(run['seconds']):.3f} s", flush=True)
-        steps = f"{args.rounds} rounds of {args.steps} steps"
+        steps = f"{args.rounds} round{'s' * (args.rounds != 1)} of {args.steps} step{'s' * (args.steps != 1)}"
         lines = [f"{machine(args.threads, args.device)}; {steps}.", "", *table(found)]
         print("\n".join(lines))
         if not args.print_only:
