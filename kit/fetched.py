@@ -5,8 +5,8 @@ unpickled, and a file takes its place once it has passed.
 """
 import hashlib
 import json
-import os
 import re
+import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 
 from kit.archive import DataError, NpzFile
 from kit.data import npz_paths
+from kit.files import whole_file
 from kit.kaggle_client import SECRET, KaggleError
 from kit.kaggle_notebooks import notebook_output
 from kit.workflow import UNQUOTED, load_costs
@@ -93,8 +94,8 @@ def _fetch(job, only, out, root, client):
                 check_predictions(file, job["collection"], root)
         kept = {file.relative_to(Path(folder, RESULTS)).as_posix(): file_digest(file) for file in files}
         for name, file in zip(kept, files):
-            Path(out, name).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(file, Path(out, name))
+            with whole_file(Path(out, name)) as part:        # a folder of `out` may lie on another disk
+                shutil.copyfile(file, part)
     return kept
 
 

@@ -157,7 +157,10 @@ def do_push(kaggle):
 
 
 def do_status(kaggle):
-    now = attempt("ask for the status", lambda: api.kernels_status(ask["notebook"]))
+    try:
+        now = attempt("ask for the status", lambda: api.kernels_status(ask["notebook"]))
+    except KeyError as fault:                    # a word that is newer than this client
+        return {"status": str(fault.args[0]).lower(), "reason": None}
     return {"status": now.status.name.lower(), "reason": now.failure_message or None}
 
 

@@ -72,8 +72,8 @@ def notebook_status(notebook, timeout=60.0, client=None):
     Returns
     -------
     dict
-        "status": "queued", "running", "complete", "error", "cancel_requested" or "cancel_acknowledged"; "reason":
-        Kaggle's words for an error, or None.
+        "status": "queued", "running", "complete", "error", "cancel_requested" or "cancel_acknowledged", or a word
+        that is new there; "reason": Kaggle's words for an error, or None.
 
     Raises
     ------
@@ -126,8 +126,8 @@ def notebook_output(notebook, folder, only="", most=None, timeout=60.0, client=N
                 files.append(part.replace(folder / name))
     try:
         text = "".join(line["data"] for line in json.loads(found["log"]))      # [{stream_name, time, data}]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         text = found["log"]
     log = folder / f"{notebook.split('/')[1]}.log"
-    replace_file(log, text)
+    replace_file(log, text.encode("utf-8", "replace").decode())         # a log may be cut inside a letter
     return {"files": files, "log": log, "names": [name for name, _ in found["files"]]}

@@ -105,7 +105,8 @@ def read_jobs(path):
     """
     try:
         jobs = json.loads(Path(path).read_text("utf-8"))
-        if all(job["state"] in STATES and isinstance(job["ref"], str) for job in jobs.values()):
+        if all(job["state"] in STATES and isinstance(job["ref"], str) and type(job["attempt"]) is int
+               and isinstance(job["files"], dict) and isinstance(job["log"], list) for job in jobs.values()):
             return jobs
     except FileNotFoundError:
         return {}
@@ -251,6 +252,8 @@ def _advance(job, notebook, jobs, out, root, save, client):
         if now["status"] == "complete":
             return enter("complete")
         why = printable(now["reason"] or now["status"])[:300]
+        if now["status"] not in ("error", "cancel_acknowledged"):
+            why = f"its status is {why!r}, which is not known here; look at https://www.kaggle.com/code/{job['ref']}"
         return enter("failed", reason=why, log=look_into(job["ref"], client)[1])
     if job["state"] == "complete":
         return enter(**collect_predictions(job, out, root, client))

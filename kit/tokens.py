@@ -162,7 +162,8 @@ class ConfigTokenModel(nn.Module):
 
         parts = [self.digit(t.code_rows).flatten(2)] * s.digits + [t.own] * s.agreement
         code = self.code(torch.cat(parts, dim=2))                                                # (nc, k, width)
-        # against no code at all: what codes share would drown in the pool how they differ; float: sums stay whole in half precision
+        # against no code at all: what codes share would drown in the pool how they differ; float, as sums and
+        # differences stay whole in half precision
         effect = self.unary(alone[:, None] + code).float() - self.unary(alone)[:, None].float()
         plain, by_size, token = effect.split((1, 2, s.token_width), dim=2)
         unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)

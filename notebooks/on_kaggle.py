@@ -29,6 +29,12 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
     renew(jobs, known, owner, out, fresh)
     failed = watch_jobs(jobs, notebooks, out, root, store.with_suffix(".json"), known)
     keep_fetched(jobs, out)
+    about = {job["ref"]: job["collection"] for job in jobs.values()}
+    came = {job["collection"] for job in jobs.values() if job["files"]}
+    old = {name for name in {*about.values()} - came
+           if any(out.glob(f"predictions/{name.replace(':', '_')}/*.npz"))}
+    failed = [(ref, why + f"\n    what is here of {about[ref]} is of an earlier run" * (about[ref] in old))
+              for ref, why in failed]
     note_settings(out, "on_kaggle", {job["ref"]: {k: job[k] for k in ("collection", "first_seed", "seeds", "state")}
                                      for job in jobs.values()}
                   | {path.stem: {k: v for k, v in own.items() if k not in ("data_root", "out_dir", "collections")}

@@ -7,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -312,12 +313,26 @@ def test_a_stale_token_is_told_at_once_and_what_runs_is_kept(kaggle, tmp_path, t
      "failed on Kaggle: no [2Jluck\n    x"),
     ({"status": "COMPLETE", "files": [], "log": json.dumps(LOG)},
      "failed on Kaggle: it left 0 files, predictions of 0 seeds; expected one or more seeds and at most 200 files\n"
-     "    layout:xla:random: token, seed 0\n    CUDA out of memory")])
+     "    layout:xla:random: token, seed 0\n    CUDA out of memory"),
+    ({"status": "ERROR", "files": [], "log": '[{"data": "cut inside a letter \\ud83d"}]'},
+     "failed on Kaggle: error\n    cut inside a letter ?"),
+    ({"status": "ERROR", "files": [], "log": "[" * 100_000}, f"failed on Kaggle: error\n    {'[' * 200}"),
+    ({"status": "PAUSED", "files": [], "log": "[]"}, "failed on Kaggle: its status is 'paused', which is not known "
+     "here; look at https://www.kaggle.com/code/someone/tpugraphs-kit-tile-xla-0-982d9e3e")])
 def test_a_notebook_that_brings_nothing_has_failed_with_the_end_of_its_log(kaggle, tmp_path, tiny_sample, notebook,
                                                                            kernel, why):
     kaggle.machine = lambda body: kernel
     assert [reason for _, reason in watch(planned(TILE), notebook, tmp_path, tiny_sample)] == [why]
     assert not (tmp_path / "out" / "predictions").exists()
+
+
+def test_predictions_reach_a_folder_on_another_file_system(kaggle, tmp_path, tiny_sample, notebook):
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as other:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "predictions").symlink_to(other)
+        kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
+        assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
+        assert len(tree(Path(other))) == 2
 
 
 def test_a_notebook_that_was_deleted_there_has_failed(kaggle, tmp_path, tiny_sample, notebook):
@@ -470,7 +485,9 @@ def test_groups_without_a_seed_each_are_refused(seeds, groups):
         plan_jobs([TILE], seeds, groups)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', '{"a": {"state": "lost", "ref": "x"}}', "\udcff"])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', '{"a": {"state": "lost", "ref": "x"}}', "\udcff",
+                                  '{"a": {"state": "failed", "ref": "x", "attempt": 1, "files": [], "log": []}}',
+                                  '{"a": {"state": "failed", "ref": "x", "attempt": "1", "files": {}, "log": []}}'])
 def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_path, text):
     (tmp_path / "kaggle.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert "does not say what was pushed" in fails("damaged", read_jobs, tmp_path / "kaggle.json")
@@ -483,6 +500,7 @@ def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_pat
     (["--only", "03"], "--on kaggle runs 03, 04 there and 05, 06 here: leave --only out"),
     (["--seed-groups", "2"], "2 seed groups and no number of seeds"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
+    (["-p", "device=banana"], "-p device=banana: expected cpu or cuda"),
     (["-p", "stepz=3"], "no parameter stepz")])
 def test_a_wrong_call_is_one_sentence_and_asks_nothing(tmp_path, tiny_sample, capfd, monkeypatch, change, sentence):
     monkeypatch.chdir(tmp_path)
@@ -501,4 +519,5 @@ def test_where_kaggle_cannot_be_used_the_run_ends_with_its_sentence(kaggle, tmp_
     kaggle.machine = lambda body: BROKEN
     status, said, errors = run(tmp_path, tiny_sample, "--collections", TILE)
     assert status == 1 and "failed on Kaggle: Your notebook threw an error" in errors and "CUDA out of memory" in errors
+    assert "of an earlier run" not in errors
     assert not (tmp_path / "out" / "submission.csv").exists()
