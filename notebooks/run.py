@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -25,10 +26,15 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-import nbformat
-import pandas as pd
-import papermill
-from ipykernel.kernelspec import get_kernel_dict
+INTERRUPTED = "\ninterrupted; run the same command again to continue"
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # the imports below take seconds, and Ctrl-C in them would show where
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, f"{INTERRUPTED}\n".encode()), os._exit(130)))
+
+import nbformat  # noqa: E402
+import pandas as pd  # noqa: E402
+import papermill  # noqa: E402
+from ipykernel.kernelspec import get_kernel_dict  # noqa: E402
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
@@ -390,9 +396,11 @@ def main(argv=None):
         print(f"run.py: {error}", file=sys.stderr)
         return getattr(error, "status", 2)
     except KeyboardInterrupt:
-        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:       # deaf as shells make what runs in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

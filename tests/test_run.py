@@ -206,6 +206,16 @@ def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, s
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
+def test_an_interrupt_while_modules_are_loaded_is_one_sentence(clone):
+    (clone / "loads").mkdir()
+    (clone / "loads" / "papermill.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\n"
+                                                  "time.sleep(10)")
+    done = subprocess.run([sys.executable, "-c", HEARS_INTERRUPTS, "notebooks/run.py"], cwd=clone, text=True,
+                          capture_output=True, env=environment(PYTHONPATH=str(clone / "loads")), timeout=120)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "\ninterrupted; run the same command again to continue\n"
+
+
 def test_without_a_data_set_sample_data_is_used_and_said_to_be_that(clone):
     where = os.path.join("data", "sample-tiny", "npz")
     for _ in range(2):
