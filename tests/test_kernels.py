@@ -2,8 +2,10 @@
 NumPy, candidates that crash or are late, and MetaSchedule."""
 import os
 import time
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from kit import kernel_lab
@@ -366,3 +368,17 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     (tmp_path / study["file"]).write_bytes(b"cut")
     with pytest.raises(DataError):
         learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
+
+
+def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
+    folder = Path(__file__).resolve().parents[1] / "notebooks"
+    stored, learned = (pd.read_csv(folder / name) for name in ("kernels.csv", "kernels_learned.csv"))
+    assert set(stored["kernel"]) == set(learned["kernel"]) == set(KERNELS)
+    assert (stored.groupby("kernel").size() == stored["strategy"].nunique()).all()
+    for name, most in ((OURS, 100), ("random", 100), (RIVAL, 300)):
+        assert (stored.loc[stored["strategy"] == name, "measurements"] <= most).all()
+    rivals = stored["kernel"].map(stored[stored["strategy"] == RIVAL].set_index("kernel")["ms"])
+    assert np.allclose(stored["ratio"], stored["ms"] / rivals, rtol=0.1)     # a median of quotients, and of medians
+    gap = stored[stored["strategy"] != RIVAL]
+    assert (gap["verdict"] == np.where((gap["ratio"] - 1).abs() <= 0.05, "tie",
+                                       np.where(gap["ratio"] < 1, "faster", "slower"))).all()
