@@ -102,7 +102,7 @@ def alexnet(root, seeds=3):
     rows = []
     for name, recipe, steps in (("LayoutGNN, first place's settings", gnn, (50, 100, 200, 400)),
                                 ("ConfigTokenModel", plain, (50, 75, 100, 150)),
-                                ("ConfigTokenModel", slow, (600, 1500))):
+                                ("ConfigTokenModel", slow, (600, 1500, 3000))):
         for count in steps:
             runs = [trained(recipe, [seen], seed, steps=count) for seed in range(1 if recipe is gnn else seeds)]
             tau = [[kendall_tau(predict(m, test), test.config_runtime, strict=True)
