@@ -188,7 +188,7 @@ def main():
     root = None if args.parts == "unseen" else find_data_root(args.data_root)
     print(f"PyTorch {torch.__version__}, {args.threads} threads")
     for name in args.parts.split(","):
-        print(f"\n## {name}: {parts[name].__doc__}", flush=True)
+        print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
         parts[name](root)
 
 
