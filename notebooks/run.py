@@ -51,6 +51,14 @@ AFTER = "07"                                    # notebooks from here on use the
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 COMBINES = "05"
 STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
+# ipykernel's launcher, without what its event loops log: a kernel that ends may log its own closed sockets
+KERNEL = """import logging, sys
+for name in ("tornado", "asyncio"):
+    logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+if sys.path[0] == "":
+    del sys.path[0]
+from ipykernel import kernelapp
+kernelapp.launch_new_instance()"""
 
 
 class RunError(Exception):
@@ -174,6 +182,8 @@ def share_out(notebooks, options, asked):
 def use_this_python(folder):
     """Make the kernel "python3" this interpreter, with kit importable, whatever else is installed."""
     spec = get_kernel_dict(["--log-level=50"])  # silent: it calls Ctrl-C an error
+    module = spec["argv"].index("-m")
+    spec["argv"][module:module + 2] = "-c", KERNEL
     replace_file(folder / "kernels" / "python3" / "kernel.json", json.dumps(spec))
     for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
@@ -200,11 +210,16 @@ def execute(notebook, target, parameters, label):
     live = sys.stdout.isatty()                  # one line rewritten every second, else a line a minute
 
     def work():
-        try:
-            papermill.execute_notebook(str(notebook), str(unfinished), parameters, kernel_name="python3",
-                                       cwd=str(PROJECT), progress_bar=False, stdout_file=last)
-        except BaseException as error:
-            failure.append(error)
+        for _ in range(3):
+            failure.clear()
+            try:
+                papermill.execute_notebook(str(notebook), str(unfinished), parameters, kernel_name="python3",
+                                           cwd=str(PROJECT), progress_bar=False, stdout_file=last)
+            except BaseException as error:
+                failure.append(error)
+            # before its first cell: two kernels that start at once can be given the same port
+            if not (failure and "Kernel died before replying" in str(failure[0])):
+                break
 
     thread = threading.Thread(target=work, daemon=True)     # Ctrl-C comes to this loop, not to papermill
     thread.start()

@@ -206,6 +206,33 @@ def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, s
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
+STARTS = """import os, pathlib, sys
+note = pathlib.Path(os.environ["STARTS"])
+if "kernelapp" in " ".join(sys.orig_argv):
+    note.write_text(note.read_text() + "x")
+    if len(note.read_text()) <= int(os.environ["DIE"]):
+        os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("die, status, starts", [(2, 0, 4), (9, 1, 3)])
+def test_a_kernel_that_dies_before_its_first_cell_is_started_again(clone, die, status, starts):
+    (clone / "sitecustomize.py").write_text(STARTS)
+    (clone / "starts").write_text("")
+    done = subprocess.run([sys.executable, "notebooks/run.py", "--data-root", "root", "--out", "out"], cwd=clone,
+                          text=True, capture_output=True, timeout=300,
+                          env=environment(PYTHONPATH=str(clone), STARTS=str(clone / "starts"), DIE=str(die)))
+    assert (done.returncode, len((clone / "starts").read_text())) == (status, starts), done.stderr
+    assert ("RuntimeError: Kernel died before replying to kernel_info" in done.stderr) == bool(status)
+
+
+def test_what_the_event_loops_of_a_kernel_log_is_not_shown_and_what_a_cell_logs_is(clone):
+    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, "import asyncio, logging, sys",
+                   "logging.basicConfig(stream=sys.__stderr__, force=True)\n"
+                   "for name in ('tornado.general', 'asyncio', 'mine'):\n    logging.getLogger(name).error('said')")
+    assert run(clone, "--only", "00")[2].strip() == "ERROR:mine:said"
+
+
 def test_an_interrupt_while_modules_are_loaded_is_one_sentence(clone):
     (clone / "loads").mkdir()
     (clone / "loads" / "papermill.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\n"
