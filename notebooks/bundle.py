@@ -96,7 +96,8 @@ def write_bundle(folder, book, name, owner=None):
 
 def main(argv=None):
     """Bundle what the command line asks for."""
-    from run import RunError, assignment, select, share_out, show
+    from choices import assignment, select, share_out
+    from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", default=STEPS, help=f"notebooks whose names start so; {STEPS}")
     parser.add_argument("--each", action="store_true", help="a bundle a notebook instead of one of all")

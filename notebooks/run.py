@@ -9,20 +9,12 @@ Exit status: 0 done, 1 a notebook failed, 2 wrong call or data root, 3 done, but
 a notebook on Kaggle failed or the submission has a problem, 130 interrupted.
 """
 import argparse
-import ast
-import errno
-import hashlib
-import io
-import json
 import os
 import re
 import shutil
 import signal
 import sys
-import threading
 import time
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from shlex import quote
 
@@ -31,53 +23,21 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     # the imports below take seconds, and Ctrl-C in them would show where
     signal.signal(signal.SIGINT, lambda *_: (os.write(2, f"{INTERRUPTED}\n".encode()), os._exit(130)))
 
-import nbformat  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 import pandas as pd  # noqa: E402
-import papermill  # noqa: E402
-from ipykernel.kernelspec import get_kernel_dict  # noqa: E402
+from choices import STUDIES, assignment, check, select, share_out  # noqa: E402
+from steps import PROJECT, RunError, digest, lock, run_steps, show, state, use_this_python  # noqa: E402
 
-PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
-from kit.files import put_in_place, remove_leftovers, replace_file, unwritable_named  # noqa: E402
+from kit.files import replace_file  # noqa: E402
 from kit.kaggle_client import KaggleError  # noqa: E402
 from kit.remote import plan_jobs  # noqa: E402
 from kit.report import write_report  # noqa: E402
 from kit.workflow import open_data, wanted  # noqa: E402
 
-OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
-LOCK = Path(".run", "lock")
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 COMBINES = "05"
-STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
-# ipykernel's launcher, without what its event loops log: a kernel that ends may log its own closed sockets
-KERNEL = """import logging, sys
-for name in ("tornado", "asyncio"):
-    logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-if sys.path[0] == "":
-    del sys.path[0]
-from ipykernel import kernelapp
-kernelapp.launch_new_instance()"""
-
-
-class RunError(Exception):
-    """The run cannot start or go on: why, what to do, and the exit status."""
-
-    def __init__(self, message, status=2):
-        super().__init__(message)
-        self.status = status
-
-
-def assignment(text):
-    """NAME=VALUE -> (name, Python value)."""
-    name, equals, value = text.partition("=")
-    if not (equals and name.isidentifier()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):           # a word
-        return name, value
 
 
 def parse(argv):
@@ -98,209 +58,6 @@ def parse(argv):
                         "notebooks a collection; default: 1")
     parser.add_argument("--fresh", action="store_true", help="run finished steps again, without checkpoints")
     return parser.parse_args(argv)
-
-
-def show(path):
-    """A path as one would type it: relative where it lies below the working directory."""
-    return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)
-
-
-def digest(*parts):
-    """Hex digest of what JSON can say."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def state(path):
-    """What changes when a file does; nothing for a link to nowhere, which is left to the reader to report."""
-    try:
-        return path.stat().st_size, path.stat().st_mtime_ns
-    except OSError:
-        return ()
-
-
-def taken(file):
-    """Whether another process has locked an open file; if not, this one has it now, until it ends."""
-    try:
-        import fcntl
-    except ImportError:                         # Windows
-        import msvcrt
-        file.seek(1 << 30)                      # what is locked cannot be read, so not where the text is
-        lock_it = partial(msvcrt.locking, file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        lock_it = partial(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:
-        lock_it()
-    except OSError as fault:                    # ENOTSUP and the like: this file system has no locks
-        return fault.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-    return False
-
-
-@contextmanager
-def lock(folder):
-    """Keep other runs out of `folder`. The system holds the lock: however this process ends, it is free again."""
-    path = folder / LOCK
-    with unwritable_named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+", errors="replace")
-    with file:
-        if taken(file):
-            file.seek(0)
-            holder = file.read()                # half-written, if that process is just starting
-            raise RunError(f"{show(folder)}: another run{f' (process {holder})' * holder.isdigit()} is writing here; "
-                           "wait for it or choose another --out")
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        for path in remove_leftovers(folder):
-            print(f"note  {show(path)} was half-written when a run was killed; it is made again", flush=True)
-        yield
-
-
-def select(only):
-    """All notebooks in order, and those among them that were asked for."""
-    notebooks = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb"))
-    starts = [start.strip() for start in (only or "").split(",") if start.strip()] or [""]
-    unknown = [start for start in starts if not any(n.stem.startswith(start) for n in notebooks)]
-    if unknown:
-        raise RunError(f"no notebook {', '.join(unknown)}; there are {', '.join(n.stem for n in notebooks)}")
-    return notebooks, [n for n in notebooks if n.stem.startswith(tuple(starts)) and (only or n.stem < STUDIES)]
-
-
-def share_out(notebooks, options, asked):
-    """{notebook: those of the run's `options` and of the parameters `asked` for (-p) that it declares}."""
-    known = {n: list(papermill.inspect_notebook(str(n))) for n in notebooks}
-    for name in set(asked) & set(OPTIONS):
-        raise RunError(f"-p {name}: use {OPTIONS[name]}")
-    declared = list(dict.fromkeys(name for names in known.values() for name in names if name not in OPTIONS))
-    unknown = [name for name in asked if name not in declared]
-    if unknown:                                 # papermill would only warn
-        raise RunError(f"{', '.join(n.stem for n in notebooks)}: no parameter {', '.join(unknown)}; "
-                       f"{'it declares' if len(notebooks) == 1 else 'they declare'} {', '.join(declared)}")
-    return {n: {k: v for k, v in {**options, **asked}.items() if k in known[n]} for n in notebooks}
-
-
-def use_this_python(folder):
-    """Make the kernel "python3" this interpreter, with kit importable, whatever else is installed."""
-    spec = get_kernel_dict(["--log-level=50"])  # silent: it calls Ctrl-C an error
-    module = spec["argv"].index("-m")
-    spec["argv"][module:module + 2] = "-c", KERNEL
-    replace_file(folder / "kernels" / "python3" / "kernel.json", json.dumps(spec))
-    for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT)):
-        os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
-
-
-class LastLine(io.StringIO):
-    """What the cells print; `text` is its last line."""
-    text = ""
-
-    def write(self, text):
-        """Keep the last line."""
-        self.text = ([line.strip() for line in text.splitlines() if line.strip()] or [self.text])[-1]
-
-
-def partly(target):
-    """What an executed notebook is called until it is finished."""
-    return target.with_suffix(".partial.ipynb")
-
-
-def execute(notebook, target, parameters, label):
-    """Execute one notebook, showing progress; the file is called `target` once it is finished."""
-    unfinished, failure, last, start = partly(target), [], LastLine(), time.monotonic()
-    live = sys.stdout.isatty()                  # one line rewritten every second, else a line a minute
-
-    def work():
-        for _ in range(3):
-            failure.clear()
-            try:
-                papermill.execute_notebook(str(notebook), str(unfinished), parameters, kernel_name="python3",
-                                           cwd=str(PROJECT), progress_bar=False, stdout_file=last)
-            except BaseException as error:
-                failure.append(error)
-            # before its first cell: two kernels that start at once can be given the same port
-            if not (failure and "Kernel died before replying" in str(failure[0])):
-                break
-
-    thread = threading.Thread(target=work, daemon=True)     # Ctrl-C comes to this loop, not to papermill
-    thread.start()
-    while thread.is_alive():
-        line = f"{label} {time.monotonic() - start:6.0f} s  {last.text}"[:shutil.get_terminal_size().columns - 1]
-        print("\r\033[K" + line if live else line.rstrip() + "\n", end="", flush=True)
-        thread.join(1 if live else 60)
-    if failure:
-        text = "\n".join(getattr(failure[0], "traceback", [f"{type(failure[0]).__name__}: {failure[0]}"]))
-        text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
-        name, sentence = (getattr(failure[0], part, "") for part in ("ename", "evalue"))
-        if name == "KaggleError" or "cannot be written (" in sentence:      # the sentence says all, and what helps
-            text = [f"{name}: {sentence}"]
-        raise RunError("\n    ".join([f"{notebook.stem} failed after {time.monotonic() - start:.0f} s:", *text])
-                       + f"\nthe partly executed notebook: {show(unfinished)}", status=1)
-    put_in_place(unfinished, target)
-    print("\r\033[K" * live + f"{label} {time.monotonic() - start:6.0f} s  done: {last.text}", flush=True)
-
-
-def noted(marker):
-    """What is noted of a finished step, or None; a note that is damaged is none, and is said to be that."""
-    try:
-        step = json.loads(marker.read_bytes())
-        if [str(step["key"]), list(map(str, step["files"])), [[str(part) for part in pair] for pair in step["problems"]]
-                ] == [step["key"], step["files"], step["problems"]]:
-            return step
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    print(f"note  {show(marker)} was half-written or damaged; its step counts as not finished", flush=True)
-    return None
-
-
-def run_steps(notebooks, parameters, out, basis, fresh):
-    """Run the notebooks in `parameters` that are not done yet; give back (path, reason) of bad files."""
-    keys, problems, log = [], {}, out / "problems.jsonl"
-    for notebook in notebooks:
-        marker, target = out / ".run" / f"{notebook.stem}.json", out / "notebooks" / notebook.name
-        step = noted(marker) or {"key": None, "problems": []}
-        if notebook in parameters:
-            label = f"[{list(parameters).index(notebook) + 1}/{len(parameters)}] {notebook.stem:<18}"
-            cells = nbformat.read(notebook, 4).cells
-            key = digest([[c.cell_type, c.source] for c in cells], parameters[notebook], basis, keys)
-            if step["key"] == key and all((out / name).exists() for name in step["files"]) and not fresh:
-                print(f"{label} finished before", flush=True)
-            else:
-                if not marker.is_file() and (target.is_file() or partly(target).is_file()):
-                    print(f"note  {notebook.stem} was not finished last time; it runs again", flush=True)
-                marker.unlink(missing_ok=True)
-                log.unlink(missing_ok=True)     # what each step met is kept in its marker
-                target.parent.mkdir(exist_ok=True)
-                before = {p: state(p) for p in out.rglob("*")}      # not the time: clocks are set anew at times
-                execute(notebook, target, parameters[notebook], label)
-                met = map(json.loads, log.read_text().splitlines() if log.is_file() else [])
-                written = {p for p in out.rglob("*") if p.is_file() and state(p) != before.get(p)}
-                step = {"key": key, "problems": [[line["path"], line["reason"]] for line in met],
-                        "files": sorted(str(p.relative_to(out)) for p in written - {log})}
-                replace_file(marker, json.dumps(step, indent=1))
-        keys.append(step["key"])
-        problems.update(dict.fromkeys(map(tuple, step["problems"])))
-    log.unlink(missing_ok=True)
-    if problems:
-        replace_file(log, "".join(json.dumps({"path": path, "reason": why}) + "\n" for path, why in problems))
-    return list(problems)
-
-
-def check(asked, there):
-    """Stop at values that would be missed only after hours of reading, or on Kaggle's machine (`there`)."""
-    for name, least in (("seeds", 1), ("first_seed", 0)):
-        if type(asked.get(name, least)) is not int or asked.get(name, least) < least:
-            raise RunError(f"-p {name}={asked[name]}: expected a whole number of at least {least}")
-    if "device" in asked and there:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
-            raise RunError(f"-p device={asked['device']}: expected cpu or cuda, which is what machines there have")
-    elif "device" in asked:
-        from kit.processes import join_team
-        try:
-            join_team(asked["device"])
-        except ValueError as fault:
-            raise RunError(f"-p device={asked['device']}: {fault}") from None
 
 
 def plan(args, collections, asked):

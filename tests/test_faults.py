@@ -27,7 +27,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from test_run import environment, write_notebook
+from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
 from kit.checkpoint import save_checkpoint
@@ -372,8 +372,7 @@ class Clone:
 
     def __init__(self, folder, project, data):
         self.folder, self.out, self.data = folder, folder / "out", data
-        (folder / "notebooks").mkdir(parents=True)
-        shutil.copy(project / "notebooks" / "run.py", folder / "notebooks")
+        copy_programs(project, folder / "notebooks")
         shutil.copytree(project / "kit", folder / "kit", ignore=shutil.ignore_patterns("__pycache__"))
         write_notebook(folder / "notebooks" / "06_all.ipynb", PARAMETERS, RUN)
         (folder / "child").mkdir()
@@ -472,7 +471,7 @@ def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, fin
     assert saved.with_name(f"{saved.name}.damaged").is_file()
     for number, damage in enumerate(DAMAGES):
         (clone.folder / f"note-{number}").write_bytes(damage)
-    code = "import sys; sys.path[:0] = ['notebooks']; import run; [run.noted(run.Path(n)) for n in sys.argv[1:]]"
+    code = "import sys; sys.path[:0] = ['notebooks']; import steps; [steps.noted(steps.Path(n)) for n in sys.argv[1:]]"
     names = [str(clone.folder / f"note-{number}") for number in range(len(DAMAGES))]
     done = subprocess.run([sys.executable, "-c", code, *names], cwd=clone.folder, text=True, capture_output=True)
     assert done.stdout.splitlines() == [f"note  note-{number} was half-written or damaged; its step counts as not "

@@ -14,6 +14,7 @@ import zipfile
 import nbformat
 import pytest
 from kaggle_server import KEY, QUICK, SECRETS, SIGNATURE, SLUG, TOKEN, USER, fails
+from test_run import copy_programs
 
 import kit.unpack
 from kit.kaggle_io import FILES, download, submit, wait_for_score
@@ -348,8 +349,7 @@ def test_a_dead_host_is_no_credentials_problem(kaggle, csv, monkeypatch):
 
 
 def test_a_run_that_could_not_submit_says_why_keeps_the_file_and_goes_on_later(kaggle, tmp_path, project):
-    (tmp_path / "notebooks").mkdir()
-    shutil.copy(project / "notebooks/run.py", tmp_path / "notebooks")
+    copy_programs(project, tmp_path / "notebooks")
     shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "root/tile/xla/train").mkdir(parents=True)
     (tmp_path / "root/tile/xla/train/aa.npz").write_bytes(b"never read")

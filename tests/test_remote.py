@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from kaggle_server import QUICK, SIGNATURE, TOKEN, USER, fails, hurried
+from test_run import HEARS_INTERRUPTS
 
 import kit.fetched
 import kit.remote
@@ -27,11 +28,6 @@ from kit.report import write_report
 from kit.workflow import load_costs, save_costs
 
 PROJECT = Path(__file__).resolve().parents[1]
-HEARS_INTERRUPTS = """import runpy, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.argv = sys.argv[1:]
-sys.path.insert(0, sys.argv[0].rpartition("/")[0])
-runpy.run_path(sys.argv[0], run_name="__main__")"""
 TILE, LAYOUT = "tile:xla", "layout:xla:random"
 TWO = ["--collections", f"{TILE},{LAYOUT}"]
 LOG = [{"stream_name": "stdout", "time": 1.5, "data": "layout:xla:random: token, seed 0\n"},

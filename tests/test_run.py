@@ -53,11 +53,17 @@ def write_notebook(path, *cells):
     nbformat.write(book, path)
 
 
+def copy_programs(project, folder):
+    """What notebooks/ holds beside notebooks and their data: run.py and its parts."""
+    folder.mkdir(parents=True)
+    for path in (project / "notebooks").glob("*.py"):
+        shutil.copy(path, folder)
+
+
 @pytest.fixture
 def clone(tmp_path, project):
     """A project with the real run.py and kit, its own two notebooks, sample writer and data set of one file."""
-    (tmp_path / "notebooks").mkdir()
-    shutil.copy(project / "notebooks" / "run.py", tmp_path / "notebooks")
+    copy_programs(project, tmp_path / "notebooks")
     shutil.copytree(project / "kit", tmp_path / "kit")
     (tmp_path / "kit" / "sample.py").write_text(SAMPLE)
     write_notebook(tmp_path / "notebooks" / "00_first.ipynb", PARAMETERS, NOTE)
