@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kit.ensemble import combine, mean_rank, mean_zscore
+from kit.ensemble import choose_weights, combine, mean_rank, mean_zscore
+from kit.metrics import kendall_tau
 
 HOW = pytest.mark.parametrize("how", [mean_rank, mean_zscore])
 
@@ -111,3 +112,64 @@ def test_predictions_that_do_not_fit_are_named():
         combine([{"a": [1], "b": [1]}, {"a": [1], "b": [1, 2]}])
     with pytest.raises(ValueError, match="^no prediction to combine"):
         combine([])
+
+
+def drawn_kinds(seed, names="abc", graphs=5, c=40):
+    """Runtimes, and kinds of models that see them through noise of their own."""
+    rng = np.random.default_rng(seed)
+    runtimes = {f"g{i}": rng.random(c) for i in range(graphs)}
+    noise = dict(zip(names, rng.uniform(0.1, 1.5, len(names))))
+    kinds = {kind: {i: stats.zscore(t + noise[kind] * rng.standard_normal(c)) for i, t in runtimes.items()}
+             for kind in names}
+    return kinds, runtimes
+
+
+def score_of(kinds, shares, runtimes):
+    return np.mean([stats.kendalltau(sum(shares[k] * kinds[k][i] for k in kinds), t)[0] for i, t in runtimes.items()])
+
+
+def slow_greedy(kinds, runtimes, rounds):
+    """Ensembles as lists of kinds, all of one length scored anew, the first best length kept."""
+    lists = [[]]
+    for _ in range(rounds):
+        longer = [lists[-1] + [kind] for kind in kinds]
+        lists.append(max(longer, key=lambda names: score_of(
+            kinds, {k: names.count(k) for k in kinds}, runtimes)))
+    scores = [score_of(kinds, {k: names.count(k) for k in kinds}, runtimes) for names in lists[1:]]
+    best = lists[1 + int(np.argmax(np.round(scores, 12)))]
+    return {k: best.count(k) / len(best) for k in kinds}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_weights_are_those_of_a_slow_greedy_search_and_never_score_below_the_best_kind(seed):
+    kinds, runtimes = drawn_kinds(seed, "abcd"[:2 + seed % 3])
+    weights = choose_weights(kinds, runtimes, kendall_tau, rounds=6)
+    assert weights == slow_greedy(kinds, runtimes, 6)
+    alone = max(score_of(kinds, {k: float(k == kind) for k in kinds}, runtimes) for kind in kinds)
+    assert sum(weights.values()) == pytest.approx(1) and score_of(kinds, weights, runtimes) >= alone - 1e-12
+
+
+def test_two_kinds_get_about_the_best_weights_of_all():
+    for seed in range(10):
+        kinds, runtimes = drawn_kinds(seed, "ab")
+        grid = max(score_of(kinds, {"a": a, "b": 1 - a}, runtimes) for a in np.linspace(0, 1, 101))
+        assert score_of(kinds, choose_weights(kinds, runtimes, kendall_tau), runtimes) > grid - 0.01
+
+
+def test_a_kind_that_adds_nothing_gets_nothing():
+    kinds, runtimes = drawn_kinds(0, "a")
+    kinds["b"] = {i: np.random.default_rng(1).standard_normal(len(t)) for i, t in runtimes.items()}
+    kinds["a"] = {i: stats.zscore(t) for i, t in runtimes.items()}
+    assert choose_weights(kinds, runtimes, kendall_tau) == {"a": 1, "b": 0}
+    kinds["b"] = kinds["a"]
+    assert choose_weights(kinds, runtimes, kendall_tau) == {"a": 1, "b": 0}
+
+
+@pytest.mark.parametrize("change", [{"kinds": {}}, {"runtimes": {}}, {"rounds": 0}])
+def test_nothing_to_choose_from_is_an_error(change):
+    kinds, runtimes = drawn_kinds(0)
+    with pytest.raises(ValueError, match="expected at least one of each"):
+        choose_weights(**{"kinds": kinds, "runtimes": runtimes, "score": kendall_tau, **change})
+    kinds["b"].pop("g3")
+    with pytest.raises(ValueError, match="b has no costs of 1 graphs, the first g3"):
+        choose_weights(kinds, runtimes, kendall_tau)
