@@ -19,10 +19,16 @@ def test_curves_are_medians_of_the_budgets_that_were_run():
     assert curves["random"].get_xydata().tolist() == [[5, 0.3], [30, 0.2], [1000, 0.1]]
     assert curves["model"].get_xydata().tolist() == [[5, 0.1], [30, 0.0]]
     assert [curves[name].get_linestyle() for name in ("random", "model")] == ["--", "-"]
-    assert curves["noise of one measurement"].get_ydata()[0] == 0.004
+    assert curves["noise of a file's measurement"].get_ydata()[0] == 0.004
     assert ax.get_title("left") == "sample data" and "measurements" in ax.get_xlabel() and ax.get_ylim()[0] == 0
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["5", "30", "1000"]
     plt.gcf().canvas.draw()
+
+
+@pytest.mark.parametrize("bands, drawn", [(None, 2), (["model"], 1), ([], 0)])
+def test_quartiles_are_drawn_of_the_strategies_asked_for(bands, drawn):
+    ax = regret_curves({"random": [[0.4, 0.2], [0.2, 0.1]], "model": [[0.1, 0.0], [0.3, 0.0]]}, [5, 30], bands=bands)
+    assert len(ax.collections) == drawn and len(ax.lines) == 2
 
 
 @pytest.mark.parametrize("runs", [{}, {"random": np.empty((0, 2))}, {"random": [[np.nan, np.nan]]},
