@@ -15,6 +15,7 @@ import torch.distributed
 import torch.multiprocessing
 
 from kit.checkpoint import load_checkpoint, save_checkpoint
+from kit.processes import check_gpus
 from kit.train import TrainSettings, train
 
 
@@ -51,13 +52,9 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
         If a process fails, with its error; the others are ended.
     """
     s = settings or TrainSettings()
-    gpus = torch.cuda.device_count()
     if not (isinstance(processes, int) and processes >= 1):
         raise ValueError(f"processes is {processes!r}; expected a whole number of at least 1")
-    if s.device.startswith("cuda") and gpus < processes:
-        raise ValueError(f"device is {s.device!r} and processes is {processes}, but PyTorch {torch.__version__} sees "
-                         f"{gpus or 'no'} GPU{'s' * (gpus != 1)} here; pass "
-                         + (f"processes={gpus}" if gpus else "device='cpu'"))
+    check_gpus(s.device, processes)
     strays = [thing for thing in (work_in_team, type(model), *as_for_train.values())
               if getattr(thing, "__module__", "") == "__main__"]
     if strays and not hasattr(sys.modules["__main__"], "__file__"):

@@ -29,18 +29,20 @@ def join_team(device):
     Raises
     ------
     ValueError
-        If there is no such device.
+        If there is no such device, or none that computes.
     """
     name, device, met = device, str(device), torch.distributed.is_available() and torch.distributed.is_initialized()
     several = met or (torch.distributed.is_available() and torch.distributed.is_torchelastic_launched())
     if device == "cuda" and several:
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     try:
-        device = torch.empty(0, device=device).device                  # "cuda" is then "cuda:0", or what is current
-    except (RuntimeError, AssertionError, NotImplementedError) as fault:         # PyTorch without CUDA asserts
+        probe = torch.ones(1, device=device)
+        probe.item()                                                   # "meta" has shapes and no numbers
+        device = probe.device                                          # "cuda" is then "cuda:0", or what is current
+    except (RuntimeError, AssertionError, ImportError) as fault:         # PyTorch without CUDA asserts
         gpus = torch.cuda.device_count()
-        raise ValueError(f"device is {name!r}{f' ({device})' * (str(device) != name)}, and there is none for PyTorch "
-                         f"{torch.__version__} here, which sees {gpus or 'no'} GPU{'s' * (gpus != 1)}; pass 'cpu'"
+        raise ValueError(f"device is {name!r}{f' ({device})' * (str(device) != name)}, and PyTorch {torch.__version__} "
+                         f"cannot compute on it here: it sees {gpus or 'no'} GPU{'s' * (gpus != 1)}; pass 'cpu'"
                          f"{f' or cuda:0 to cuda:{gpus - 1}' if gpus else ''}") from fault
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -49,6 +51,15 @@ def join_team(device):
     if not several:
         return Team(0, 1, device)
     return Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), device)
+
+
+def check_gpus(device, processes):
+    """ValueError unless there is a GPU for each process, where they are to train on GPUs."""
+    gpus = torch.cuda.device_count()
+    if str(device).startswith("cuda") and gpus < processes:
+        raise ValueError(f"device is {device!r} and processes is {processes}, but PyTorch {torch.__version__} sees "
+                         f"{gpus or 'no'} GPU{'s' * (gpus != 1)} here; pass "
+                         + (f"processes={gpus}" if gpus else "device='cpu'"))
 
 
 def add_up(tensor, team):

@@ -96,7 +96,7 @@ def write_bundle(folder, book, name, owner=None):
 
 def main(argv=None):
     """Bundle what the command line asks for."""
-    from choices import assignment, select, share_out
+    from choices import assignment, check, select, share_out
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", default=STEPS, help=f"notebooks whose names start so; {STEPS}")
@@ -115,6 +115,7 @@ def main(argv=None):
         options = {"collections": wanted(args.collections)} if args.collections else {}
         options |= {name: value for name, value in (("data_root", args.data_root), ("size", args.size)) if value}
         parameters = share_out(notebooks, options, dict(args.p))
+        check(notebooks, dict(args.p), there=True)
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
             name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
                                                 [n.stem[:2] for n in some])])

@@ -2,6 +2,8 @@
 import argparse
 import ast
 import re
+from importlib import import_module
+from importlib.util import find_spec
 
 import papermill
 from steps import PROJECT, RunError
@@ -31,30 +33,93 @@ def select(only):
     return notebooks, [n for n in notebooks if n.stem.startswith(tuple(starts)) and (only or n.stem < STUDIES)]
 
 
+def declared(notebooks):
+    """{notebook: {name: default as it stands there}} of their parameters cells."""
+    return {n: {name: about["default"] for name, about in papermill.inspect_notebook(str(n)).items()}
+            for n in notebooks}
+
+
 def share_out(notebooks, options, asked):
     """{notebook: those of the run's `options` and of the parameters `asked` for (-p) that it declares}."""
-    known = {n: list(papermill.inspect_notebook(str(n))) for n in notebooks}
+    known = declared(notebooks)
     for name in set(asked) & set(OPTIONS):
         raise RunError(f"-p {name}: use {OPTIONS[name]}")
-    declared = list(dict.fromkeys(name for names in known.values() for name in names if name not in OPTIONS))
-    unknown = [name for name in asked if name not in declared]
+    names = list(dict.fromkeys(name for defaults in known.values() for name in defaults if name not in OPTIONS))
+    unknown = [name for name in asked if name not in names]
     if unknown:                                 # papermill would only warn
         raise RunError(f"{', '.join(n.stem for n in notebooks)}: no parameter {', '.join(unknown)}; "
-                       f"{'it declares' if len(notebooks) == 1 else 'they declare'} {', '.join(declared)}")
+                       f"{'it declares' if len(notebooks) == 1 else 'they declare'} {', '.join(names)}")
     return {n: {k: v for k, v in {**options, **asked}.items() if k in known[n]} for n in notebooks}
 
 
-def check(asked, there):
+def number(least, below=float("inf")):
+    """value -> what is expected where it is no number of a range, else None."""
+    words = f"a number of at least {least}{f' and below {below}' * (below < float('inf'))}"
+    return lambda value: None if type(value) in (int, float) and least <= value < below else words
+
+
+def whole(least):
+    """value -> what is expected where it is no such number, else None."""
+    return lambda value: None if type(value) is int and value >= least else f"a whole number of at least {least}"
+
+
+def whole_ones(value):
+    """What is expected where a value is no list of whole numbers above 0, else None."""
+    good = type(value) in (list, tuple) and value and not any(map(whole(1), value))
+    return None if good else "a list of whole numbers of at least 1, such as [10,30]"
+
+
+def one_of(*names):
+    """value -> what is expected where it is not one of these, else None."""
+    return lambda value: None if value in names else " or ".join(map(str, names))
+
+
+def one_of_kit(module, constant):
+    """The same for names that a constant of the kit holds; its module may load PyTorch, so only when it is asked."""
+    return lambda value: one_of(*getattr(import_module(f"kit.{module}"), constant))(value)
+
+
+def kernels(value):
+    """What is expected where a value names no kernels of notebook 08, else None."""
+    from kit.kernels import KERNELS
+    good = value == "all" or (type(value) in (list, tuple) and value and not any(map(one_of(*KERNELS), value)))
+    return None if good else f"all, or a list of {', '.join(KERNELS)}"
+
+
+def aggregation(value):
+    """What is expected where messages cannot be added up so, else None."""
+    installed = value != "scatter" or find_spec("torch_scatter")
+    return None if value in ("sparse", "scatter") and installed else "sparse, or scatter where torch-scatter is there"
+
+
+# parameter -> value -> what is expected, None where it is that: what a notebook would refuse, or misread, hours later
+EXPECTED = {
+    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops"), whole(0)),
+    **dict.fromkeys(("seeds", "steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "width", "threads",
+                     "gnn_width", "processes", "programs", "queries", "trials", "rounds", "proposals"), whole(1)),
+    **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs"), whole(2)),         # a step ranks pairs
+    **dict.fromkeys(("submit_to_kaggle", "choose", "tie"), one_of(True, False)),             # a word would be true
+    "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
+    "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
+    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "score_within": number(0)}
+
+
+def check(notebooks, asked, there=False):
     """Stop at values that would be missed only after hours of reading, or on Kaggle's machine (`there`)."""
-    for name, least in (("seeds", 1), ("first_seed", 0)):
-        if type(asked.get(name, least)) is not int or asked.get(name, least) < least:
-            raise RunError(f"-p {name}={asked[name]}: expected a whole number of at least {least}")
+    defaults = declared(notebooks).values()
+    for name, value in asked.items():
+        if value is None and {own[name] for own in defaults if name in own} == {"None"}:
+            continue                            # the notebook chooses
+        expected = EXPECTED[name](value) if name in EXPECTED else None
+        if expected:
+            raise RunError(f"-p {name}={value}: expected {expected}")
     if "device" in asked and there:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
             raise RunError(f"-p device={asked['device']}: expected cpu or cuda, which is what machines there have")
     elif "device" in asked:
-        from kit.processes import join_team
+        from kit.processes import check_gpus, join_team
         try:
             join_team(asked["device"])
+            check_gpus(asked["device"], asked.get("processes", 1))
         except ValueError as fault:
             raise RunError(f"-p device={asked['device']}: {fault}") from None

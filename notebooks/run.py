@@ -95,7 +95,7 @@ def run(args):
     start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written
-    check(asked, args.on)
+    check(selected, asked, args.on)
     planned = plan(args, collections, asked)
     if args.on and not args.data_root:
         try:

@@ -109,10 +109,13 @@ def test_metadata_is_ready_to_push(tmp_path):
         assert about["competition_sources"] == ["predict-ai-model-runtime"]
 
 
-def test_a_wrong_name_is_one_sentence(tmp_path):
-    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "-p", "stepz=3"], cwd=tmp_path,
+@pytest.mark.parametrize("wrong, words", [("stepz=3", "no parameter stepz"),
+                                          ("recipe=banana", "expected quick or full"),
+                                          ("device=tpu", "expected cpu or cuda, which is what machines there have")])
+def test_a_wrong_name_or_value_is_one_sentence(tmp_path, wrong, words):
+    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "-p", wrong], cwd=tmp_path,
                           text=True, capture_output=True)
-    assert done.returncode == 2 and done.stderr.startswith("bundle.py: ") and "stepz" in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("bundle.py: ") and words in done.stderr
     assert len(done.stderr.splitlines()) <= 2 and not list(tmp_path.iterdir())
 
 

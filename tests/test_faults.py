@@ -583,7 +583,7 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_a_gpu_that_is_not_there_is_one_sentence(clone, project):
-    sentence = (f"device is 'cuda', and there is none for PyTorch {torch.__version__} here, which sees no GPUs; "
+    sentence = (f"device is 'cuda', and PyTorch {torch.__version__} cannot compute on it here: it sees no GPUs; "
                 "pass 'cpu'")
     status, lines, errors = clone.run("-p", "device=cuda", **NO_GPU)
     assert (status, lines, errors) == (2, [], f"run.py: -p device=cuda: {sentence}\n")

@@ -1,4 +1,6 @@
 """notebooks/run.py on small notebooks made here: what it runs, skips, refuses, and how it ends."""
+import ast
+import importlib
 import json
 import os
 import shutil
@@ -10,6 +12,7 @@ import time
 import nbformat
 import psutil
 import pytest
+import torch
 
 # a shell starts background jobs deaf to SIGINT, and so would be what the tests start in one
 HEARS_INTERRUPTS = """import runpy, signal, sys
@@ -128,11 +131,63 @@ def test_a_wrong_name_stops_before_anything_runs(clone):
 
 @pytest.mark.parametrize("value, sentence", [
     ("seeds=0", "-p seeds=0: expected a whole number of at least 1"),
-    ("first_seed=-1", "-p first_seed=-1: expected a whole number of at least 0"),
-    ("seeds=many", "-p seeds=many: expected a whole number of at least 1")])
-def test_seeds_that_cannot_be_stop_before_anything_is_read(clone, value, sentence):
-    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS + "\nseeds = None\nfirst_seed = 0", NOTE)
-    assert run(clone, "-p", value) == (2, [], f"run.py: {sentence}\n") and not (clone / "out").exists()
+    ("precision=half", "-p precision=half: expected float32 or bfloat16 or float16"),
+    ("device=meta", f"-p device=meta: device is 'meta', and PyTorch {torch.__version__} cannot compute on it here: ")])
+def test_values_that_cannot_be_stop_before_anything_is_read(clone, value, sentence):
+    write_notebook(clone / "notebooks" / "00_first.ipynb",
+                   PARAMETERS + "\nseeds = None\nprecision = 'float32'\ndevice = 'cpu'", NOTE)
+    status, lines, errors = run(clone, "-p", value)
+    assert (status, lines) == (2, []) and errors.startswith(f"run.py: {sentence}") and len(errors.splitlines()) == 1
+    assert not (clone / "out").exists()
+
+
+@pytest.fixture
+def choices(project, monkeypatch):
+    """The module notebooks/choices.py."""
+    monkeypatch.syspath_prepend(project / "notebooks")
+    return importlib.import_module("choices")
+
+
+@pytest.mark.parametrize("only, value, expected", [
+    ("04", "first_seed=-1", "a whole number of at least 0"), ("04", "seeds=many", "a whole number of at least 1"),
+    ("04", "first_seed=None", "a whole number of at least 0"), ("04", "seeds=2.0", "a whole number of at least 1"),
+    ("04", "processes=0", "a whole number of at least 1"), ("04", "token_configs=1", "a whole number of at least 2"),
+    ("03", "steps=0", "a whole number of at least 1"), ("03", "steps=few", "a whole number of at least 1"),
+    ("03", "threads=0", "a whole number of at least 1"), ("07,08", "threads=None", "a whole number of at least 1"),
+    ("03", "seeds=True", "a whole number of at least 1"), ("08", "budget=2", "a whole number of at least 3"),
+    ("03", "recipe=banana", "quick or full"), ("04", "precision=float64", "float32 or bfloat16 or float16"),
+    ("04", "aggregation=max", "sparse, or scatter where torch-scatter is there"),
+    ("04", "held_out=1", "a number of at least 0 and below 1"), ("05", "how=median", "mean_zscore or mean_rank"),
+    ("05", "choose=no", "True or False"), ("06", "submit_to_kaggle=false", "True or False"),
+    ("06", "score_within=soon", "a number of at least 0"),
+    ("07", "budgets=[10,0]", "a list of whole numbers of at least 1, such as [10,30]"),
+    ("07", "budgets=10", "a list of whole numbers of at least 1, such as [10,30]"),
+    ("08", "kernels=dot", "all, or a list of matmul"), ("08", "kernels=['dot']", "all, or a list of matmul")])
+def test_what_a_notebook_would_refuse_later_is_refused_at_once(choices, only, value, expected):
+    name, given = choices.assignment(value)
+    with pytest.raises(choices.RunError) as caught:
+        choices.check(choices.select(only)[1], {name: given})
+    assert str(caught.value).startswith(f"-p {name}={given}: expected {expected}") and caught.value.status == 2
+
+
+def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a_parameter_that_none_has(choices):
+    notebooks, _ = choices.select(None)
+    for notebook, own in choices.declared(notebooks).items():
+        for name, default in own.items():
+            choices.check([notebook], {name: ast.literal_eval(default)})
+    assert choices.EXPECTED.keys() <= {name for own in choices.declared(notebooks).values() for name in own}
+    given = {"held_out": 0.3, "budgets": [5, 10], "aggregation": "sparse", "how": "mean_rank", "kernels": "all",
+             "recipe": "full", "precision": "float16", "device": "cpu", "processes": 2, "submit_to_kaggle": True}
+    choices.check(notebooks, given)
+
+
+def test_more_processes_than_gpus_are_refused_at_once(choices, monkeypatch):
+    monkeypatch.setattr("kit.processes.join_team", lambda device: None)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    choices.check(choices.select("04")[1], {"device": "cuda", "processes": 1})
+    with pytest.raises(choices.RunError, match="^-p device=cuda: device is 'cuda' and processes is 2, but PyTorch .* "
+                                               "sees 1 GPU here; pass processes=1$"):
+        choices.check(choices.select("04")[1], {"device": "cuda", "processes": 2})
 
 
 @pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),

@@ -343,10 +343,10 @@ def test_collections_are_trained_on_jointly_by_giving_the_graphs_of_all():
     assert all(tau(predict(model, graph), graph.config_runtime) > 0.5 for graph in graphs)
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "abacus"])
+@pytest.mark.parametrize("device", ["cuda:99", "abacus", "meta"])
 def test_a_device_that_is_not_there_is_named_with_the_cure(device):
     gpus = torch.cuda.device_count()
-    with pytest.raises(ValueError, match=f"^device is '{device}', and there is none for PyTorch .* here, which sees "
+    with pytest.raises(ValueError, match=f"^device is '{device}', and PyTorch .* cannot compute on it here: it sees "
                                          f"{gpus or 'no'} GPUs?; pass 'cpu'"):
         trained(settings=dataclasses.replace(SHORT, device=device))
 
