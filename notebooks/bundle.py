@@ -96,7 +96,7 @@ def write_bundle(folder, book, name, owner=None):
 
 def main(argv=None):
     """Bundle what the command line asks for."""
-    from choices import assignment, check, select, share_out
+    from choices import assignment, check, folder, select, share_out
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", default=STEPS, help=f"notebooks whose names start so; {STEPS}")
@@ -116,10 +116,11 @@ def main(argv=None):
         options |= {name: value for name, value in (("data_root", args.data_root), ("size", args.size)) if value}
         parameters = share_out(notebooks, options, dict(args.p))
         check(notebooks, dict(args.p), there=True)
+        out = folder("--out", args.out)
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
             name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
                                                 [n.stem[:2] for n in some])])
-            print(show(write_bundle(args.out, bundle({n: parameters[n] for n in some}), name, args.owner).resolve()))
+            print(show(write_bundle(out, bundle({n: parameters[n] for n in some}), name, args.owner)))
     except (RunError, DataError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2

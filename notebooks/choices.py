@@ -4,9 +4,10 @@ import ast
 import re
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import papermill
-from steps import PROJECT, RunError
+from steps import PROJECT, RunError, show
 
 OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
 STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
@@ -123,3 +124,12 @@ def check(notebooks, asked, there=False):
             check_gpus(asked["device"], asked.get("processes", 1))
         except ValueError as fault:
             raise RunError(f"-p device={asked['device']}: {fault}") from None
+
+
+def folder(option, path, words="a folder"):
+    """The folder that an option names; it may be missing, but not be a file or lie below one."""
+    path = Path(path).expanduser().resolve()
+    file = next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
+    if file:
+        raise RunError(f"{show(file)}: is a file; {option} names {words}")
+    return path

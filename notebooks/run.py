@@ -25,7 +25,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 import pandas as pd  # noqa: E402
-from choices import STUDIES, assignment, check, select, share_out  # noqa: E402
+from choices import STUDIES, assignment, check, folder, select, share_out  # noqa: E402
 from steps import PROJECT, RunError, digest, lock, run_steps, show, state, use_this_python  # noqa: E402
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
@@ -96,6 +96,9 @@ def run(args):
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written
     check(selected, asked, args.on)
+    if args.data_root and args.data_root != "sample":
+        folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
+    out = folder("--out", args.out) if args.out else None
     planned = plan(args, collections, asked)
     if args.on and not args.data_root:
         try:
@@ -107,7 +110,7 @@ def run(args):
     root = root.resolve()
     name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
     name += f"-{args.on}" if args.on else ""
-    out = Path(args.out or PROJECT / "submissions" / name).expanduser().resolve()
+    out = out or folder("--out", PROJECT / "submissions" / name)
     files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
     missing = [c for c in collections if not files[c]]
     if missing == collections:

@@ -119,6 +119,13 @@ def test_a_wrong_name_or_value_is_one_sentence(tmp_path, wrong, words):
     assert len(done.stderr.splitlines()) <= 2 and not list(tmp_path.iterdir())
 
 
+def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
+    (tmp_path / "bundle").touch()
+    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "--size", "tiny"], cwd=tmp_path,
+                          text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (2, "bundle.py: bundle: is a file; --out names a folder\n")
+
+
 def test_the_colab_notebook_goes_from_a_clone_and_a_secret_to_a_submission_and_keeps_the_secret(tmp_path):
     for part in ("kit", "notebooks"):
         shutil.copytree(PROJECT / part, tmp_path / "kit-clone" / part, ignore=shutil.ignore_patterns("__pycache__"))

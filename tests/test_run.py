@@ -122,8 +122,6 @@ def test_a_wrong_name_stops_before_anything_runs(clone):
     assert run(clone, "--only", "07")[2] == "run.py: no notebook 07; there are 00_first, 01_last\n"
     assert "no collection tile; there are tile:xla, layout" in run(clone, "--collections", "tile")[2]
     assert "looked at" in run(clone, data=("--data-root", "nowhere"))[2]
-    status, _, errors = run(clone, "--out", "root/tile/xla/train/kernel.npz")
-    assert status == 2 and errors.startswith("run.py: ") and errors.rstrip().endswith("kernel.npz/.run'")
     assert ran(clone) == [] and run(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2
     shutil.rmtree(clone / "out")
     assert not (clone / "out").exists()
@@ -188,6 +186,15 @@ def test_more_processes_than_gpus_are_refused_at_once(choices, monkeypatch):
     with pytest.raises(choices.RunError, match="^-p device=cuda: device is 'cuda' and processes is 2, but PyTorch .* "
                                                "sees 1 GPU here; pass processes=1$"):
         choices.check(choices.select("04")[1], {"device": "cuda", "processes": 2})
+
+
+@pytest.mark.parametrize("below", ["", "/deeper/still"])
+def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
+    file = os.path.join("root", "tile", "xla", "train", "kernel.npz")
+    assert run(clone, "--out", file + below) == (2, [], f"run.py: {file}: is a file; --out names a folder\n")
+    assert run(clone, data=("--data-root", file + below)) == (
+        2, [], f"run.py: {file}: is a file; --data-root names the folder that holds tile/ and layout/\n")
+    assert ran(clone) == [] and not (clone / "out").exists() and (clone / file).read_bytes() == b"never read"
 
 
 @pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),
