@@ -63,14 +63,14 @@ def plan_jobs(collections, seeds=None, groups=1, first_seed=0):
 
 
 def job_name(job, text):
-    """What the notebook of a job is called on Kaggle: by what it trains and a digest of its text, at most 50 letters.
+    """What the notebook of a job is called on Kaggle: by what it trains and a digest of the rest, at most 50 letters.
 
     Parameters
     ----------
     job : dict
         From `plan_jobs`.
     text : str
-        All that tells this notebook from others.
+        All that tells this notebook from others: its cells, whose it is, and of which run.
 
     Returns
     -------
@@ -106,7 +106,8 @@ def read_jobs(path):
     try:
         jobs = json.loads(Path(path).read_text("utf-8"))
         if all(job["state"] in STATES and isinstance(job["ref"], str) and type(job["attempt"]) is int
-               and isinstance(job["files"], dict) and isinstance(job["log"], list) for job in jobs.values()):
+               and isinstance(job["files"], dict) and isinstance(job["log"], list)
+               and isinstance(job.get("run", ""), str) for job in jobs.values()):
             return jobs
     except FileNotFoundError:
         return {}

@@ -1,8 +1,11 @@
 """Train on Kaggle's machines what 03 and 04 would train here; `run.py --on kaggle` combines and checks it afterwards.
 
 One notebook with the kit inside is pushed for each collection and group of seeds, and its predictions are fetched.
-What was pushed is noted in OUT/.run/kaggle.json, so that the same command goes on where an earlier one stopped.
+What was pushed is noted in OUT/.run/kaggle.json, so that the same command goes on where an earlier one stopped, also
+where OUT has moved; a run in another folder has notebooks of its own.
 """
+import secrets
+
 import nbformat
 from bundle import bundle, write_bundle
 
@@ -19,13 +22,15 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
     """
     store, jobs, notebooks = out / ".run" / "kaggle", {}, {}
     known = read_jobs(store.with_suffix(".json"))
+    # noted with the jobs: the same plan in another folder, or on another machine, has notebooks of its own there
+    mark = next((job["run"] for job in known.values() if "run" in job), secrets.token_hex(8))
     for job in planned:
         path = min(parameters) if job["collection"].startswith("tile") else max(parameters)
         given = {**parameters[path], "out_dir": RESULTS, "collections": [job["collection"]],
                  "first_seed": job["first_seed"], "data_root": "sample" if is_sample else None, "seeds": job["seeds"]}
         book = bundle({path: given}, real_only=not is_sample)
-        name = job_name(job, owner + nbformat.writes(book))
-        jobs[name], notebooks[name] = job, write_bundle(store, book, name, owner)
+        name = job_name(job, mark + owner + nbformat.writes(book))
+        jobs[name], notebooks[name] = {**job, "run": mark}, write_bundle(store, book, name, owner)
     renew(jobs, known, owner, out, fresh)
     failed = watch_jobs(jobs, notebooks, out, root, store.with_suffix(".json"), known)
     keep_fetched(jobs, out)

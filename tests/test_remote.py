@@ -4,6 +4,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -198,6 +199,26 @@ def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, t
     assert states(tmp_path) == ["fetched", "fetched"] and len(kaggle.pushed) == 2
     assert kaggle.asked.count("SaveKernel") == 2
     assert said.splitlines()[-1] == "out/submission.csv" and (tmp_path / "out" / "submission.csv").is_file()
+
+
+def test_the_same_plan_in_two_folders_has_its_own_notebooks_and_a_folder_that_moved_finds_them_again(kaggle, tmp_path,
+                                                                                                    tiny_sample):
+    plan = ["--collections", TILE, "-p", "seeds=1"]
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE, **{
+        NAME: packed(costs_of(tiny_sample, TILE, "test", len(kaggle.pushed)))})
+    for number in (1, 2):
+        (tmp_path / f"{number}").mkdir()
+        status, said, errors = run(tmp_path / f"{number}", tiny_sample, *plan)
+        assert (status, errors) == (0, ""), said
+    slugs = [body["slug"] for body in kaggle.pushed]
+    assert len(slugs) == len({*slugs}) == 2 and all(len(slug.partition("/")[2]) <= 50 for slug in slugs)
+    shutil.move(tmp_path / "1" / "out", tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "predictions" / "tile_xla" / "tile_seed0.test.npz").unlink()       # fetched once more
+    status, said, errors = run(tmp_path, tiny_sample, *plan, "--out", "elsewhere")
+    assert (status, errors, len(kaggle.pushed)) == (0, "", 2), said
+    for number, out in ((1, tmp_path / "elsewhere"), (2, tmp_path / "2" / "out")):
+        here, there = load_costs(out / NAME.partition("/")[2]), costs_of(tiny_sample, TILE, "test", number)
+        assert here.keys() == there.keys() and all((here[name] == there[name]).all() for name in here)
 
 
 def test_what_failed_is_tried_once_more_under_another_name_and_nothing_else_is(kaggle, tmp_path, tiny_sample, notebook):
@@ -483,6 +504,8 @@ def test_groups_without_a_seed_each_are_refused(seeds, groups):
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', '{"a": {"state": "lost", "ref": "x"}}', "\udcff",
                                   '{"a": {"state": "failed", "ref": "x", "attempt": 1, "files": [], "log": []}}',
+                                  '{"a": {"state": "failed", "ref": "x", "attempt": 1, "files": {}, "log": [],'
+                                  ' "run": 3}}',
                                   '{"a": {"state": "failed", "ref": "x", "attempt": "1", "files": {}, "log": []}}'])
 def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_path, text):
     (tmp_path / "kaggle.json").write_bytes(text.encode("utf-8", "surrogateescape"))
