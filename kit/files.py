@@ -1,7 +1,7 @@
 """Files that are whole or not there: written under another name beside their place, flushed to the disk, renamed.
 
 A process that is killed while it writes leaves NAME as it was and a hidden .NAME.PID-THREAD.part beside it, which
-`remove_leftovers` clears away once that process is gone.
+`remove_leftovers` clears away once that process is gone. Where two must not even begin, `locked` lets in one.
 """
 import errno
 import os
@@ -9,6 +9,7 @@ import re
 import shutil
 import threading
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 LEFTOVER = re.compile(r"\.(.+)\.([0-9]+)(?:-[0-9]+)?\.part")
@@ -91,6 +92,67 @@ def replace_file(path, text):
     """
     with whole_file(path) as part:
         part.write_bytes(text.encode("utf-8"))
+
+
+@contextmanager
+def locked(path):
+    """Keep other processes and threads from doing the same. The system holds the lock: it ends with this process.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file for the lock alone, which says who has it; folders above it are made. Whoever has it may remove it.
+
+    Yields
+    ------
+    str or None
+        None: it is this one's until the context is left. Else who has it, for a message: " (process 4711)", or ""
+        where that process is just starting.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written: names the file, the reason and what helps.
+    """
+    path = Path(path)
+    with unwritable_named(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+", errors="replace")
+    with file:
+        if _has_taken(file) and _is_called(file, path):
+            with suppress(OSError):                      # a full disk: what is to be written there will tell
+                file.truncate(0)
+                os.write(file.fileno(), str(os.getpid()).encode())
+            yield None
+        else:
+            file.seek(0)
+            holder = file.read()                         # half-written, if that process is just starting
+            yield f" (process {holder})" * holder.isdigit()
+
+
+def _has_taken(file):
+    """Lock an open file, until it is closed -> False where another has it."""
+    try:
+        import fcntl
+    except ImportError:                                  # Windows
+        import msvcrt
+        file.seek(1 << 30)                               # what is locked cannot be read, so not where the text is
+        lock_it = partial(msvcrt.locking, file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        lock_it = partial(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        lock_it()
+    except OSError as fault:                             # ENOTSUP and the like: this file system has no locks
+        return fault.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+    return True
+
+
+def _is_called(file, path):
+    """Whether an open file is still the one of that name: who had the lock may have removed it meanwhile."""
+    try:                                                 # Windows removes no open file
+        return os.name == "nt" or os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def remove_leftovers(folder, name=None):

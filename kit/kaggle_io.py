@@ -6,10 +6,12 @@ disk, and whose message says what helps.
 """
 import hashlib
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
 from kit.data import COLLECTIONS, SPLITS
+from kit.files import locked
 from kit.kaggle_client import KaggleError, ask_kaggle
 from kit.kaggle_notebooks import push_notebook  # noqa: F401  (all that goes to Kaggle, in one place)
 from kit.submit import check_submission
@@ -57,7 +59,8 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
     Raises
     ------
     KaggleError
-        Also where files are missing in the end: then kind "damaged"; what is there can be used.
+        Also where files are missing in the end: then kind "damaged"; what is there can be used. "busy" where
+        another process is downloading the same there.
     ValueError
         If a collection, split or source is unknown.
     """
@@ -87,12 +90,20 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
                 return f"{mirror.rstrip('/')}/{name}"
             return ask_kaggle("locate", competition, timeout, {"competition": competition}, client)
 
-        archive = fetch_file(locate, store / name, timeout, **patience)
-        count = unpack(archive, root, contents)
-        print(f"{name}: {count} files unpacked", flush=True)
-        for path in (archive, archive.with_name(archive.name + ".json")):
-            path.unlink()
-    if store.is_dir() and not any(store.iterdir()):
+        lock = store / f"{name}.lock"
+        with locked(lock) as holder:
+            if holder is not None:
+                raise KaggleError("busy", f"{store / name}: is being downloaded by another process{holder}; wait for "
+                                  "it, then run it again")
+            if lacking().keys() & {*contents}:                   # else another process was faster
+                archive = fetch_file(locate, store / name, timeout, **patience)
+                count = unpack(archive, root, contents)
+                print(f"{name}: {count} files unpacked", flush=True)
+                for path in (archive, archive.with_name(archive.name + ".json")):
+                    path.unlink()
+            with suppress(OSError):                              # Windows keeps it
+                lock.unlink()
+    with suppress(OSError):                                      # nothing was begun, or something is not finished
         store.rmdir()
     short = [f"{c} {s} has {count} of {files[c][SPLITS.index(s)]} files" for (c, s), count in lacking().items()]
     if short:

@@ -1,5 +1,4 @@
 """How notebooks are executed: one run a folder, a kernel of this Python, progress, and what is finished stays so."""
-import errno
 import hashlib
 import io
 import json
@@ -10,7 +9,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -19,7 +17,7 @@ from ipykernel.kernelspec import get_kernel_dict
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
-from kit.files import put_in_place, remove_leftovers, replace_file, unwritable_named  # noqa: E402
+from kit.files import locked, put_in_place, remove_leftovers, replace_file  # noqa: E402
 
 LOCK = Path(".run", "lock")
 # ipykernel's launcher, without what its event loops log: a kernel that ends may log its own closed sockets
@@ -58,39 +56,12 @@ def state(path):
         return ()
 
 
-def taken(file):
-    """Whether another process has locked an open file; if not, this one has it now, until it ends."""
-    try:
-        import fcntl
-    except ImportError:                         # Windows
-        import msvcrt
-        file.seek(1 << 30)                      # what is locked cannot be read, so not where the text is
-        lock_it = partial(msvcrt.locking, file.fileno(), msvcrt.LK_NBLCK, 1)
-    else:
-        lock_it = partial(fcntl.flock, file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:
-        lock_it()
-    except OSError as fault:                    # ENOTSUP and the like: this file system has no locks
-        return fault.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
-    return False
-
-
 @contextmanager
 def lock(folder):
-    """Keep other runs out of `folder`. The system holds the lock: however this process ends, it is free again."""
-    path = folder / LOCK
-    with unwritable_named(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+", errors="replace")
-    with file:
-        if taken(file):
-            file.seek(0)
-            holder = file.read()                # half-written, if that process is just starting
-            raise RunError(f"{show(folder)}: another run{f' (process {holder})' * holder.isdigit()} is writing here; "
-                           "wait for it or choose another --out")
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    """Keep other runs out of `folder`."""
+    with locked(folder / LOCK) as holder:
+        if holder is not None:
+            raise RunError(f"{show(folder)}: another run{holder} is writing here; wait for it or choose another --out")
         for path in remove_leftovers(folder):
             print(f"note  {show(path)} was half-written when a run was killed; it is made again", flush=True)
         yield

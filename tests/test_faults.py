@@ -30,8 +30,9 @@ import torch
 from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
+import kit.files
 from kit.checkpoint import save_checkpoint
-from kit.files import remove_leftovers, replace_file
+from kit.files import locked, remove_leftovers, replace_file
 from kit.ledger import record_run
 from kit.model import LayoutGNN
 from kit.record import write_record
@@ -280,6 +281,31 @@ def test_threads_that_write_one_file_leave_one_of_their_texts(tmp_path):
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(write, texts))
     assert [path.name for path in tmp_path.iterdir()] == ["shared"] and (tmp_path / "shared").read_text() in texts
+
+
+def test_a_lock_is_one_thread_s_at_a_time_and_one_that_was_removed_meanwhile_counts_for_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "deeper" / "lock"
+
+    def no_room():
+        raise OSError(errno.ENOSPC, "full")
+
+    def holder():
+        with locked(path) as found:
+            return found
+    for number in range(2):
+        with locked(path) as mine, ThreadPoolExecutor(1) as pool:
+            assert mine is None and pool.submit(holder).result() == f" (process {os.getpid()})"
+            assert path.read_text() == str(os.getpid())
+            if number:
+                path.unlink()
+        assert holder() is None
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda *_: no_room())
+        assert holder() is None
+    has_taken = kit.files._has_taken
+    monkeypatch.setattr(kit.files, "_has_taken", lambda file: path.unlink() or has_taken(file))
+    path.write_text("")
+    assert holder() == ""
 
 
 def test_a_name_that_is_too_long_is_said_to_be_that(tmp_path):

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 
 import nbformat
@@ -16,6 +17,7 @@ import pytest
 from kaggle_server import KEY, QUICK, SECRETS, SIGNATURE, SLUG, TOKEN, USER, fails
 from test_run import copy_programs
 
+import kit.kaggle_io
 import kit.unpack
 from kit.kaggle_io import FILES, download, submit, wait_for_score
 from kit.kaggle_notebooks import notebook_output, notebook_status, push_notebook
@@ -125,6 +127,49 @@ def test_a_download_that_is_cut_goes_on_where_it_was(kaggle, tmp_path, source):
     root = download(tmp_path, **asked, client=QUICK)
     assert kaggle.ranges == [f"bytes={half}-", f"bytes={half + half // 2}-"]
     assert len(tree(root / "tile")) == 2 and not (tmp_path / ".download").exists()
+
+
+def test_a_second_download_of_the_same_names_the_first_and_goes_on_where_that_was_killed(kaggle, tmp_path, project):
+    path = mirrored(kaggle, "tile:xla", "train")
+    half, part = len(kaggle.files[path]) // 2, tmp_path / "data/.download/npz_tile_xla_train.tar.part"
+    kaggle.answers[f"GET {path}"] = ["cut", "hang"]
+    code = (f"from kit.kaggle_io import download\ndownload({str(tmp_path / 'data')!r}, ['tile:xla'], ['train'], "
+            f"'mirror', {MIRROR!r}, files={FEW}, client={QUICK})")
+
+    def start():
+        return subprocess.Popen([sys.executable, "-c", code], cwd=project, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
+    with start() as first:
+        while len(kaggle.asked) < 2:                                   # half is there, the rest does not come
+            assert first.poll() is None, first.communicate()
+            time.sleep(0.02)
+        with start() as second:
+            said, errors = second.communicate(timeout=120)
+        assert (second.returncode, said) == (1, "") and errors.splitlines()[-1] == (
+            f"kit.kaggle_client.KaggleError: {part.with_suffix('')}: is being downloaded by another process "
+            f"(process {first.pid}); wait for it, then run it again")
+        assert len(kaggle.asked) == 2 and part.stat().st_size == half and first.poll() is None
+        first.kill()
+    kaggle.answers.clear()
+    with start() as third:
+        said, errors = third.communicate(timeout=120)
+    assert (third.returncode, errors) == (0, "") and kaggle.ranges == [f"bytes={half}-"]
+    assert tree(tmp_path / "data") == {n: content(n) for n in names("tile:xla", "train")}
+    assert not part.parent.exists()
+
+
+def test_what_another_process_has_just_finished_is_not_fetched_again(kaggle, tmp_path, monkeypatch):
+    path = mirrored(kaggle, "tile:xla", "train")
+    asked = dict(collections=["tile:xla"], splits=["train"], source="mirror", mirror=MIRROR, files=FEW, client=QUICK)
+    locked = kit.kaggle_io.locked
+
+    def late(lock):                                                    # the other one begins and ends before this
+        monkeypatch.setattr(kit.kaggle_io, "locked", locked)
+        download(tmp_path, **asked)
+        return locked(lock)
+    monkeypatch.setattr(kit.kaggle_io, "locked", late)
+    root = download(tmp_path, **asked)
+    assert kaggle.asked == [f"GET {path}"] and len(tree(root)) == 2 and not (tmp_path / ".download").exists()
 
 
 def test_a_line_that_brings_nothing_more_is_told_with_what_came(kaggle, tmp_path):
