@@ -48,6 +48,7 @@ OFFERED = {
     "remote": "plan_jobs job_name read_jobs renew watch_jobs",
     "search": "random_search annealing genetic droplet guided explore_then_droplet optuna_search",
     "relaxed": "gradient_search on_codes relaxed_token_cost",
+    "search_study": "open_space best_known study_searches study_rows fingerprint",
     "kernels": "kernel_inputs kernel_result kernel_function schedule_space schedule_choices",
     "schedules": "schedule_kernel",
     "kernel_lab": "KernelLab has_tvm",

@@ -20,7 +20,7 @@ FLOW = ("files", "archive", "data", "opcodes", "programs", "nets", "simulate", "
         "metrics", "baselines", "trees", "ensemble", "submit", "ledger", "report", "kaggle_child", "kaggle_client",
         "unpack", "kaggle_notebooks", "kaggle_io", "measured", "descent", "search", "relaxed", "oracle", "plots",
         "plots_eda", "plots_search", "kernels", "schedules", "kernel_lab", "kernel_meta", "kernel_tiles",
-        "kernel_study", "recipes", "workflow", "compare", "fetched", "remote")
+        "kernel_study", "recipes", "workflow", "compare", "search_study", "fetched", "remote")
 KIT = Path(__file__).resolve().parents[1] / "kit"
 MODULES = [name for name in FLOW if (KIT / f"{name}.py").is_file()]
 SOURCE = {name: (KIT / f"{name}.py").read_text() for name in MODULES}

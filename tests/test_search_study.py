@@ -1,0 +1,279 @@
+"""A study of searches: against plain loops, kept piece by piece, and the same after a kill as in one go."""
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import kit.search_study
+from kit.data import npz_paths, read_layout
+from kit.model import ConfigTokenModel, ConfigTokenSettings
+from kit.oracle import default_codes, search_rows, search_space, simulated_runtime
+from kit.prune import drop_duplicate_configs, prune
+from kit.relaxed import gradient_search, on_codes, relaxed_token_cost
+from kit.sample import write_sample
+from kit.search import annealing, droplet, explore_then_droplet, genetic, guided, random_search
+from kit.search_study import WITH_MODEL, WITHOUT_MODEL, best_known, fingerprint, open_space, study_rows, study_searches
+
+BUDGETS, QUERIES = [2, 7, 20], 60
+PROGRAM = """
+import sys, time
+sys.path[:0] = sys.argv[3:5]
+import numpy as np
+from test_search_study import study
+
+def save(file, *, write=np.savez_compressed, calls=[], **costs):
+    calls.append(file)
+    if len(calls) == 8:
+        file.write(b"half of it")
+        file.flush()
+        print("writing", flush=True)
+        time.sleep(600)
+    write(file, **costs)
+
+np.savez_compressed = save
+study(sys.argv[1], sys.argv[2])
+"""
+
+
+def quiet(line):
+    pass
+
+
+def token_model(seed=0):
+    return ConfigTokenModel(ConfigTokenSettings(width=4, token_width=4, seed=seed))
+
+
+def open_spaces(root, seed=0):
+    """The same program of two collections, with a model each, whose weights are far from equal costs."""
+    spaces = []
+    for place, collection in enumerate(("layout:xla:random", "layout:xla:default")):
+        graph, model = read_layout(npz_paths(root, collection, "test")[0]), token_model(seed + place)
+        model.fit_scale([graph])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(place))
+        spaces.append(open_space(collection, graph, model))
+    return spaces
+
+
+def study(root, out, report=quiet, budgets=(2, 5), seeds=3, queries=40):
+    """A small study."""
+    torch.set_num_threads(1)
+    return study_searches(open_spaces(Path(root)), budgets, seeds, queries, out, report)
+
+
+def same(one, other):
+    return list(one) == list(other) and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def kept_files(out):
+    return {p.name: p.read_bytes() for p in Path(out, "checkpoints", "searches").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_sample(tmp_path_factory.mktemp("study") / "sample-tiny", size="tiny")
+
+
+@pytest.fixture(scope="module")
+def whole(root, tmp_path_factory):
+    """(what an uninterrupted study found, its folder, the lines that it reported)."""
+    out, lines = tmp_path_factory.mktemp("whole"), []
+    return study(root, out, lines.append), out, lines
+
+
+def test_a_study_finds_what_each_search_called_by_itself_finds(root, tmp_path, monkeypatch):
+    assert kit.search_study.MOST_REMEMBERED == 300
+    monkeypatch.setattr(kit.search_study, "MOST_REMEMBERED", 19)
+    spaces = open_spaces(root)
+    found = study_searches(spaces, BUDGETS, 2, QUERIES, tmp_path, quiet)
+    assert list(found) == [*WITHOUT_MODEL, *WITH_MODEL]
+    for place, collection in enumerate(("layout:xla:random", "layout:xla:default")):
+        graph, space = read_layout(npz_paths(root, collection, "test")[0]), spaces[place]
+        truth, dims, cost = simulated_runtime(graph), search_space(graph), on_codes(space.relaxed, space.dims)
+        rows = np.array(list(dict.fromkeys(map(tuple, graph.config_codes.tolist()))))
+        by_model = truth(rows[np.argsort(cost(rows), kind="stable")])
+        assert space.default == truth(default_codes(graph)[None])[0]
+        for seed in range(2):
+            proposed = genetic(cost, dims, QUERIES, np.random.default_rng([seed, 1]))
+            once = {"model": cost, "queries": QUERIES, "strategy": lambda *_, proposed=proposed: proposed}
+            for b, budget in enumerate(BUDGETS):
+                def run(search, stream=0, budget=budget, seed=seed, truth=truth, dims=dims, **options):
+                    return search(truth, dims, budget, np.random.default_rng([seed, stream]), **options)
+                alone = {"random": run(random_search), "annealing": run(annealing), "genetic": run(genetic),
+                         "droplet": run(droplet), "explore then droplet": run(explore_then_droplet),
+                         "model, genetic": run(guided, **once),
+                         "model, gradient": run(gradient_search, 2, relaxed=space.relaxed, queries=QUERIES),
+                         "model, explore then droplet": run(explore_then_droplet, **once)}
+                expected = {name: [r.best_cost, r.measurements, r.queries] for name, r in alone.items()}
+                expected["model's best rows"] = [by_model[:budget].min(), min(budget, len(rows)), len(rows)]
+                for name, numbers in expected.items():
+                    if budget > 19 and name.endswith("explore then droplet"):
+                        numbers = [np.nan] * 3
+                    assert found[name][:, seed, place, b].tolist() == pytest.approx(numbers, rel=0, nan_ok=True), name
+
+
+def test_the_relaxed_cost_of_a_space_is_that_of_the_pruned_graph(root):
+    graph, model = read_layout(npz_paths(root, "layout:xla:random", "test")[0]), token_model()
+    model.fit_scale([graph])
+    space, points = open_space("layout:xla:random", graph, model, k_hops=0), graph.config_codes[:9].astype(np.int64)
+    relaxed = relaxed_token_cost(model, model.prepare(prune(graph, 0)))
+    assert (on_codes(space.relaxed, space.dims)(points) == on_codes(relaxed, space.dims)(points)).all()
+
+
+def test_the_best_known_is_the_best_of_all_of_a_small_space(root):
+    space = open_spaces(root)[0]
+    shape = [int(n) for n in space.dims]
+    every = np.stack(np.unravel_index(np.arange(np.prod(shape)), shape), axis=1)
+    runtime = space.truth(every)
+    assert best_known(space, 100) == runtime.min()
+    larger = space._replace(dims=np.array([*shape, *[9] * 6]), truth=lambda points: space.truth(points[:, :len(shape)]))
+    assert runtime.min() <= best_known(larger, 300) < np.quantile(runtime, 0.05)
+
+
+def test_a_study_reports_each_program_and_a_long_one_every_minute(whole, root, tmp_path, monkeypatch):
+    _, _, lines = whole
+    name = open_spaces(root)[0].graph_id
+    assert lines == [f"{i} of 2  layout:xla:{c}, seed 1 of 3: {name}" for i, c in ((1, "random"), (2, "default"))]
+    clock = iter(np.arange(1000) * 25.0)               # each look at it 25 s after the one before
+    monkeypatch.setattr(kit.search_study.time, "monotonic", lambda: next(clock))
+    lines = []
+    study(root, tmp_path, lines.append, (2,), seeds=7, queries=2)
+    assert [line.split("seed ")[1][:6] for line in lines] == [f"{seed} of 7" for seed in (1, 4, 7)] * 2
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 4, 5])
+def test_a_study_that_broke_off_goes_on_to_the_same_result(whole, root, tmp_path, monkeypatch, stop_at):
+    found, folder, _ = whole
+    searched, stop = [], stop_at
+
+    def counted(*args, make=kit.search_study._search_guided):
+        searched.append((args[0].collection, args[2]))
+        if len(searched) == stop:
+            raise KeyboardInterrupt
+        return make(*args)
+    monkeypatch.setattr(kit.search_study, "_search_guided", counted)
+    with pytest.raises(KeyboardInterrupt):
+        study(root, tmp_path)
+    stop = None
+    assert same(study(root, tmp_path), found)
+    assert len(searched) == 2 * 3 + 1 and len(set(searched)) == 2 * 3, "only what broke off was searched twice"
+    assert kept_files(tmp_path) == kept_files(folder)
+    assert same(study(root, tmp_path), found) and len(searched) == 2 * 3 + 1, "nothing was left to search"
+
+
+def test_a_study_whose_process_was_killed_while_it_wrote_goes_on_to_the_same_result(whole, root, tmp_path):
+    found, folder, _ = whole
+    here = Path(__file__).resolve().parent
+    child = subprocess.Popen([sys.executable, "-c", PROGRAM, root, tmp_path, here, here.parent],
+                             stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "writing\n"
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    left = kept_files(tmp_path)
+    half = [name for name in left if name.startswith(".")]
+    assert [left.pop(name) for name in half] == [b"half of it"]
+    assert len(left) == 7 and left.items() < kept_files(folder).items()
+    assert same(study(root, tmp_path), found)
+    assert {name: data for name, data in kept_files(tmp_path).items() if name not in half} == kept_files(folder)
+
+
+def test_more_seeds_and_a_second_collection_add_to_what_is_there(whole, root, tmp_path, monkeypatch):
+    found, folder, _ = whole
+    assert len(kept_files(folder)) == 3 * 3            # searches without a model are those of both collections
+    first = study(root, tmp_path, seeds=1)
+    assert all((first[name] == found[name][:, :1]).all() for name in found)
+    seeds = []
+    monkeypatch.setattr(kit.search_study, "_search_free",
+                        lambda *args, make=kit.search_study._search_free: seeds.append(args[2]) or make(*args))
+    assert same(study(root, tmp_path), found) and seeds == [1, 2]
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "pickled", "other names", "other size", "other type"])
+def test_a_damaged_file_is_named_and_searched_again(whole, root, tmp_path, damage):
+    found, folder, _ = whole
+    study(root, tmp_path, seeds=1)
+    path = sorted((tmp_path / "checkpoints" / "searches").glob("guided-*"))[0]
+    good = path.read_bytes()
+    with np.load(path) as npz:
+        arrays = {name: npz[name] for name in npz.files}
+    if damage in ("cut", "empty", "text"):
+        path.write_bytes({"cut": good[:-40], "empty": b"", "text": b"costs"}[damage])
+    else:
+        arrays = {"pickled": {name: np.array([{}]) for name in arrays},
+                  "other names": {f"{name}s": a for name, a in arrays.items()},
+                  "other size": {name: a[:-1] for name, a in arrays.items()},
+                  "other type": {name: a.astype(np.float32) for name, a in arrays.items()}}[damage]
+        with open(path, "wb") as file:
+            np.savez(file, **arrays)
+    lines = []
+    again = study(root, tmp_path, lines.append, seeds=1)
+    assert all((again[name] == found[name][:, :1]).all() for name in found) and path.read_bytes() == good
+    assert f"note  {path} was half-written or damaged; it is searched again" in lines
+
+
+def test_whatever_decides_over_a_result_gives_another_file(root, tmp_path):
+    graph, model = read_layout(npz_paths(root, "layout:xla:random", "test")[0]), token_model()
+    model.fit_scale([graph])
+
+    def files(graph=graph, model=model, k_hops=1, **change):
+        space = open_space("layout:xla:random", graph, model, k_hops)
+        before = set(kept_files(tmp_path)) if (tmp_path / "checkpoints").is_dir() else set()
+        study_searches([space], **{"budgets": [2], "seeds": 1, "queries": 4, "out": tmp_path, "report": quiet} | change)
+        return sorted(name.split("-")[0] for name in set(kept_files(tmp_path)) - before)
+    assert files() == ["free", "guided"] and files() == []
+    assert files(budgets=[3]) == files(budgets=[2, 3]) == files(seeds=2) == ["free", "guided"]
+    assert files(queries=5) == files(k_hops=2) == ["guided"]
+    slower = graph.node_feat.copy()
+    slower[:, 0] += 1
+    assert files(graph=graph._replace(node_feat=slower)) == ["free", "guided"]
+    assert files(graph=graph._replace(config_codes=graph.config_codes[::-1].copy())) == ["guided"]
+    other = token_model(1)
+    other.load_state_dict(model.state_dict())
+    assert files(model=other) == ["guided"], "other settings"
+    with torch.no_grad():
+        next(iter(model.parameters())).view(-1)[0] += 1e-6
+    assert files() == ["guided"], "another weight"
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert files() == ["guided"], "other sums"
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_fingerprints_tell_apart_what_is_not_equal():
+    values = [np.arange(4), np.arange(4.0), np.arange(4).reshape(2, 2), np.arange(5), [0, 1, 2, 3], [0, 1, [2, 3]],
+              None, "None", ["None"], {"a": 1, "b": 2}, {"a": 2, "b": 1}, 1, 1.0, "1", torch.arange(6), [np.arange(4)]]
+    assert len({fingerprint(value) for value in values}) == len(values)
+    assert fingerprint(torch.arange(6)) == fingerprint(np.arange(6)[::-1][::-1])
+    assert fingerprint((1, [2.5, None])) == fingerprint([1, (2.5, None)])
+    model, other = token_model(), token_model()
+    assert fingerprint(model) == fingerprint(other)
+    other.settings = replace(other.settings, seed=1)
+    assert fingerprint(model) != fingerprint(other)
+
+
+def test_rows_are_searched_as_by_a_plain_loop_and_each_seed_once(root, tmp_path, monkeypatch):
+    graph = drop_duplicate_configs(read_layout(npz_paths(root, "layout:nlp:random", "train")[0]))[0]
+    cost = np.random.default_rng(0).normal(size=len(graph.config_codes))
+    expected = {name: [[search_rows(graph.config_runtime, graph.config_codes, budget, np.random.default_rng(seed),
+                                    cost=by).best_cost for budget in (3, 8)] for seed in range(3)]
+                for name, by in (("searched", None), ("searched with model", cost))}
+    first = study_rows(graph, cost, [3, 8], 2, tmp_path, quiet)
+    calls = []
+    monkeypatch.setattr(kit.search_study, "search_rows",
+                        lambda *args, **more: calls.append(args) or search_rows(*args, **more))
+    found = study_rows(graph, cost, [3, 8], 3, tmp_path, quiet)
+    assert {name: costs.tolist() for name, costs in found.items()} == expected and len(calls) == 2 * 2
+    assert {name: costs[:2].tolist() for name, costs in found.items()} == {n: c.tolist() for n, c in first.items()}
+    study_rows(graph, -cost, [3, 8], 1, tmp_path, quiet)
+    study_rows(graph._replace(config_runtime=graph.config_runtime + 1), cost, [3, 8], 1, tmp_path, quiet)
+    assert len(calls) == 4 * 2 + 4
