@@ -1,14 +1,20 @@
 """Coordinate descent on codes, and the Gaussian process that tells it where to measure next."""
+from itertools import islice
+
 import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
 MOST_REMEMBERED = 300      # points that Beliefs fits: its solve then takes milliseconds, a kernel's trial 1 to 3 s
+PROPOSALS_WEIGHED = 16     # of a model's best points not yet measured
 REFERENCE_QUERIES = 256    # random points that tell the scale of a model's costs
 
 
-def descend(measured, best, ordered, rng, batch, p_value, beliefs):
-    """Droplet from `best` until the neighbourhood and speculation are spent, or the budget is."""
+def descend(measured, best, ordered, rng, batch, p_value, beliefs, proposed=()):
+    """Droplet from `best` until the neighbourhood and speculation are spent, or the budget is.
+
+    With beliefs the first few of the `proposed` points (p, g) not yet measured are weighed beside the neighbours.
+    """
     cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
     while measured.left:
         k = min(batch, measured.left)
@@ -21,7 +27,9 @@ def descend(measured, best, ordered, rng, batch, p_value, beliefs):
             room = max(k - len(near), k // 4)
             chosen = [*far[:room], *sorted(near, key=lambda point: gain.get(near[point], 0.0))][:k]
         else:
-            chosen = [*near, *far]
+            unseen = (tuple(map(int, point)) for point in proposed if not measured.knows(point))
+            local = [*near, *far]                      # where these are spent, a new start is worth more than a list
+            chosen = list(dict.fromkeys([*local, *islice(unseen, PROPOSALS_WEIGHED)])) if local else []
             order = np.argsort(beliefs.bound(np.array(chosen), measured), kind="stable") if chosen else []
             chosen = [chosen[i] for i in order[:k]]
         if not chosen:

@@ -244,8 +244,9 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
 
     Without a model the first points are random; with one, they are the best that a search of the whole space with
     the model as fitness proposes. Then as `droplet`, but what is measured next is chosen by a Gaussian process of
-    all costs so far, of which the model is a part: what it gets wrong is learned on the way. When a neighbourhood is
-    spent, the best point with three coordinates drawn anew is the next start, until the budget is spent.
+    all costs so far, of which the model is a part: what it gets wrong is learned on the way. It weighs the best 16
+    proposals still left beside the neighbours. When a neighbourhood is spent, the best point with three coordinates
+    drawn anew is the next start, until the budget is spent.
 
     Parameters
     ----------
@@ -282,17 +283,18 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     ordered = order_flags(ordered, measured.dims)
     points = budget // repeats
     explore = min(8, -(-points // 4)) if explore is None else min(max(explore, 1), points)
-    searched = 0
+    searched, proposed = 0, ()
     if model is None:
         measured(measured.unseen(rng, explore))
     else:
         found = strategy(model, dims, queries, rng)
-        measured(found.points[np.argsort(found.costs, kind="stable")[:explore]])
+        proposed = found.points[np.argsort(found.costs, kind="stable")]
+        measured(proposed[:explore])
         searched = found.measurements + found.queries
     beliefs = Beliefs(measured.dims, ordered, model, rng)
     start = measured.best_first()[0]
     while measured.left:
-        descend(measured, start, ordered, rng, batch, p_value, beliefs)
+        descend(measured, start, ordered, rng, batch, p_value, beliefs, proposed)
         start = kicked(measured, rng) if measured.left else start
     return measured.result(searched + beliefs.queries)
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from kit.descent import Beliefs, neighbours, order_flags, speculation
-from kit.measured import Measured
+from kit.measured import Measured, SearchResult
 from kit.search import annealing, droplet, explore_then_droplet, genetic, guided, optuna_search, random_search
 
 STRATEGIES = {"random_search": random_search, "annealing": annealing,
@@ -274,6 +274,41 @@ def test_a_model_of_the_truth_makes_a_few_measurements_enough():
         with_model = explore_then_droplet(landscape, dims, 5, np.random.default_rng(0), model=landscape.truth)
         without = random_search(landscape, dims, 1000, np.random.default_rng(0))
         assert with_model.best_cost < without.best_cost
+
+
+def test_proposals_that_were_not_among_the_first_are_weighed_later(monkeypatch):
+    """Two basins, of which the model prefers the wrong one: its 15th proposal is the first in the other."""
+    dims = [6] * 12
+
+    def changed(points):                               # coordinates that differ from the bottom of each basin
+        return (points != 0).sum(axis=1), (points != 5).sum(axis=1)
+
+    def objective(points):
+        return np.minimum(changed(points)[0] + 3, changed(points)[1])
+
+    def model(points):
+        return np.minimum(changed(points)[0], changed(points)[1] + 1.5)
+    wrong, right = np.zeros((14, 12), int), np.full((14, 12), 5)
+    wrong[range(1, 14), np.arange(1, 14) % 12] = right[range(1, 14), np.arange(1, 14) % 12] = 2
+    wrong[13, 5] = right[13, 5] = 3
+    proposed = np.concatenate([wrong, right])
+    fixed = SearchResult(proposed[0], 0.0, np.zeros(28), 28, 0, proposed, np.arange(28.0))
+    found = {}
+    for weighed in (0, 16):
+        monkeypatch.setattr("kit.descent.PROPOSALS_WEIGHED", weighed)
+        found[weighed] = explore_then_droplet(objective, dims, 30, np.random.default_rng(0), model=model,
+                                              strategy=lambda *_: fixed)
+    assert (found[0].best_cost, found[16].best_cost, found[16].best.tolist()) == (3, 0, [5] * 12)
+    assert (found[16].points[:8] == proposed[:8]).all()
+
+
+def test_proposals_do_not_keep_a_search_from_starting_anew():
+    """A list of poor points is left where a neighbourhood is spent, not measured to its end."""
+    dims, poor = [3] * 8, np.array([[2, 2, 2, 2, *tail] for tail in space([3] * 4)])
+    fixed = SearchResult(poor[0], 0.0, np.zeros(81), 81, 0, poor, np.arange(81.0))
+    found = explore_then_droplet(lambda points: points.sum(axis=1), dims, 80, np.random.default_rng(0),
+                                 model=lambda points: -points.sum(axis=1), strategy=lambda *_: fixed)
+    assert found.best_cost == 0
 
 
 def test_a_model_that_is_wrong_is_outvoted_by_measurements():

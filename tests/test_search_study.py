@@ -100,16 +100,21 @@ def test_a_study_finds_what_each_search_called_by_itself_finds(root, tmp_path, m
         assert space.default == truth(default_codes(graph)[None])[0]
         for seed in range(2):
             proposed = genetic(cost, dims, QUERIES, np.random.default_rng([seed, 1]))
-            once = {"model": cost, "queries": QUERIES, "strategy": lambda *_, proposed=proposed: proposed}
+            walked = gradient_search(cost, dims, QUERIES, np.random.default_rng([seed, 2]), relaxed=space.relaxed,
+                                     queries=2 * QUERIES // 3)
+            assert walked.queries + walked.measurements <= QUERIES
+            once, walks = ({"model": cost, "queries": QUERIES, "strategy": lambda *_, found=one: found}
+                           for one in (proposed, walked))
             for b, budget in enumerate(BUDGETS):
                 def run(search, stream=0, budget=budget, seed=seed, truth=truth, dims=dims, **options):
                     return search(truth, dims, budget, np.random.default_rng([seed, stream]), **options)
                 alone = {"random": run(random_search), "annealing": run(annealing), "genetic": run(genetic),
                          "droplet": run(droplet), "explore then droplet": run(explore_then_droplet),
                          "model, genetic": run(guided, **once),
-                         "model, gradient": run(gradient_search, 2, relaxed=space.relaxed, queries=QUERIES),
-                         "model, explore then droplet": run(explore_then_droplet, **once)}
+                         "model, gradient": run(gradient_search, 2, relaxed=space.relaxed, queries=2 * QUERIES // 3),
+                         "model, explore then droplet": run(explore_then_droplet, **walks)}
                 expected = {name: [r.best_cost, r.measurements, r.queries] for name, r in alone.items()}
+                expected["model, gradient"][2] += walked.measurements       # of the model, as a strategy
                 expected["model's best rows"] = [by_model[:budget].min(), min(budget, len(rows)), len(rows)]
                 for name, numbers in expected.items():
                     if budget > 19 and name.endswith("explore then droplet"):
