@@ -161,7 +161,8 @@ def choose_weights(kinds, runtimes, score, rounds=10):
     Raises
     ------
     ValueError
-        If there is no kind or no runtime, rounds < 1, or a kind lacks an ID.
+        If there is no kind or no runtime, rounds < 1, a kind lacks an ID or has costs of another length, or a score
+        is not finite.
 
     Examples
     --------
@@ -176,6 +177,10 @@ def choose_weights(kinds, runtimes, score, rounds=10):
     for kind, costs in kinds.items():
         if lacking := runtimes.keys() - costs.keys():
             raise ValueError(f"{kind} has no costs of {len(lacking)} graphs, the first {min(lacking)}")
+        for name, runtime in runtimes.items():
+            if np.shape(costs[name]) != np.shape(runtime):
+                raise ValueError(f"{name}: costs of {kind} have shape {np.shape(costs[name])}, runtimes "
+                                 f"{np.shape(runtime)}")
     taken, best = [], (-np.inf, [])
     for _ in range(rounds):
         scores = {}
@@ -183,6 +188,8 @@ def choose_weights(kinds, runtimes, score, rounds=10):
             mixed = [kinds[other] for other in [*taken, kind]]
             scores[kind] = np.mean([score(sum(costs[name] for costs in mixed), runtime)
                                     for name, runtime in runtimes.items()])
+            if not np.isfinite(scores[kind]):
+                raise ValueError(f"the score of {kind} is {scores[kind]}")
         taken.append(max(scores, key=scores.get))
         best = max(best, (scores[taken[-1]], list(taken)), key=lambda found: found[0])
     return {kind: best[1].count(kind) / len(best[1]) for kind in kinds}

@@ -22,6 +22,7 @@ WITHOUT_MODEL = ("random", "annealing", "genetic", "droplet", "explore then drop
 WITH_MODEL = ("model's best rows", "model, genetic", "model, gradient", "model, explore then droplet")
 ROW_SEARCHES = ("searched", "searched with model")
 ASKED_WHOLE = 100_000      # points of a space; the simulator answers them in seconds
+SEARCH_FORM = 2            # raised where a search or the simulator changes: what was kept before is searched again
 SEARCH_LINE_EVERY = 60            # seconds; a line for each seed would fill a stored notebook
 
 
@@ -62,7 +63,7 @@ def open_space(collection, graph, model, k_hops=1, device="cpu"):
     rows = graph.config_codes[np.sort(np.unique(config_ids(graph), return_index=True)[1])].astype(np.int64)
     ranked = truth(rows[np.argsort(on_codes(relaxed, dims, device)(rows), kind="stable")])
     program = fingerprint([graph.node_feat, graph.node_opcode, graph.edge_index, graph.node_config_ids,
-                           graph.node_group, graph.code_rows, dims, versions()])
+                           graph.node_group, graph.code_rows, dims, SEARCH_FORM, versions()])
     return SearchSpace(collection, graph.graph_id, dims, truth, relaxed, ranked,
                        np.nan if default is None else float(truth(default[None])[0]), str(device), program,
                        fingerprint([program, tuple(graph), model, k_hops, str(device), torch.get_num_threads()]))
@@ -155,7 +156,7 @@ def study_rows(graph, cost, budgets, seeds, out, report=print):
     ValueError
         If a configuration stands in two rows.
     """
-    key = fingerprint([graph.config_runtime, graph.config_codes, cost, versions()])
+    key = fingerprint([graph.config_runtime, graph.config_codes, cost, SEARCH_FORM, versions()])
     found = [_kept(out, "rows", ROW_SEARCHES, len(budgets), [key, budgets, seed],
                    partial(_search_rows, graph, cost, budgets, seed), report) for seed in range(seeds)]
     return {name: np.array([one[name] for one in found]) for name in ROW_SEARCHES}

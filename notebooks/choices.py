@@ -2,6 +2,8 @@
 import argparse
 import ast
 import re
+import subprocess
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -80,6 +82,17 @@ def one_of_kit(module, constant):
     return lambda value: one_of(*getattr(import_module(f"kit.{module}"), constant))(value)
 
 
+def file(value):
+    """What is expected where a value names no file, else None."""
+    return None if isinstance(value, str) and (PROJECT / Path(value).expanduser()).is_file() else "the path of a file"
+
+
+def place(value):
+    """What is expected where a value cannot name a folder, else None."""
+    path = PROJECT / Path(str(value)).expanduser()      # where notebooks are executed
+    return None if path.is_dir() or not path.exists() else "a folder, which may be missing"
+
+
 def kernels(value):
     """What is expected where a value names no kernels of notebook 08, else None."""
     from kit.kernels import KERNELS
@@ -95,14 +108,27 @@ def aggregation(value):
 
 # parameter -> value -> what is expected, None where it is that: what a notebook would refuse, or misread, hours later
 EXPECTED = {
-    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops"), whole(0)),
+    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops", "most_hops", "most_files"), whole(0)),
     **dict.fromkeys(("seeds", "steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "width", "threads",
-                     "gnn_width", "processes", "programs", "queries", "trials", "rounds", "proposals"), whole(1)),
+                     "gnn_width", "processes", "programs", "queries", "trials", "rounds", "proposals", "shown",
+                     "most_graphs", "draws"), whole(1)),
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs"), whole(2)),         # a step ranks pairs
     **dict.fromkeys(("submit_to_kaggle", "choose", "tie"), one_of(True, False)),             # a word would be true
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
-    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "score_within": number(0)}
+    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "score_within": number(0),
+    "hlo": file, "sample_submission": file, "ledger": place}
+
+
+# in a process of its own: one that has asked a GPU to compute holds a part of it until it ends
+PROBE = """import sys
+sys.path.insert(0, "")
+from kit.processes import check_gpus, join_team
+try:
+    join_team(sys.argv[1])
+    check_gpus(sys.argv[1], int(sys.argv[2]))
+except ValueError as fault:
+    sys.exit(str(fault))"""
 
 
 def check(notebooks, asked, there=False):
@@ -111,19 +137,19 @@ def check(notebooks, asked, there=False):
     for name, value in asked.items():
         if value is None and {own[name] for own in defaults if name in own} == {"None"}:
             continue                            # the notebook chooses
+        if there and name in ("aggregation", "hlo", "sample_submission", "ledger"):
+            continue                            # what there is on that machine is not known here
         expected = EXPECTED[name](value) if name in EXPECTED else None
         if expected:
             raise RunError(f"-p {name}={value}: expected {expected}")
     if "device" in asked and there:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
             raise RunError(f"-p device={asked['device']}: expected cpu or cuda, which is what machines there have")
-    elif "device" in asked:
-        from kit.processes import check_gpus, join_team
-        try:
-            join_team(asked["device"])
-            check_gpus(asked["device"], asked.get("processes", 1))
-        except ValueError as fault:
-            raise RunError(f"-p device={asked['device']}: {fault}") from None
+    elif asked.get("device", "cpu") != "cpu":
+        probe = subprocess.run([sys.executable, "-c", PROBE, str(asked["device"]), str(asked.get("processes", 1))],
+                               cwd=PROJECT, text=True, capture_output=True)
+        if probe.returncode:
+            raise RunError(f"-p device={asked['device']}: {probe.stderr.strip().splitlines()[-1]}")
 
 
 def folder(option, path, words="a folder"):

@@ -2,6 +2,7 @@
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ sys.path.insert(0, str(PROJECT))                # a clone runs without installin
 from kit.files import locked, put_in_place, remove_leftovers, replace_file  # noqa: E402
 
 LOCK = Path(".run", "lock")
+STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
 # ipykernel's launcher, without what its event loops log: a kernel that ends may log its own closed sockets
 KERNEL = """import logging, sys
 for name in ("tornado", "asyncio"):
@@ -98,17 +100,20 @@ def execute(notebook, target, parameters, label):
     live = sys.stdout.isatty()                  # one line rewritten every second, else a line a minute
 
     def work():
-        for _ in range(3):
+        for tries in range(3):
+            if tries:
+                print(f"note  {notebook.stem}: its kernel died before the first cell; started again", flush=True)
             failure.clear()
             try:
                 papermill.execute_notebook(str(notebook), str(unfinished), parameters, kernel_name="python3",
                                            cwd=str(PROJECT), progress_bar=False, stdout_file=last)
             except BaseException as error:
                 failure.append(error)
-            # before its first cell: two kernels that start at once can be given the same port
-            if not (failure and "Kernel died before replying" in str(failure[0])):
+            # two kernels that start at once can be given the same port
+            if not (failure and STILLBORN in str(failure[0])):
                 break
 
+    logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # what it logs of a failure is told below
     thread = threading.Thread(target=work, daemon=True)     # Ctrl-C comes to this loop, not to papermill
     thread.start()
     while thread.is_alive():
@@ -119,6 +124,8 @@ def execute(notebook, target, parameters, label):
         text = "\n".join(getattr(failure[0], "traceback", [f"{type(failure[0]).__name__}: {failure[0]}"]))
         text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
         name, sentence = (getattr(failure[0], part, "") for part in ("ename", "evalue"))
+        if STILLBORN in str(failure[0]):
+            text.append(f"three times; {sys.executable} -m ipykernel_launcher may say why, or memory is short")
         if name == "KaggleError" or "cannot be written (" in sentence:      # the sentence says all, and what helps
             text = [f"{name}: {sentence}"]
         raise RunError("\n    ".join([f"{notebook.stem} failed after {time.monotonic() - start:.0f} s:", *text])

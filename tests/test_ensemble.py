@@ -173,3 +173,8 @@ def test_nothing_to_choose_from_is_an_error(change):
     kinds["b"].pop("g3")
     with pytest.raises(ValueError, match="b has no costs of 1 graphs, the first g3"):
         choose_weights(kinds, runtimes, kendall_tau)
+    with pytest.raises(ValueError, match="the score of a is nan"):
+        choose_weights(drawn_kinds(0)[0], runtimes, lambda *_: np.nan)
+    kinds["b"] = {**kinds["a"], "g2": np.zeros(1)}
+    with pytest.raises(ValueError, match=r"g2: costs of b have shape \(1,\), runtimes \(40,\)"):
+        choose_weights(kinds, runtimes, kendall_tau)

@@ -3,6 +3,7 @@ import ast
 import importlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -179,13 +180,25 @@ def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a
     choices.check(notebooks, given)
 
 
-def test_more_processes_than_gpus_are_refused_at_once(choices, monkeypatch):
-    monkeypatch.setattr("kit.processes.join_team", lambda device: None)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    choices.check(choices.select("04")[1], {"device": "cuda", "processes": 1})
-    with pytest.raises(choices.RunError, match="^-p device=cuda: device is 'cuda' and processes is 2, but PyTorch .* "
-                                               "sees 1 GPU here; pass processes=1$"):
-        choices.check(choices.select("04")[1], {"device": "cuda", "processes": 2})
+def test_devices_are_tried_in_another_process_so_that_this_one_holds_no_gpu(choices, monkeypatch):
+    asked = []
+    monkeypatch.setattr("kit.processes.join_team", lambda device: asked.append(device))
+    choices.check(choices.select("04")[1], {"device": "cpu:0", "processes": 1})
+    with pytest.raises(choices.RunError, match="^-p device=nowhere: device is 'nowhere', and PyTorch .* cannot comp"):
+        choices.check(choices.select("04")[1], {"device": "nowhere", "processes": 2})
+    assert not asked
+
+
+def test_files_that_parameters_name_are_there_before_anything_is_read(choices, tmp_path):
+    notebooks, _ = choices.select("06,09")
+    (tmp_path / "own.pb").write_bytes(b"")
+    choices.check(notebooks, {"hlo": str(tmp_path / "own.pb"), "ledger": str(tmp_path / "new"), "shown": 3})
+    for name, value, expected in (("hlo", str(tmp_path / "none.pb"), "the path of a file"),
+                                  ("sample_submission", 3, "the path of a file"), ("shown", 0, "a whole number"),
+                                  ("ledger", str(tmp_path / "own.pb"), "a folder, which may be missing")):
+        with pytest.raises(choices.RunError, match=re.escape(f"-p {name}={value}: expected {expected}")):
+            choices.check(notebooks, {name: value})
+    choices.check(notebooks, {"hlo": "/somewhere/there.pb", "aggregation": "scatter"}, there=True)
 
 
 @pytest.mark.parametrize("below", ["", "/deeper/still"])
@@ -291,7 +304,9 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_again(clone, die, s
                           text=True, capture_output=True, timeout=300,
                           env=environment(PYTHONPATH=str(clone), STARTS=str(clone / "starts"), DIE=str(die)))
     assert (done.returncode, len((clone / "starts").read_text())) == (status, starts), done.stderr
-    assert ("RuntimeError: Kernel died before replying to kernel_info" in done.stderr) == bool(status)
+    sentence = "RuntimeError: Kernel died before replying to kernel_info\n    three times; "
+    assert sentence in done.stderr if status else not done.stderr
+    assert done.stdout.count("note  00_first: its kernel died before the first cell; started again") == 2
 
 
 def test_what_the_event_loops_of_a_kernel_log_is_not_shown_and_what_a_cell_logs_is(clone):
