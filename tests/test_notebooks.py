@@ -10,11 +10,15 @@ import zipfile
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
+from kit.data import npz_paths, read_layout
 from kit.sample import write_sample
 from kit.submit import check_submission, read_submission
+from kit.workflow import load_costs, save_costs
 
 PROJECT = Path(__file__).resolve().parents[1]
 PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
@@ -121,6 +125,42 @@ def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
     for words in ("ensemble", "What was trained on what", "layout_nlp_random-token-0", "data:image/png", "No file was"):
         assert words in page, words
     assert sorted(p.name for p in (folder / "out" / "notebooks").iterdir()) == [p.name for p in MAIN]
+
+
+def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
+    """Made-up models on six validation programs: a good kind, a poor one, one without seeds, one without test."""
+    name, collection = "layout_xla_random", "layout:xla:random"
+    for seed in range(3):
+        part = write_sample(tmp_path / f"sample{seed}", seed=seed, size="tiny")
+        if seed == 0:
+            shutil.copytree(part.parent if part.name == "npz" else part, tmp_path / "data")
+        for path in npz_paths(part, collection, "valid"):
+            shutil.copy(path, npz_paths(tmp_path / "data", collection, "valid")[0].parent)
+    rng, costs = np.random.default_rng(0), {}
+    for split in ("valid", "test"):
+        graphs = [read_layout(path) for path in npz_paths(tmp_path / "data", collection, split)]
+        assert len(graphs) >= 5 or split == "test"
+        for member, share in (("good_seed0", .1), ("good_seed1", .2), ("poor_seed0", 9), ("mine", -9)):
+            costs[member, split] = {f"{collection}:{g.graph_id}": rng.standard_normal(len(g.config_codes)) * abs(share)
+                                    + np.sign(share) * (stats.zscore(g.config_runtime) if split == "valid" else 0)
+                                    for g in graphs}
+            save_costs(tmp_path / "out" / "predictions" / name / f"{member}.{split}.npz", costs[member, split])
+    shutil.copy(tmp_path / "out" / "predictions" / name / "mine.valid.npz",
+                tmp_path / "out" / "predictions" / name / "late_seed0.valid.npz")
+    status, lines, errors = run(tmp_path, "--only", "05", "--collections", collection)
+    assert (status, errors) == (0, ""), errors
+    book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
+    said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
+    assert f"left out: {collection} late_seed0, which has no predictions for the test split\n" in said
+    assert f"{collection}: good_seed0, good_seed1, mine, poor_seed0\n" in said
+    assert f"{collection}: chosen by 6 validation graphs\n    100% good, seeds: 2; alone 0." in said
+    assert "      0% mine, seeds: 1; alone -0." in said and "      0% poor, seeds: 1; alone " in said
+    for split in ("valid", "test"):
+        found = load_costs(tmp_path / "out" / "ensemble" / f"{name}.{split}.npz")
+        assert found.keys() == costs["mine", split].keys()
+        for graph, cost in found.items():
+            good = [stats.zscore(costs[member, split][graph]) for member in ("good_seed0", "good_seed1")]
+            assert cost == pytest.approx(np.mean(good, axis=0), abs=1e-9)
 
 
 @pytest.fixture(scope="module")
