@@ -12,7 +12,7 @@ from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGN
 from kit.train import TrainSettings
 
 SCALES = ("quick", "full")
-FEW_PROGRAMS = 4                 # learning from 2 real programs, the short form ranks a third at tau .7, the long at .5
+FEW_PROGRAMS = 4                 # learning from 2 real programs, the short form ranks a third at tau .7, the long at .4
 
 
 class Recipe(NamedTuple):

@@ -1,22 +1,20 @@
 """One training step on a graph of 21,918 nodes, unpruned: whole, or one segment with gradient.
 
-The graph is the real one at ../shared/tpugraphs where that folder exists, else one drawn at its size. Its runtimes are
-placeholders, so runtimes are drawn.
+The graph is the real one where the data set is found (kit.data.find_data_root), else one drawn at its size. Its
+runtimes are placeholders, so runtimes are drawn.
 """
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from kit.data import LayoutGraph, read_layout
+from kit.data import DataError, LayoutGraph, find_data_root, npz_paths, read_layout
 from kit.losses import pairwise_hinge_loss
 from kit.model import LayoutGNN, LayoutGNNSettings
 from kit.segment_training import SegmentSettings, SegmentTraining
 
-REAL = (Path(__file__).resolve().parents[3] / "shared/tpugraphs/npz/layout/nlp/default/test"
-        / "3a0c5517a87df8d82fd637b83298a3ba.npz")
+REAL = "3a0c5517a87df8d82fd637b83298a3ba"                # of layout:nlp:default, test split
 SIZES = ((256, 8), (64, 16))                             # width, configurations a step; whole it takes 5 and 3 GB
 PLAIN = LayoutGNNSettings(config_attention=False)
 
@@ -24,8 +22,12 @@ PLAIN = LayoutGNNSettings(config_attention=False)
 def large_graph():
     """The real graph, or one with as many nodes, edges, configurable nodes, groups and configurations."""
     rng = np.random.default_rng(0)
-    if REAL.is_file():
-        graph = read_layout(REAL)
+    try:
+        path = next((p for p in npz_paths(find_data_root(), "layout:nlp:default", "test") if p.stem == REAL), None)
+    except DataError:
+        path = None
+    if path:
+        graph = read_layout(path)
     else:
         n, m, nc, g, k, c = 21_918, 36_000, 848, 26, 9, 1001
         ends = rng.integers(1, n, m)

@@ -212,9 +212,10 @@ def two_steps(root, name):
     seconds = train(model, graphs, settings, recipe.loss)["seconds"]
     ready = time.perf_counter() - start - seconds
     save_checkpoint(root / f"{name}.pt", model)
-    return (f"{settings.configs_per_step} configurations of one of {len(graphs)} programs a step: {seconds:.2f} s, "
-            f"after {ready:.1f} s to make all ready; of the largest, {len(largest.node_feat):,} nodes after pruning: "
-            f"{alone:.2f} s", {"seconds": seconds, "steps": recipe.settings.steps})
+    return (f"two steps of {settings.configs_per_step} configurations, each of one of {len(graphs)} programs: "
+            f"{seconds:.2f} s, after {ready:.1f} s to make all ready; two of the largest, "
+            f"{len(largest.node_feat):,} nodes after pruning: {alone:.2f} s",
+            {"seconds": seconds, "steps": recipe.settings.steps})
 
 
 def token_steps(root, size):

@@ -30,6 +30,7 @@ from kit.train import TrainSettings, predict, train
 from kit.workflow import open_data, training_graphs
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
+KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"
 
 
 def timed(call):
@@ -37,6 +38,14 @@ def timed(call):
     start = time.perf_counter()
     result = call()
     return time.perf_counter() - start, result
+
+
+def named(root, collection, split, name):
+    """A file of the data set that a figure is about, read whole."""
+    path = next((p for p in npz_paths(root, collection, split) if p.stem.startswith(name)), None)
+    if path is None:
+        raise SystemExit(f"{root}: no {name}*.npz of {collection}, {split} split, which this part measures")
+    return read_layout(path)
 
 
 def table(head, rows):
@@ -55,8 +64,7 @@ def trained(recipe, graphs, seed, **changes):
 
 def rank(root):
     """All configurations of the largest real graph at hand."""
-    path, = (p for c in COLLECTIONS[1:] for p in npz_paths(root, c, "test") if p.stem.startswith(LARGEST[:8]))
-    whole = read_layout(path)
+    whole = named(root, "layout:nlp:default", "test", LARGEST)
     graph = prune(whole)
     token, gnn = ConfigTokenModel(), LayoutGNN()
     token.fit_scale([graph]), gnn.fit_scale([graph])
@@ -90,8 +98,7 @@ def alexnet(root, seeds=3):
 
     Tau is what a ranking without ties gets: tau-b of costs that tie is higher, .89 of trees that are stumps.
     """
-    path, = (p for p in npz_paths(root, "layout:xla:default", "train") if p.stem.startswith("alexnet"))
-    graph = drop_duplicate_configs(prune(read_layout(path)))[0]
+    graph = drop_duplicate_configs(prune(named(root, "layout:xla:default", "train", KNOWN[0])))[0]
     seen, held = hold_out_configs(graph, 0.2, np.random.default_rng(0))
     few = hold_out_configs(held, 1000 / len(held.config_runtime), np.random.default_rng(0))[1]
     token = recipes_for("layout:xla:default")["token"]
@@ -151,8 +158,8 @@ def unseen_rows(root, seeds):
 
 def zero_shot(root, seeds=5):
     """Trained on alexnet and unet3d alone, with and without sample data first, tried on unet_3d."""
-    graphs = training_graphs(root, "layout:xla:default", k_hops=1)[0]
-    third = {s: prune(read_layout(npz_paths(root, f"layout:xla:{s}", "valid")[0])) for s in ("random", "default")}
+    graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
+    third = {s: prune(named(root, f"layout:xla:{s}", "valid", THIRD)) for s in ("random", "default")}
     sample, _ = open_data("sample")
     programs = [g for c in COLLECTIONS[1:] for g in training_graphs(sample, c, k_hops=1)[0]]
     short, full = (recipes_for("layout:xla:default", programs=p)["token"] for p in (len(graphs), None))
