@@ -11,10 +11,7 @@ REFERENCE_QUERIES = 256    # random points that tell the scale of a model's cost
 
 
 def descend(measured, best, ordered, rng, batch, p_value, beliefs, proposed=()):
-    """Droplet from `best` until the neighbourhood and speculation are spent, or the budget is.
-
-    With beliefs the first few of the `proposed` points (p, g) not yet measured are weighed beside the neighbours.
-    """
+    """Droplet from `best` until the neighbourhood and speculation are spent, or the budget is."""
     cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
     while measured.left:
         k = min(batch, measured.left)
@@ -28,7 +25,8 @@ def descend(measured, best, ordered, rng, batch, p_value, beliefs, proposed=()):
             chosen = [*far[:room], *sorted(near, key=lambda point: gain.get(near[point], 0.0))][:k]
         else:
             unseen = (tuple(map(int, point)) for point in proposed if not measured.knows(point))
-            local = [*near, *far]                      # where these are spent, a new start is worth more than a list
+            # proposals are weighed beside these; where these are spent, a new start is worth more than a list
+            local = [*near, *far]
             chosen = list(dict.fromkeys([*local, *islice(unseen, PROPOSALS_WEIGHED)])) if local else []
             order = np.argsort(beliefs.bound(np.array(chosen), measured), kind="stable") if chosen else []
             chosen = [chosen[i] for i in order[:k]]
