@@ -7,11 +7,11 @@ as validation programs, which choose the weights; the score is that of all other
 """
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from token_study import trained
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -20,7 +20,7 @@ from kit.data import COLLECTIONS
 from kit.ensemble import choose_weights, combine, mean_zscore
 from kit.metrics import kendall_tau
 from kit.recipes import recipes_for
-from kit.train import predict, train
+from kit.train import predict
 from kit.workflow import open_data, training_graphs
 
 
@@ -30,13 +30,8 @@ def ranked(collection, root, seeds):
     others = unseen_programs(root, collection, True, k_hops=1, seed=1)
     kinds = {}
     for kind, recipe in recipes_for(collection).items():
-        runs = []
-        for seed in range(seeds):
-            model = recipe.network(replace(recipe.shape, seed=seed))
-            settings = replace(recipe.settings, seed=seed, keep="last", validate_every=1 << 30)
-            train(model, graphs, settings, recipe.loss)
-            runs.append({g.graph_id: predict(model, g) for g in others})
-        kinds[kind] = combine(runs, mean_zscore)
+        models = [trained(recipe, graphs, seed)[0] for seed in range(seeds)]
+        kinds[kind] = combine([{g.graph_id: predict(model, g) for g in others} for model in models], mean_zscore)
     return kinds, {g.graph_id: g.config_runtime for g in others}
 
 
