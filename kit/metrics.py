@@ -1,4 +1,4 @@
-"""The competition's numbers; beside them, from `kit.noise`, how sure they are and how high they can get.
+"""The competition's numbers. How sure they are, and how high they can get, is in `kit/noise.py`.
 
 No score here depends on the order of the rows: ties are counted, never broken by position. In a raw tile
 file the compiler's default comes first, so a rule such as "lower index wins" would hand out that leak.
@@ -10,10 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.stats import kendalltau
 
-from kit.noise import bootstrap_interval, noise_ceiling  # noqa: F401 (offered here as well)
-
-SCORED_COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default",
-                      "layout:nlp:random", "layout:nlp:default")   # the five that the competition averages
+# the five that the competition averages; as in kit/data.py, which this file does not need
+COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 
 
 def _cost_and_runtime(cost, runtime):
@@ -272,11 +270,11 @@ def competition_score(collection_scores):
     ...                    "layout:nlp:random": 1.0, "layout:nlp:default": 0.5})
     0.7
     """
-    unknown = [name for name in collection_scores if name not in SCORED_COLLECTIONS]
+    unknown = [name for name in collection_scores if name not in COLLECTIONS]
     if unknown:
         raise ValueError(f"unknown collection {', '.join(unknown)}; the five are "
-                         f"{', '.join(SCORED_COLLECTIONS)}")
-    values = {name: collection_scores.get(name, math.nan) for name in SCORED_COLLECTIONS}
+                         f"{', '.join(COLLECTIONS)}")
+    values = {name: collection_scores.get(name, math.nan) for name in COLLECTIONS}
     missing = [name for name, value in values.items() if not math.isfinite(value)]
     if missing:
         raise ValueError(f"no score for {', '.join(missing)}; the competition averages all five collections")

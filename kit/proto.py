@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kit.archive import DataError
-from kit.data import DIGITS, LayoutGraph, TileGraph, factor_configs
-from kit.hlo import parse_hlo, program_arrays, write_sequences
+from kit.data import DIGITS, DataError, LayoutGraph, TileGraph, factor_configs
+from kit.programs import parse_hlo, program_arrays, write_sequences
 
 
 def read_layout_pb(path, padding=0, extra=False):
@@ -27,7 +26,7 @@ def read_layout_pb(path, padding=0, extra=False):
         0 is an axis as well.
     extra : bool
         Append 36 columns to node_feat: the axes of dots and gathers and the sizes of operands; see
-        `kit.hlo.program_arrays`.
+        `kit.programs.hlo.program_arrays`.
 
     Returns
     -------

@@ -7,7 +7,11 @@ of the edges of the public layout graphs remain.
 """
 import numpy as np
 
-from kit.meet import find_meetings
+try:
+    from kit.agreement import find_meetings
+except ImportError:              # pasted into a notebook: without the kit no model asks where layouts meet
+    def find_meetings(graph):
+        """Nothing is known."""
 
 
 def k_hop_nodes(edge_index, seeds, k):
@@ -71,69 +75,6 @@ def prune(graph, k=1, induced=False):
         node_config_ids=np.searchsorted(kept, graph.node_config_ids),
         node_splits=np.searchsorted(kept, graph.node_splits),
         meetings=graph.meetings or find_meetings(graph))
-
-
-def segments(graph, size):
-    """Cut a layout graph into runs of at most `size` nodes, for programs that are too large to train on whole.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-    size : int
-        Nodes a segment. Nodes are stored in topological order, so that neighbours in number are mostly neighbours.
-
-    Returns
-    -------
-    list of LayoutGraph
-        In the order of the nodes, which are numbered anew; edges between segments are left out. A segment keeps
-        the groups that one of its nodes belongs to, and every configuration with its runtime.
-
-    Raises
-    ------
-    ValueError
-        If `size` is not positive.
-
-    References
-    ----------
-    Cao et al., Learning Large Graph Property Prediction via Graph Segment Training, arXiv:2305.12322.
-    """
-    if size < 1:
-        raise ValueError(f"a segment needs at least one node, got size {size}")
-    n, graph = len(graph.node_feat), graph._replace(meetings=graph.meetings or find_meetings(graph))
-    return [subgraph(graph, np.arange(start, min(start + size, n))) for start in range(0, n, size)]
-
-
-def subgraph(graph, nodes):
-    """The part of a layout graph that some of its nodes make up.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-    nodes : ndarray, shape (n',), int
-        Distinct and sorted; numbered anew in this order.
-
-    Returns
-    -------
-    LayoutGraph
-        With the edges between these nodes, the groups that one of them belongs to, and every configuration.
-    """
-    kept = np.zeros(len(graph.node_feat), bool)
-    kept[nodes] = True
-    own = kept[graph.node_config_ids]                                               # (nc,)
-    groups, node_group = np.unique(graph.node_group[own], return_inverse=True)
-    meetings = graph.meetings or find_meetings(graph)
-    both = own[meetings.ends].all(axis=1)                                           # (p,)
-    meetings = type(meetings)(np.cumsum(own)[meetings.ends] - 1, *meetings[1:])
-    return graph._replace(
-        node_feat=graph.node_feat[nodes],
-        node_opcode=graph.node_opcode[nodes],
-        edge_index=np.searchsorted(nodes, graph.edge_index[kept[graph.edge_index].all(axis=1)]),
-        node_config_ids=np.searchsorted(nodes, graph.node_config_ids[own]),
-        node_splits=np.unique(np.searchsorted(nodes, graph.node_splits)),
-        config_codes=graph.config_codes[:, groups],
-        node_group=node_group,
-        code_rows=graph.code_rows[own],
-        meetings=type(meetings)(*(some[both] for some in meetings)))
 
 
 def config_ids(graph):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kit.losses import list_mle_loss, pairwise_hinge_loss
-from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel, TileModelSettings
+from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel, TileModelSettings
 from kit.train import TrainSettings
 
 SCALES = ("quick", "full")

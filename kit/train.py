@@ -3,26 +3,119 @@
 All that a step draws comes from (seed, step, place), a place being one of the graphs of the step. So a run that was
 killed and resumed ends with the same weights as one that was not, on a CPU to the last bit; and several processes,
 which share out the places of each step, follow the same curve as one. Start them by torchrun, each calling `train`
-alike, or by `kit.parallel.train_parallel`.
+alike, or by `kit.train.train_parallel`.
 """
 import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
 import re
+import sys
+import tempfile
+import threading
 import time
-from dataclasses import asdict, dataclass
+import traceback
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed
+import torch.multiprocessing
 
-from kit.average import WeightAverage
-from kit.batch import make_tasks
-from kit.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint  # noqa: F401  (one place to import from)
-from kit.losses import pairwise_hinge_loss
+from kit.losses import loss_across_graphs, pairwise_hinge_loss
 from kit.predict import PRECISIONS, configs_of, predict, target
-from kit.processes import add_up, check_same, join_team
-from kit.record import run_record, write_record
-from kit.step import grad_scaler, swa_first, train_step
+from kit.training import (
+    WeightAverage,
+    add_up,
+    add_up_gradients,
+    check_gpus,
+    check_same,
+    costs_of,
+    draw_step,
+    join_team,
+    load_checkpoint,
+    make_tasks,
+    read_checkpoint,
+    run_record,
+    save_checkpoint,
+    write_record,
+)
+
+SWA_BEGINS = 0.75                # share of the steps; the paper averages over the last quarter, too
+
+
+def train_step(model, tasks, loss, step, settings, team, optimizer, scaler, average):
+    """One step of the optimiser -> its loss, None if float16 overflowed; configurations seen by all processes."""
+    s, total = settings, torch.zeros((), dtype=torch.float64, device=team.device)
+    for group in optimizer.param_groups:
+        group["lr"] = float(s.learning_rate * schedule(step, s))
+    model.train()
+    optimizer.zero_grad()
+    drawn = draw_step(tasks, step, s)
+    runtimes = [d.task.runtime[d.index] for d in drawn]
+    own = range(team.rank, s.graphs_per_step, team.size)
+    for places in [own] if s.across_graphs else [[place] for place in own]:      # whose activations are held at once
+        costs = {place: costs_of(model, drawn[place], s.precision) for place in places}
+        if s.across_graphs:          # a process knows all costs, but follows the gradient through its own
+            value = loss_across_graphs(all_costs(costs, drawn, team), runtimes, loss, s.across_graphs)
+            total += value.detach() / team.size
+        else:
+            value = sum(loss(costs[place], runtimes[place]) for place in places) / s.graphs_per_step
+            total += value.detach()
+        if value.requires_grad:
+            scaler.scale(value).backward()
+    add_up_gradients(list(model.parameters()), team)
+    scaler.unscale_(optimizer)
+    norm, total = float(torch.nn.utils.clip_grad_norm_(model.parameters(), s.clip)), float(add_up(total, team))
+    finite = math.isfinite(norm) and math.isfinite(total)
+    if not finite and not scaler.is_enabled():
+        raise FloatingPointError(f"the loss is {total} at step {step}, its gradient has norm {norm}; "
+                                 "lower the learning rate")
+    scaler.step(optimizer)           # not where the gradient overflowed; `update` then halves the scale
+    scaler.update()
+    if finite:
+        average.update(step)
+    elif scaler.get_scale() < 1:
+        raise FloatingPointError(f"the loss is {total} at step {step}, its gradient has norm {norm}, and float16 "
+                                 "overflows at every scale; pass precision='bfloat16' or 'float32'")
+    return total if finite else None, sum(len(d.index) for d in drawn)
+
+
+def all_costs(costs, drawn, team):
+    """Costs of every place of a step: this process's own {place: (k,)} as they are, the others' as plain numbers."""
+    sizes = [len(d.index) for d in drawn]
+    flat = next(iter(costs.values())).new_zeros(sum(sizes))
+    for place, piece in enumerate(flat.split(sizes)) if team.size > 1 else ():
+        if place in costs:
+            piece.copy_(costs[place].detach())
+    return [costs.get(place, piece) for place, piece in enumerate(add_up(flat, team).split(sizes))]
+
+
+def schedule(step, settings):
+    """Share of the peak learning rate: linear warm-up, then a cosine to zero, which "swa" stops at its first step."""
+    warm = max(1, round(settings.warmup * settings.steps))
+    if settings.average == "swa":
+        step = min(step, swa_first(settings))        # else the weights would hardly differ, and a mean be of no use
+    if step < warm:
+        return (step + 1) / warm
+    # math, not NumPy: a checkpoint that holds a NumPy number cannot be read again without unpickling
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, settings.steps - warm)))
+
+
+def swa_first(settings):
+    """The step from which "swa" averages."""
+    return round(SWA_BEGINS * settings.steps)
+
+
+def grad_scaler(precision, device):
+    """What keeps small gradients of float16 from vanishing; it does nothing in other precisions."""
+    if hasattr(torch.amp, "GradScaler"):
+        return torch.amp.GradScaler(device.type, enabled=precision == "float16")
+    return torch.cuda.amp.GradScaler(enabled=precision == "float16")          # PyTorch before 2.3
+
 
 CHECKPOINT_SECONDS = 60          # at most this much work is lost to a kill
 CHOICES = (("keep", ("best", "last")), ("precision", PRECISIONS), ("average", ("none", "ema", "swa")),
@@ -222,3 +315,111 @@ def adamw(model, settings):
 def clone(state):
     """A copy of a state dict that training does not change."""
     return {name: value.detach().clone() for name, value in state.items()}
+
+
+def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_for_train):
+    """Train as `train` does, in several processes that this one starts and ends.
+
+    The graphs of a step are shared out over them, so `graphs_per_step` must be a multiple of `processes`. In a script,
+    call it below `if __name__ == "__main__":`, since each process imports the script anew.
+
+    Parameters
+    ----------
+    model : LayoutGNN, TileModel or any module with their methods
+        Gets the trained weights. Like `loss` and `score`, its class must stand in a module, not in a notebook's cell.
+    graphs : sequence of LayoutGraph or TileGraph
+        Each process gets a copy.
+    settings : TrainSettings, optional
+        With `device` "cuda" each process has a GPU of its own; on "cpu" they share the threads of this process.
+    processes : int
+    report : callable, optional
+        Called in this process with one line of text at each validation.
+    **as_for_train
+        `loss`, `valid`, `score`, `checkpoint` and `record`, as for `train`.
+
+    Returns
+    -------
+    dict
+        As of `train`.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer GPUs than processes, or something cannot be sent to another process.
+    RuntimeError
+        If a process fails, with its error; the others are ended.
+    """
+    s = settings or TrainSettings()
+    if not (isinstance(processes, int) and processes >= 1):
+        raise ValueError(f"processes is {processes!r}; expected a whole number of at least 1")
+    check_gpus(s.device, processes)
+    strays = [thing for thing in (work_in_team, type(model), *as_for_train.values())
+              if getattr(thing, "__module__", "") == "__main__"]
+    if strays and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(f"{strays[0].__name__} is defined in a notebook's cell, which other processes cannot import; "
+                         "import it from a module, or use train")
+    device = next(model.parameters()).device
+    try:         # as bytes: PyTorch would let the processes share the weights and so train them twice at once
+        job = pickle.dumps((model.to("cpu"), list(graphs), s, as_for_train))
+    except (pickle.PicklingError, AttributeError, TypeError) as fault:
+        raise ValueError(f"cannot be sent to another process: {fault}; define it at the top of a module") from fault
+    finally:
+        model.to(device)
+    said = multiprocessing.get_context("spawn").SimpleQueue()      # not fork: CUDA does not survive it
+    with tempfile.TemporaryDirectory() as folder:
+        threads = max(1, torch.get_num_threads() // processes)
+        team = torch.multiprocessing.spawn(work_in_team, (folder, processes, threads, said, job), processes, join=False)
+        del job
+        errors = []
+        try:
+            while not team.join(0 if errors else 0.1) and not errors:        # a last look: who fell silent fell first
+                errors = heard(said, report)
+        except torch.multiprocessing.ProcessExitedException as fault:
+            errors += heard(said, report)
+            if fault.exit_code != 1 or not errors:
+                why = f" ({fault.signal_name}; out of memory?)" if fault.signal_name else "; see its output above"
+                raise RuntimeError(f"process {fault.error_index} of {processes} ended with exit code "
+                                   f"{fault.exit_code}{why}") from fault
+        finally:
+            for process in team.processes:
+                process.kill()
+                process.join()
+        errors += heard(said, report)
+        if errors:
+            raise RuntimeError(errors[0][0]) from RuntimeError(errors[0][1])
+        model.to(s.device)
+        return load_checkpoint(Path(folder, "trained.pt"), model)["history"]
+
+
+def heard(said, report):
+    """Report the lines that the processes said -> their errors, a (message, traceback) each."""
+    errors = []
+    while not said.empty():
+        error, text = said.get()
+        if error:
+            errors.append((error, text))
+        elif report:
+            report(text)
+    return errors
+
+
+def work_in_team(rank, folder, processes, threads, said, job):
+    """What each process does: meet the others, train, and the first one leaves the weights in `folder`."""
+    parent = multiprocessing.parent_process().sentinel
+    threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
+    try:
+        torch.set_num_threads(threads)
+        model, graphs, settings, as_for_train = pickle.loads(job)
+        cuda = torch.device(settings.device).type == "cuda"
+        if cuda:
+            settings = replace(settings, device=f"cuda:{rank}")
+            torch.cuda.set_device(rank)
+        torch.distributed.init_process_group("nccl" if cuda else "gloo", init_method=f"file://{folder}/meeting",
+                                             rank=rank, world_size=processes)
+        history = train(model, graphs, settings, report=lambda line: said.put((None, line)), **as_for_train)
+        if rank == 0:
+            save_checkpoint(Path(folder, "trained.pt"), model, history=history)
+        torch.distributed.destroy_process_group()
+    except BaseException as fault:               # an interrupt, too, else the others would wait
+        said.put((f"process {rank} of {processes}: {type(fault).__name__}: {fault}", traceback.format_exc()))
+        sys.exit(1)

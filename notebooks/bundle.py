@@ -18,8 +18,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
 from kit.data import DataError  # noqa: E402
-from kit.kaggle_io import COMPETITION  # noqa: E402
-from kit.workflow import wanted  # noqa: E402
+from kit.kaggle import COMPETITION  # noqa: E402
+from kit.run import wanted  # noqa: E402
 
 STEPS = "03,04,05,06"                           # from the data to submission.csv
 FOLDED = {"_kg_hide-input": True, "_kg_hide-output": True,                         # Kaggle
@@ -29,22 +29,28 @@ import tempfile
 from pathlib import Path
 
 kit_folder = tempfile.mkdtemp()          # goes with the machine
-Path(kit_folder, "kit").mkdir()
+for folder in {folders}:
+    Path(kit_folder, folder).mkdir()
 sys.path.insert(0, kit_folder)           # before an installed kit of another version"""
 FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
 ANY_GPU = 'import torch\n\ndevice = "cuda" if torch.cuda.is_available() else "cpu"'
 
 
-def kit_modules(sources, kit):
-    """Names of the kit's modules that some code needs, directly or through each other, sorted."""
-    names, todo = set(), list(sources)
+def kit_files(sources, kit):
+    """Files of the kit that some code needs, directly or through each other: sorted paths below `kit`."""
+    files, todo = {"__init__.py"}, list(sources)
     while todo:
         for node in ast.walk(ast.parse(todo.pop())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kit."):
-                name = node.module.removeprefix("kit.")
-                todo += [(kit / f"{name}.py").read_text("utf-8")] if name not in names else []
-                names.add(name)
-    return sorted(names)
+            if not (isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("kit.")):
+                continue
+            parts = node.module.split(".")[1:]
+            packages = ["/".join([*parts[:end], "__init__.py"]) for end in range(len(parts) + 1)]
+            named = [parts, *([*parts, alias.name] for alias in node.names)]
+            modules = ["/".join(some) + ".py" for some in named if some]
+            found = {name for name in packages + modules if (kit / name).is_file()} - files
+            todo += [(kit / name).read_text("utf-8") for name in found]
+            files |= found
+    return sorted(files)
 
 
 def bundle(parameters, kit=PROJECT / "kit", real_only=False):
@@ -55,16 +61,17 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False):
     notebook's own in its parameters cell; a `device` that is not given is a GPU where there is one.
     """
     books = {path: nbformat.read(path, 4).cells for path in parameters}
-    names = kit_modules((c.source for cells in books.values() for c in cells if c.cell_type == "code"), kit)
-    sources = {name: (kit / f"{name}.py").read_text("utf-8") for name in ["__init__", *names]}
+    names = kit_files((c.source for cells in books.values() for c in cells if c.cell_type == "code"), kit)
+    sources = {name: (kit / name).read_text("utf-8") for name in names}
+    folders = sorted({str(Path("kit", name).parent) for name in names})
     version = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:12]
     cells = [new_markdown_cell(
         f"# {' '.join(path.stem for path in books)}, with the kit inside\n"
         f"Runs alone, without internet. The data is found by itself where the competition is attached (Kaggle) or "
         f"unpacked to `tpugraphs` (Colab); else sample data is made. Settings are in the parameters cell of each "
         f"step.\n\n## The kit\nVersion {version}, as it is in its repository, written to a temporary folder."),
-        new_code_cell(UNPACK)]
-    cells += [new_code_cell(f"%%writefile {{kit_folder}}/kit/{name}.py\n{source}".rstrip("\n"), metadata=FOLDED)
+        new_code_cell(UNPACK.format(folders=json.dumps(folders)))]
+    cells += [new_code_cell(f"%%writefile {{kit_folder}}/kit/{name}\n{source}".rstrip("\n"), metadata=FOLDED)
               for name, source in sources.items()]
     cells += [new_code_cell(FIND)] if real_only else []
     for path, own in books.items():

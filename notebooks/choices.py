@@ -123,7 +123,7 @@ EXPECTED = {
 # in a process of its own: one that has asked a GPU to compute holds a part of it until it ends
 PROBE = """import sys
 sys.path.insert(0, "")
-from kit.processes import check_gpus, join_team
+from kit.training import check_gpus, join_team
 try:
     join_team(sys.argv[1])
     check_gpus(sys.argv[1], int(sys.argv[2]))

@@ -9,9 +9,8 @@ import secrets
 import nbformat
 from bundle import bundle, write_bundle
 
-from kit.fetched import RESULTS, keep_fetched
-from kit.remote import job_name, read_jobs, renew, watch_jobs
-from kit.workflow import note_settings
+from kit.kaggle import RESULTS, job_name, keep_fetched, read_jobs, renew, watch_jobs
+from kit.run import note_settings
 
 
 def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False):

@@ -30,10 +30,8 @@ from steps import PROJECT, RunError, digest, lock, run_steps, show, state, use_t
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
 from kit.files import replace_file  # noqa: E402
-from kit.kaggle_client import KaggleError  # noqa: E402
-from kit.remote import plan_jobs  # noqa: E402
-from kit.report import write_report  # noqa: E402
-from kit.workflow import open_data, wanted  # noqa: E402
+from kit.kaggle import KaggleError, plan_jobs  # noqa: E402
+from kit.run import open_data, wanted, write_report  # noqa: E402
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
@@ -122,7 +120,7 @@ def run(args):
     with lock(out):
         print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
-        kit = [path.read_text() for path in sorted((PROJECT / "kit").glob("*.py"))]
+        kit = [path.read_text() for path in sorted((PROJECT / "kit").rglob("*.py"))]
         stats = [[str(p), *state(p)] for c in files for p in files[c]]
         if args.fresh:
             shutil.rmtree(out / "checkpoints", ignore_errors=True)

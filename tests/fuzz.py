@@ -31,16 +31,16 @@ from test_data import grouped_digits, mutated, npy, numbered_digits, patched, ti
 from test_own_program import every_option, small_network
 from test_proto import drawn_layout_file, drawn_tile_file
 
-from kit.checkpoint import load_checkpoint, save_checkpoint
 from kit.data import COLLECTIONS, SPLITS, DataError, dense_configs, read_layout, read_tile
-from kit.hlo import hlo_messages
-from kit.kaggle_client import KaggleError
-from kit.ledger import list_runs, record_leaderboard
-from kit.own_program import program_from_hlo
+from kit.kaggle.archives import unpack
+from kit.kaggle.client import KaggleError
+from kit.programs.hlo import hlo_messages
+from kit.programs.own import program_from_hlo
 from kit.proto import read_layout_pb, read_tile_pb
+from kit.run.ledger import list_runs, record_leaderboard
+from kit.run.workflow import load_costs, noted_settings, save_costs
 from kit.submit import check_submission, read_submission
-from kit.unpack import unpack
-from kit.workflow import load_costs, noted_settings, save_costs
+from kit.training.checkpoints import load_checkpoint, save_checkpoint
 
 SECONDS = 20                     # of CPU time; the slowest whole file takes a tenth
 MEGABYTES = 512                  # that the process may grow by at one input

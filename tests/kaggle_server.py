@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from kit.kaggle_client import KaggleError
+from kit.kaggle.client import KaggleError
 
 TOKEN, KEY, SIGNATURE = "token-that-none-may-see", "key-that-none-may-see", "signature-that-none-may-see"
 USER = "someone"

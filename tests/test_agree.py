@@ -17,9 +17,8 @@ from drawn import (
     slow_meetings,
 )
 
-from kit.agree import agreement_tables
+from kit.agreement import agreement_tables, find_meetings
 from kit.data import LayoutGraph, npz_paths, read_layout
-from kit.meet import find_meetings
 from kit.pad import repad_layout
 from kit.prune import prune
 
@@ -312,7 +311,7 @@ def test_of_too_many_pairs_the_nearer_ones_stay(monkeypatch):
     graph = drawn_chains(4, n=60, nc=12)
     whole, found, counts = dense(graph), find_meetings(graph), []
     for most in range(0, 16 * len(found.hops) + 1, 8):
-        monkeypatch.setattr("kit.agree.MAX_PAIR_ROWS", most)
+        monkeypatch.setattr("kit.agreement.MAX_PAIR_ROWS", most)
         some = dense(graph)
         farthest = max([h for h in range(20) if 16 * (found.hops <= h).sum() <= most])
         assert some.pairs.tolist() == whole.pairs[found.hops <= farthest].tolist()

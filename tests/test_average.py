@@ -6,12 +6,11 @@ import pytest
 import torch
 from training import GRAPHS, SHORT, TINY, VALID, Net, interrupted_loss, same, tau, trained
 
-from kit.average import WeightAverage
-from kit.checkpoint import read_checkpoint
-from kit.model import LayoutGNN
+from kit.models import LayoutGNN
 from kit.predict import predict
-from kit.step import schedule
-from kit.train import TrainSettings, train
+from kit.train import TrainSettings, schedule, train
+from kit.training.averages import WeightAverage
+from kit.training.checkpoints import read_checkpoint
 
 EACH = replace(SHORT, validate_every=1, keep="last")
 

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-import kit.baselines
-from kit.baselines import default_tile_score, digit_counts, fit_digit_ridge
+import kit.baselines.ridge
+from kit.baselines.ridge import default_tile_score, digit_counts, fit_digit_ridge
 from kit.data import LayoutGraph, dense_configs, read_tile
 
 OPCODES = (26, 34, 75)           # convolution, dot, reshape
@@ -83,8 +83,8 @@ def test_a_graph_weighs_the_same_however_often_its_configurations_are_listed():
 def test_of_many_configurations_an_even_share_of_each_graph_is_used(monkeypatch):
     rng = np.random.default_rng(6)
     graphs, seen = [made_up(rng, c=c) for c in (100, 10, 33)], []
-    monkeypatch.setattr(kit.baselines, "RIDGE_ROWS", 60)
-    monkeypatch.setattr(kit.baselines, "digit_counts", lambda graph: (seen.append(graph), digit_counts(graph))[1])
+    monkeypatch.setattr(kit.baselines.ridge, "RIDGE_ROWS", 60)
+    monkeypatch.setattr(kit.baselines.ridge, "digit_counts", lambda graph: (seen.append(graph), digit_counts(graph))[1])
     fit_digit_ridge(graphs)
     assert [g.config_runtime.tolist() for g in seen] == [
         graphs[0].config_runtime[::5].tolist(), graphs[1].config_runtime.tolist(),

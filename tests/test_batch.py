@@ -8,11 +8,11 @@ import pytest
 import torch
 from training import GRAPHS, SHORT, TINY, Net, Plain, drawn_layout, drawn_tile, trained
 
-from kit.batch import Draw, costs_of, draw_step, make_tasks, nth_graph, spread, uniform
 from kit.losses import list_mle_loss, pairwise_hinge_loss
-from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, TileModel, TileModelSettings
+from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict
 from kit.train import TrainSettings, train
+from kit.training.sampling import Draw, costs_of, draw_step, make_tasks, nth_graph, spread, uniform
 
 CPU = torch.device("cpu")
 

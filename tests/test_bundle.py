@@ -10,8 +10,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kit.archive import DataError
-from kit.sample import write_sample
+from kit.data import DataError
+from kit.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = "tile:xla,layout:xla:random"
@@ -90,9 +90,9 @@ def test_no_token_is_left_anywhere(made):
 
 def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
-    written = {c.source.split("\n")[0].rpartition("/")[2]: c.source.partition("\n")[2] for c in cells
+    written = {c.source.split("\n")[0].rpartition("/kit/")[2]: c.source.partition("\n")[2] for c in cells
                if c.source.startswith("%%writefile")}
-    assert {"data.py", "tokens.py", "submit.py"} <= set(written) and "sample.py" in written
+    assert {"data.py", "models/config_token.py", "submit.py", "sample/write.py"} <= set(written)
     for name, source in written.items():
         assert source == (PROJECT / "kit" / name).read_text().rstrip("\n"), name
     assert not any("Error" in json.dumps(c.get("outputs", [])) for c in cells)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from training import TINY, same, scripted, trained
 
-from kit.checkpoint import load_checkpoint, save_checkpoint
-from kit.model import LayoutGNN, TileModel
+from kit.models import LayoutGNN, TileModel
+from kit.training.checkpoints import load_checkpoint, save_checkpoint
 
 
 class Hostile:

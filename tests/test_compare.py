@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from drawn import drawn_layout
 
-import kit.compare
-from kit.compare import differences, rank_unseen, unseen_programs
+import kit.baselines.compare
+from kit.baselines.compare import differences, rank_unseen, unseen_programs
 from kit.data import COLLECTIONS, SPLITS, npz_paths
-from kit.model import ConfigTokenModel, ConfigTokenSettings
+from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.noise import bootstrap_interval
 from kit.predict import predict, target
 from kit.recipes import Recipe
-from kit.sample import write_sample
+from kit.sample.write import write_sample
 from kit.train import TrainSettings, train
 
 TINY = Recipe(ConfigTokenModel, ConfigTokenSettings(width=4, token_width=4), TrainSettings(3, 8, validate_every=3))
@@ -53,7 +53,7 @@ def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated
 
     def never(*args, **more):
         raise AssertionError("trained again")
-    monkeypatch.setattr(kit.compare, "train", never)
+    monkeypatch.setattr(kit.baselines.compare, "train", never)
     again = rank_unseen(TINY, "drawn token", 3, graphs, unseen, tmp_path)
     assert (again["unseen"] == costs["unseen"]).all()
     for other in ({"seed": 4}, {"name": "other"}, {"recipe": TINY._replace(settings=TrainSettings(4, 8))}):

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import kit.archive
 import kit.data
 from kit.data import COLLECTIONS, DataError, dense_configs, find_data_root, npz_paths, read_layout, read_tile
 
@@ -508,7 +507,7 @@ def test_a_header_and_an_archive_that_lie_alike_cost_no_memory(tmp_path, name, r
 
 def test_a_fortran_ordered_array_past_the_limit_is_not_read(write, monkeypatch):
     path = write(LAYOUT | {"node_config_feat": np.asfortranarray(LAYOUT["node_config_feat"])})
-    monkeypatch.setattr(kit.archive, "MAX_ARRAY_BYTES", 40_000)
+    monkeypatch.setattr(kit.data, "MAX_ARRAY_BYTES", 40_000)
     with pytest.raises(DataError, match="node_config_feat declares 43200 bytes; at most 40000 are read"):
         read_layout(path)
 

@@ -1,6 +1,6 @@
 """Docstrings of the kit name exactly the parameters and errors of the code, and show pure functions at work.
 
-What the kit offers is documented in full: the names below and whatever a notebook imports. A helper that a module
+What the kit offers is documented in full: the public names and whatever a notebook imports. A helper that a module
 keeps to itself and its neighbours may do with one line.
 """
 import ast
@@ -9,54 +9,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from test_house import HOMES
 
 KIT = Path(__file__).resolve().parents[1] / "kit"
-TREE = {path.stem: ast.parse(path.read_text()) for path in sorted(KIT.glob("*.py")) if path.stem != "__init__"}
+TREE = {".".join(path.relative_to(KIT).with_suffix("").parts): ast.parse(path.read_text())
+        for path in sorted(KIT.rglob("*.py")) if path.stem != "__init__"}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-OFFERED = {
-    "data": "find_data_root npz_paths read_tile read_layout dense_configs",
-    "sample": "write_sample",
-    "proto": "read_layout_pb read_tile_pb",
-    "own_program": "program_from_hlo sample_configs with_configs",
-    "meet": "find_meetings",
-    "prune": "k_hop_nodes prune drop_duplicate_configs segments subgraph",
-    "pad": "tensor_rank repad_layout pad_batch",
-    "agree": "agreement_tables",
-    "scale": "fit_scaler scale",
-    "tokens": "ConfigTokenModel",
-    "tile_model": "TileModel tile_features",
-    "published": "TileMLP EarlyJoinSAGE LateJoinSAGE ResidualGCN LayoutGCN LayoutSAGE",
-    "model": "LayoutGNN ConfigTokenModel TileModel",
-    "segment_training": "SegmentTraining",
-    "losses": "pairwise_hinge_loss list_mle_loss",
-    "checkpoint": "save_checkpoint load_checkpoint",
-    "predict": "predict target",
-    "train": "train predict save_checkpoint load_checkpoint",
-    "metrics": "kendall_tau slowdown tile_score opa collection_score competition_score",
-    "parallel": "train_parallel",
-    "recipes": "recipes_for",
-    "trees": "agreement_sums fit_agreement_trees",
-    "compare": "unseen_programs rank_unseen differences",
-    "noise": "noise_ceiling bootstrap_interval",
-    "ensemble": "mean_rank mean_zscore",
-    "submit": "top_configs write_submission read_submission check_submission",
-    "kaggle_client": "ask_kaggle KaggleError",
-    "unpack": "fetch_file unpack",
-    "kaggle_notebooks": "push_notebook notebook_status notebook_output",
-    "kaggle_io": "download submit wait_for_score push_notebook",
-    "fetched": "collect_predictions check_predictions keep_fetched tail",
-    "remote": "plan_jobs job_name read_jobs renew watch_jobs",
-    "search": "random_search annealing genetic droplet guided explore_then_droplet optuna_search",
-    "relaxed": "gradient_search on_codes relaxed_token_cost",
-    "search_study": "open_space best_known study_searches study_rows fingerprint",
-    "kernels": "kernel_inputs kernel_result kernel_function schedule_space schedule_choices",
-    "schedules": "schedule_kernel",
-    "kernel_lab": "KernelLab has_tvm",
-    "kernel_meta": "meta_schedule",
-    "kernel_tiles": "kernel_graph schedule_features write_kernel_tile kernel_cost",
-    "kernel_study": "study_kernel learn_and_search study_table study_summary",
-}
-PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search")     # of arrays that fit into a line
+PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search.strategies")
 SECTIONS = ("Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples", "Attributes", "See Also",
             "Warns")
 
@@ -73,7 +32,7 @@ def in_notebooks():
             and (node.module or "").startswith("kit.") for alias in node.names}
 
 
-FULL = in_notebooks().union(*(names.split() for names in OFFERED.values()))
+FULL = in_notebooks().union(*(names.split() for names in HOMES.values()))
 
 
 def cases(kind, full=False):
@@ -159,13 +118,6 @@ def reachable(function):
                 seen.add(name)
                 todo += DEFINITIONS[name]
     return errors
-
-
-@pytest.mark.parametrize("module", [module for module in OFFERED if module in TREE])
-def test_what_others_rely_on_is_there(module):
-    offers = {node.name for node in public(TREE[module])}
-    offers |= {alias.name for node in TREE[module].body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert set(OFFERED[module].split()) <= offers
 
 
 @pytest.mark.parametrize("module, node", cases((*FUNCTION, ast.ClassDef)) + METHODS)

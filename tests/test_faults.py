@@ -31,15 +31,15 @@ from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
 import kit.files
-from kit.checkpoint import save_checkpoint
 from kit.files import locked, remove_leftovers, replace_file
-from kit.ledger import record_run
-from kit.model import LayoutGNN
-from kit.record import write_record
-from kit.sample import write_sample
+from kit.kaggle.archives import unpack
+from kit.models import LayoutGNN
+from kit.run.ledger import record_run
+from kit.run.workflow import save_costs
+from kit.sample.write import write_sample
 from kit.submit import write_submission
-from kit.unpack import unpack
-from kit.workflow import save_costs
+from kit.training.checkpoints import save_checkpoint
+from kit.training.records import write_record
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and mounts of Linux")
 DROP_BOUND, DAC_OVERRIDE = 24, 1         # prctl.h and capability.h: what lets root pass over permission bits
@@ -367,10 +367,10 @@ def test_on_a_full_disk_one_sentence_says_so_and_what_was_there_stays(how, tmp_p
 RUN = """
 from pathlib import Path
 from kit.data import npz_paths, read_tile
-from kit.model import TileModel, TileModelSettings
+from kit.models import TileModel, TileModelSettings
 from kit.submit import write_submission
 from kit.train import TrainSettings, predict, train
-from kit.workflow import checkpoint_path, load_costs, save_costs, write_table
+from kit.run.workflow import checkpoint_path, load_costs, save_costs, write_table
 import pandas as pd
 out = Path(out_dir)
 graphs = {s: [read_tile(p) for p in npz_paths(data_root, "tile:xla", s)] for s in ("train", "test")}

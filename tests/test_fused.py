@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.fused import BlockEnd, GatedBlock, SageLayer, kept
-from kit.layers import mean_messages
-from kit.node_blocks import norm_of, normed, over_nodes
+from kit.models.fused import BlockEnd, GatedBlock, SageLayer, kept, norm_of, normed, over_nodes
+from kit.models.layers import mean_messages
 
 DRAWN = np.array([[0, 1], [1, 2], [0, 2], [0, 2], [4, 4], [3, 2], [6, 5]])       # 7 nodes
 TURNED = DRAWN[:, ::-1]
@@ -25,7 +24,7 @@ def cut(monkeypatch):
     before = torch.get_num_threads()
 
     def set_both(values, threads):
-        monkeypatch.setattr("kit.node_blocks.CPU_BLOCK", values)
+        monkeypatch.setattr("kit.models.fused.CPU_BLOCK", values)
         torch.set_num_threads(threads)
     yield set_both
     torch.set_num_threads(before)

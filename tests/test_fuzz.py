@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kit.data import DataError
-from kit.workflow import load_costs, noted_settings
+from kit.run.workflow import load_costs, noted_settings
 
 
 def test_a_share_of_the_inputs_meets_no_foreign_exception(project):

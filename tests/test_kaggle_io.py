@@ -17,11 +17,11 @@ import pytest
 from kaggle_server import KEY, QUICK, SECRETS, SIGNATURE, SLUG, TOKEN, USER, fails
 from test_run import copy_programs
 
-import kit.kaggle_io
-import kit.unpack
-from kit.kaggle_io import FILES, download, submit, wait_for_score
-from kit.kaggle_notebooks import notebook_output, notebook_status, push_notebook
-from kit.unpack import fetch_file, unpack
+import kit.kaggle.archives
+import kit.kaggle.submissions
+from kit.kaggle.archives import fetch_file, unpack
+from kit.kaggle.notebooks import notebook_output, notebook_status, push_notebook
+from kit.kaggle.submissions import FILES, download, submit, wait_for_score
 
 MIRROR = "http://mirror.test/v0"
 FEW = {name: (2, 1, 1) for name in FILES}
@@ -133,7 +133,7 @@ def test_a_second_download_of_the_same_names_the_first_and_goes_on_where_that_wa
     path = mirrored(kaggle, "tile:xla", "train")
     half, part = len(kaggle.files[path]) // 2, tmp_path / "data/.download/npz_tile_xla_train.tar.part"
     kaggle.answers[f"GET {path}"] = ["cut", "hang"]
-    code = (f"from kit.kaggle_io import download\ndownload({str(tmp_path / 'data')!r}, ['tile:xla'], ['train'], "
+    code = (f"from kit.kaggle import download\ndownload({str(tmp_path / 'data')!r}, ['tile:xla'], ['train'], "
             f"'mirror', {MIRROR!r}, files={FEW}, client={QUICK})")
 
     def start():
@@ -146,7 +146,7 @@ def test_a_second_download_of_the_same_names_the_first_and_goes_on_where_that_wa
         with start() as second:
             said, errors = second.communicate(timeout=120)
         assert (second.returncode, said) == (1, "") and errors.splitlines()[-1] == (
-            f"kit.kaggle_client.KaggleError: {part.with_suffix('')}: is being downloaded by another process "
+            f"kit.kaggle.client.KaggleError: {part.with_suffix('')}: is being downloaded by another process "
             f"(process {first.pid}); wait for it, then run it again")
         assert len(kaggle.asked) == 2 and part.stat().st_size == half and first.poll() is None
         first.kill()
@@ -161,13 +161,13 @@ def test_a_second_download_of_the_same_names_the_first_and_goes_on_where_that_wa
 def test_what_another_process_has_just_finished_is_not_fetched_again(kaggle, tmp_path, monkeypatch):
     path = mirrored(kaggle, "tile:xla", "train")
     asked = dict(collections=["tile:xla"], splits=["train"], source="mirror", mirror=MIRROR, files=FEW, client=QUICK)
-    locked = kit.kaggle_io.locked
+    locked = kit.kaggle.submissions.locked
 
     def late(lock):                                                    # the other one begins and ends before this
-        monkeypatch.setattr(kit.kaggle_io, "locked", locked)
+        monkeypatch.setattr(kit.kaggle.submissions, "locked", locked)
         download(tmp_path, **asked)
         return locked(lock)
-    monkeypatch.setattr(kit.kaggle_io, "locked", late)
+    monkeypatch.setattr(kit.kaggle.submissions, "locked", late)
     root = download(tmp_path, **asked)
     assert kaggle.asked == [f"GET {path}"] and len(tree(root)) == 2 and not (tmp_path / ".download").exists()
 
@@ -189,7 +189,7 @@ def test_what_may_be_another_file_starts_over(kaggle, tmp_path, etags):
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_file_larger_than_expected_is_not_fetched_whole(kaggle, tmp_path, monkeypatch, told):
-    monkeypatch.setattr(kit.unpack, "BLOCK", 1000)
+    monkeypatch.setattr(kit.kaggle.archives, "BLOCK", 1000)
     kaggle.files["/v0/a"], kaggle.tells_length = bytes(300_000), told
     message = fails("damaged", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", most=200_000)
     assert message == ("a: has 0.3 MB; expected at most 0.2 MB" if told else
@@ -244,8 +244,8 @@ def test_too_few_files_in_the_end_are_an_error_that_counts_them(kaggle, tmp_path
 
 
 def test_progress_is_shown(kaggle, tmp_path, monkeypatch):
-    monkeypatch.setattr(kit.unpack, "LINE_EVERY", -1)
-    monkeypatch.setattr(kit.unpack, "BLOCK", 1 << 16)
+    monkeypatch.setattr(kit.kaggle.archives, "LINE_EVERY", -1)
+    monkeypatch.setattr(kit.kaggle.archives, "BLOCK", 1 << 16)
     mirrored(kaggle, "tile:xla", "train")
     download(tmp_path, ["tile:xla"], ["train"], "mirror", MIRROR, files=FEW, client=QUICK)
     lines = kaggle.said().splitlines()
@@ -399,7 +399,7 @@ def test_a_run_that_could_not_submit_says_why_keeps_the_file_and_goes_on_later(k
     (tmp_path / "root/tile/xla/train").mkdir(parents=True)
     (tmp_path / "root/tile/xla/train/aa.npz").write_bytes(b"never read")
     cells = [nbformat.v4.new_code_cell("out_dir = None", metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(
-        "from pathlib import Path\nfrom kit.kaggle_io import submit, wait_for_score\n"
+        "from pathlib import Path\nfrom kit.kaggle.submissions import submit, wait_for_score\n"
         "csv = Path(out_dir, 'submission.csv')\n"
         "csv.write_text('ID,TopConfigs\\ntile:xla:aa,0;1\\n')\n"
         f"print(wait_for_score(submit(csv, 'run', client={QUICK})['ref'], timeout=0, client={QUICK}))")]

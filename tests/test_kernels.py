@@ -8,22 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kit import kernel_lab
-from kit.data import DataError, read_tile
-from kit.kernel_lab import KernelLab, has_tvm
-from kit.kernel_meta import meta_schedule
-from kit.kernel_study import (
-    OURS,
-    RIVAL,
-    draw_curves,
-    draw_study,
-    learn_and_search,
-    study_kernel,
-    study_summary,
-    study_table,
-)
-from kit.kernel_tiles import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
-from kit.kernels import (
+from kit.data import OPCODE_NAMES, DataError, read_tile
+from kit.kernels import lab as kernel_lab
+from kit.kernels.definitions import (
     KERNELS,
     Kernel,
     kernel_axes,
@@ -33,9 +20,21 @@ from kit.kernels import (
     schedule_choices,
     schedule_space,
 )
-from kit.opcodes import OPCODE_NAMES
-from kit.search import explore_then_droplet
-from kit.tile_model import TileModel
+from kit.kernels.lab import KernelLab, has_tvm
+from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.study import (
+    OURS,
+    RIVAL,
+    draw_curves,
+    draw_study,
+    learn_and_search,
+    study_kernel,
+    study_summary,
+    study_table,
+)
+from kit.kernels.tiles import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
+from kit.models.tile import TileModel
+from kit.search.strategies import explore_then_droplet
 
 SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
          "batch matmul": Kernel("small batch matmul", "matmul", (2, 6, 16, 5)),
@@ -275,7 +274,7 @@ def test_every_sketch_and_schedules_drawn_at_random_compute_what_numpy_does(kind
 @pytest.mark.parametrize("kind", ["conv2d", "softmax"])
 def test_every_choice_changes_the_program(kind):
     def programs(line):
-        from kit.schedules import schedule_kernel
+        from kit.kernels.schedules import schedule_kernel
         kernel, found = SMALL[kind], {}
         for i, choice in enumerate(schedule_space(kernel)):
             code = [int(other.name.startswith("tiles")) for other in schedule_space(kernel)]
@@ -362,7 +361,7 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     studies = [study, {**study, "kernel": other.name, "file": "other.npz", "runtimes": measured(other)[1]}]
     learned = learn_and_search(studies, {k.name: k for k in (kernel, other)}, tmp_path, 3, 50, 5, report=lines.append)
     assert learned.shape == (2, 5) and np.isfinite(learned.drop(columns="kernel")).all(axis=None)
-    monkeypatch.setattr("kit.kernel_study.KernelLab", None)
+    monkeypatch.setattr("kit.kernels.study.KernelLab", None)
     assert study_kernel(kernel, tmp_path, 6, 8, 2) == study
     assert len(read_tile(tmp_path / study["file"]).config_runtime) == 6
     (tmp_path / study["file"]).write_bytes(b"cut")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kit.layers import (
+from kit.models.layers import (
     NUMERIC,
     Messages,
     Sage,
@@ -132,7 +132,7 @@ def test_a_faster_torch_scatter_is_chosen(monkeypatch):
     messages, x = in_double(mean_messages(DRAWN, 6)), drawn_x(6, 3, 2)
     assert torch.allclose(aggregate(messages, x, "scatter"), slow_mean(DRAWN, x), atol=1e-6)
     clock = iter([0, 5, 0, 3])           # sparse takes 5 s, the stand-in 3
-    monkeypatch.setattr("kit.layers.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("kit.models.layers.time.perf_counter", lambda: next(clock))
     assert fastest_aggregation(mean_messages(DRAWN, 6), width=8, repeats=1) == ("scatter", {"sparse": 5, "scatter": 3})
 
 

@@ -17,9 +17,8 @@ from drawn import (
     slow_meetings,
 )
 
-from kit.data import LayoutGraph, npz_paths, read_layout
-from kit.meet import REACH, TRANSPOSE_OPCODE, find_meetings
-from kit.opcodes import OPCODE_NAMES
+from kit.agreement import REACH, TRANSPOSE_OPCODE, find_meetings
+from kit.data import OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
 from kit.prune import prune
 
 #   0* ---> 1 ---> 2 ---> 3*          * configurable; all are (4, 8) but 2, which transposes, and what follows it
@@ -207,7 +206,7 @@ def test_too_many_ways_leave_the_nearer_pairs_by_their_shortest_ways(monkeypatch
     graph = drawn_chains(2, n=300, nc=40, transposes=0.1)
     whole, kept = find_meetings(graph), []
     for most in (10 ** 6, 60, 30, 25, 20, 15, 10, 3, 0):
-        monkeypatch.setattr("kit.meet.MAX_WALKS", most)
+        monkeypatch.setattr("kit.agreement.MAX_WALKS", most)
         found = find_meetings(graph)
         reach, within = (found.hops[found.joins == join].max(initial=0) for join in (False, True))
         assert_same(found, (part[whole.hops <= np.where(whole.joins, within, reach)] for part in whole))

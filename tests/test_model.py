@@ -20,9 +20,9 @@ from drawn import (
 )
 from torch import nn
 
-from kit.agree import agreement_tables
+from kit.agreement import agreement_tables
 from kit.data import dense_configs, npz_paths, read_layout
-from kit.model import (
+from kit.models import (
     ConfigTokenModel,
     ConfigTokenSettings,
     LayoutGNN,
@@ -31,9 +31,9 @@ from kit.model import (
     TileModelSettings,
     node_alone,
 )
+from kit.models.layout_gnn import reference_configs
 from kit.pad import repad_layout
 from kit.prune import prune
-from kit.references import reference_configs
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2)
 ALONE = dataclasses.replace(TINY, config_attention=False)
@@ -368,7 +368,7 @@ def test_a_budget_holds_configurations_in_proportion_and_at_least_one(network, s
 
 @MODELS
 def test_a_configuration_holds_no_more_bytes_than_its_budget_says(network, settings, drawn, monkeypatch):
-    monkeypatch.setattr("kit.node_blocks.CPU_BLOCK", 1 << 10)          # as small beside the graph as at real sizes
+    monkeypatch.setattr("kit.models.fused.CPU_BLOCK", 1 << 10)          # as small beside the graph as at real sizes
     graph = drawn(c=400)
     for wider in (1, 4):
         model = ready(network(dataclasses.replace(settings, width=wider * settings.width)), graph)

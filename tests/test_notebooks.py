@@ -16,9 +16,9 @@ import pytest
 from scipy import stats
 
 from kit.data import npz_paths, read_layout
-from kit.sample import write_sample
+from kit.run.workflow import load_costs, save_costs
+from kit.sample.write import write_sample
 from kit.submit import check_submission, read_submission
-from kit.workflow import load_costs, save_costs
 
 PROJECT = Path(__file__).resolve().parents[1]
 PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
@@ -91,7 +91,8 @@ def test_no_cell_holds_what_belongs_elsewhere(name):
 
 def environment():
     """Warnings of the kit and of the cells are errors in the kernel."""
-    modules = ["__main__", *(f"kit.{path.stem}" for path in (PROJECT / "kit").glob("*.py"))]
+    modules = ["__main__", *(".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+                              for path in (PROJECT / "kit").rglob("*.py"))]
     hidden = ("TPUGRAPHS_ROOT", "JUPYTER_PATH", "PYTHONPATH")
     return {**{k: v for k, v in os.environ.items() if k not in hidden},
             "PYTHONWARNINGS": ",".join(f"error:::{module}" for module in modules)}

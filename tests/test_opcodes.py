@@ -4,9 +4,8 @@ import re
 import numpy as np
 import pytest
 
-from kit.data import COLLECTIONS, OPCODES, SPLITS, npz_paths, read_layout
-from kit.opcodes import OPCODE_NAMES
-from kit.programs import OPCODE_OF
+from kit.data import COLLECTIONS, OPCODE_NAMES, OPCODES, SPLITS, npz_paths, read_layout
+from kit.sample.programs import OPCODE_OF
 
 
 def test_every_number_has_a_name_of_its_own():

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 from drawn import costs, ready
 
-from kit.archive import DataError
-from kit.data import dense_configs, npz_paths, read_layout
-from kit.hlo import hlo_messages, parse_hlo
-from kit.opcodes import OPCODE_NAMES
-from kit.options import bitcast_layouts, dot_axes, least_padded
-from kit.own_program import (
+from kit.data import OPCODE_NAMES, DataError, dense_configs, npz_paths, read_layout
+from kit.models.config_token import ConfigTokenModel
+from kit.programs.hlo import hlo_messages, parse_hlo
+from kit.programs.options import bitcast_layouts, dot_axes, least_padded
+from kit.programs.own import (
     layout_objective,
     layout_words,
     program_from_hlo,
     sample_configs,
     with_configs,
 )
-from kit.tokens import ConfigTokenModel
 
 UNET = "layout/xla/default/valid/unet_3d.4x4.bf16"
 CONV, DOT, RESHAPE, FUSION = (OPCODE_NAMES.index(name) for name in ("convolution", "dot", "reshape", "fusion"))

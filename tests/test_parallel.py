@@ -19,9 +19,8 @@ import torch
 from training import GRAPHS, SHORT, TINY, VALID, interrupted_loss, trained
 
 from kit.losses import pairwise_hinge_loss
-from kit.model import LayoutGNN
-from kit.parallel import train_parallel
-from kit.train import train
+from kit.models import LayoutGNN
+from kit.train import train, train_parallel
 
 # without instance norm: a bias before it has no gradient but rounding, which Adam makes steps of full length of
 MODEL = dataclasses.replace(TINY, node_norm=False)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 
-from kit.data import COLLECTIONS, LayoutGraph, npz_paths, read_layout
-from kit.opcodes import OPCODE_NAMES
-from kit.plots import (
+from kit.data import COLLECTIONS, OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
+from kit.plots.data import _depths, _positions, group_options, opcode_shares, program_graph, runtime_spread
+from kit.plots.scores import (
     collection_lines,
     collection_style,
     ensemble_gain,
@@ -18,7 +18,6 @@ from kit.plots import (
     shortened,
     spaced,
 )
-from kit.plots_eda import _depths, _positions, group_options, opcode_shares, program_graph, runtime_spread
 from kit.prune import k_hop_nodes
 
 NAN = float("nan")

@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from kit.plots_search import regret_curves
+from kit.plots.search import regret_curves
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from training import GRAPHS, SHORT, TINY, Net, Plain, drawn_layout, drawn_tile, in_child
 
-from kit.model import LayoutGNN, TileModel, TileModelSettings
+from kit.models import LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict
 from kit.train import train
 

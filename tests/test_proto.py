@@ -2,11 +2,9 @@
 import numpy as np
 import pytest
 
-from kit.archive import DataError
-from kit.data import dense_configs, read_layout, read_tile
-from kit.hlo import hlo_messages, program_arrays
-from kit.opcodes import OPCODE_NAMES
+from kit.data import OPCODE_NAMES, DataError, dense_configs, read_layout, read_tile
 from kit.pad import repad_layout
+from kit.programs.hlo import hlo_messages, program_arrays
 from kit.proto import read_layout_pb, read_tile_pb
 
 UNET = "layout/xla/default/valid/unet_3d.4x4.bf16"

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from drawn import arrays_of, drawn_chains
 
+from kit.agreement import find_meetings
 from kit.data import LayoutGraph, dense_configs
-from kit.meet import find_meetings
-from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, k_hop_nodes, prune, segments, subgraph
+from kit.models.segments import segments, subgraph
+from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, k_hop_nodes, prune
 
 #   0 -> 1 -> 2 -> 3      5 -> 6        configurable: 2
 #        4 ---^

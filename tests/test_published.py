@@ -20,10 +20,7 @@ from drawn import (
     reordered_edges,
 )
 
-from kit.data import dense_configs, npz_paths, read_layout
-from kit.losses import list_mle_loss, pairwise_hinge_loss
-from kit.prune import prune
-from kit.published import (
+from kit.baselines.published import (
     EarlyJoinSAGE,
     LateJoinSAGE,
     LayoutGCN,
@@ -34,6 +31,9 @@ from kit.published import (
     TileBaselineSettings,
     TileMLP,
 )
+from kit.data import dense_configs, npz_paths, read_layout
+from kit.losses import list_mle_loss, pairwise_hinge_loss
+from kit.prune import prune
 from kit.train import TrainSettings, predict, train
 
 TINY_TILE = TileBaselineSettings(width=8, opcode_width=3)

@@ -4,7 +4,7 @@ import pytest
 from drawn import WRITTEN_OTHERWISE, drawn_layout, drawn_neighbours
 
 from kit.data import dense_configs
-from kit.references import reference_configs
+from kit.models.layout_gnn import reference_configs
 
 
 def rows_by_node(graph, index):

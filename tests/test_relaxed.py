@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kit.data import npz_paths, read_layout
-from kit.relaxed import gradient_search, on_codes, relaxed_token_cost
-from kit.tokens import ConfigTokenModel
+from kit.models.config_token import ConfigTokenModel
+from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
 
 DIMS = [3, 1, 4, 2, 3]
 

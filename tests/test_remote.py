@@ -19,14 +19,14 @@ import pytest
 from kaggle_server import QUICK, SIGNATURE, TOKEN, USER, fails, hurried
 from test_run import HEARS_INTERRUPTS
 
-import kit.fetched
-import kit.remote
+import kit.kaggle.jobs
+import kit.kaggle.results
 from kit.data import COLLECTIONS, npz_paths
-from kit.fetched import check_predictions, collect_predictions, keep_fetched, tail
-from kit.kaggle_client import KaggleError
-from kit.remote import job_name, plan_jobs, read_jobs, renew, watch_jobs
-from kit.report import write_report
-from kit.workflow import load_costs, save_costs
+from kit.kaggle.client import KaggleError
+from kit.kaggle.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
+from kit.kaggle.results import check_predictions, collect_predictions, keep_fetched, tail
+from kit.run.report import write_report
+from kit.run.workflow import load_costs, save_costs
 
 PROJECT = Path(__file__).resolve().parents[1]
 TILE, LAYOUT = "tile:xla", "layout:xla:random"
@@ -279,7 +279,7 @@ def test_no_more_run_at_once_than_kaggle_takes(kaggle, tmp_path, tiny_sample, no
         return look
     kaggle.machine = start
     assert watch(planned(*COLLECTIONS[:3]), notebook, tmp_path, tiny_sample) == []
-    assert max(most) == kit.remote.AT_ONCE == 2 and len(kaggle.pushed) == 3
+    assert max(most) == kit.kaggle.jobs.AT_ONCE == 2 and len(kaggle.pushed) == 3
 
 
 def test_where_kaggle_has_no_room_it_is_waited_for(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):
@@ -305,7 +305,7 @@ def test_a_quota_that_is_used_up_is_told_for_each_notebook(kaggle, tmp_path, tin
 
 
 def test_faults_of_kaggle_are_waited_out_but_not_for_ever(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):
-    monkeypatch.setattr(kit.remote, "ROUNDS", 2)
+    monkeypatch.setattr(kit.kaggle.jobs, "ROUNDS", 2)
     kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
     kaggle.answers["GetKernelSessionStatus"] = [(503, "")] * 4            # two attempts a round
     assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
@@ -414,7 +414,7 @@ def replaced(root, **changes):
     (lambda root: replaced(root, cost=lambda c: c.astype(object)), "not readable predictions (ValueError: Object arr")])
 def test_predictions_that_cannot_be_trusted_are_refused_and_nothing_is_put_in_place(kaggle, tmp_path, tiny_sample,
                                                                                     monkeypatch, content, word):
-    monkeypatch.setattr(kit.fetched, "FILE_MOST", 1_000_000 if "MB" in word else 1 << 20)
+    monkeypatch.setattr(kit.kaggle.results, "FILE_MOST", 1_000_000 if "MB" in word else 1 << 20)
     kernel = finished(kaggle, tiny_sample, TILE, **{NAME: content(tiny_sample)})
     done = collected(kaggle, tmp_path, tiny_sample, kernel)
     assert done["state"] == "failed" and word in done["reason"], done
@@ -446,7 +446,7 @@ def test_too_many_files_or_too_few_seeds_are_no_result(kaggle, tmp_path, tiny_sa
     kernel = finished(kaggle, tiny_sample, TILE, seeds=(2, 3))
     done = collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=3)
     assert done["reason"] == "it left 4 files, predictions of 2 seeds; expected 3 seeds and at most 200 files"
-    monkeypatch.setattr(kit.fetched, "FILES_MOST", 3)
+    monkeypatch.setattr(kit.kaggle.results, "FILES_MOST", 3)
     assert "at most 3 files" in collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=2)["reason"]
     assert not any(call.startswith("GET") for call in kaggle.asked)
 

@@ -182,7 +182,7 @@ def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a
 
 def test_devices_are_tried_in_another_process_so_that_this_one_holds_no_gpu(choices, monkeypatch):
     asked = []
-    monkeypatch.setattr("kit.processes.join_team", lambda device: asked.append(device))
+    monkeypatch.setattr("kit.training.processes.join_team", lambda device: asked.append(device))
     choices.check(choices.select("04")[1], {"device": "cpu:0", "processes": 1})
     with pytest.raises(choices.RunError, match="^-p device=nowhere: device is 'nowhere', and PyTorch .* cannot comp"):
         choices.check(choices.select("04")[1], {"device": "nowhere", "processes": 2})

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from kit import sample
-from kit.sample import SAMPLE_SIZES, write_sample
-from kit.simulate import layout_simulator, simulate_layout
-from kit.tiles import simulate_tile
+from kit.sample import write as sample
+from kit.sample.kernels import simulate_tile
+from kit.sample.runtimes import layout_simulator, simulate_layout
+from kit.sample.write import SAMPLE_SIZES, write_sample
 
 PROGRAM = ("node_feat", "node_opcode", "edge_index", "node_config_ids")
 LAYOUTS = [f"layout/{source}/{search}" for source in ("xla", "nlp") for search in ("random", "default")]

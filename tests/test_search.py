@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kit.descent import Beliefs, neighbours, order_flags, speculation
-from kit.measured import Measured, SearchResult
-from kit.search import annealing, droplet, explore_then_droplet, genetic, guided, optuna_search, random_search
+from kit.search.budgets import Measured, SearchResult
+from kit.search.descent import Beliefs, neighbours, order_flags, speculation
+from kit.search.strategies import (
+    annealing,
+    droplet,
+    explore_then_droplet,
+    genetic,
+    guided,
+    optuna_search,
+    random_search,
+)
 
 STRATEGIES = {"random_search": random_search, "annealing": annealing,
               "annealing, 3 chains": partial(annealing, chains=3), "genetic": genetic,
@@ -295,7 +303,7 @@ def test_proposals_that_were_not_among_the_first_are_weighed_later(monkeypatch):
     fixed = SearchResult(proposed[0], 0.0, np.zeros(28), 28, 0, proposed, np.arange(28.0))
     found = {}
     for weighed in (0, 16):
-        monkeypatch.setattr("kit.descent.PROPOSALS_WEIGHED", weighed)
+        monkeypatch.setattr("kit.search.descent.PROPOSALS_WEIGHED", weighed)
         found[weighed] = explore_then_droplet(objective, dims, 30, np.random.default_rng(0), model=model,
                                               strategy=lambda *_: fixed)
     assert (found[0].best_cost, found[16].best_cost, found[16].best.tolist()) == (3, 0, [5] * 12)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-import kit.search_study
+import kit.search.study
 from kit.data import npz_paths, read_layout
-from kit.model import ConfigTokenModel, ConfigTokenSettings
-from kit.oracle import default_codes, search_rows, search_space, simulated_runtime
+from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.prune import drop_duplicate_configs, prune
-from kit.relaxed import gradient_search, on_codes, relaxed_token_cost
-from kit.sample import write_sample
-from kit.search import annealing, droplet, explore_then_droplet, genetic, guided, random_search
-from kit.search_study import WITH_MODEL, WITHOUT_MODEL, best_known, fingerprint, open_space, study_rows, study_searches
+from kit.sample.write import write_sample
+from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
+from kit.search.oracle import default_codes, search_rows, search_space, simulated_runtime
+from kit.search.strategies import annealing, droplet, explore_then_droplet, genetic, guided, random_search
+from kit.search.study import WITH_MODEL, WITHOUT_MODEL, best_known, fingerprint, open_space, study_rows, study_searches
 
 BUDGETS, QUERIES = [2, 7, 20], 60
 PROGRAM = """
@@ -87,8 +87,8 @@ def whole(root, tmp_path_factory):
 
 
 def test_a_study_finds_what_each_search_called_by_itself_finds(root, tmp_path, monkeypatch):
-    assert kit.search_study.MOST_REMEMBERED == 300
-    monkeypatch.setattr(kit.search_study, "MOST_REMEMBERED", 19)
+    assert kit.search.study.MOST_REMEMBERED == 300
+    monkeypatch.setattr(kit.search.study, "MOST_REMEMBERED", 19)
     spaces = open_spaces(root)
     found = study_searches(spaces, BUDGETS, 2, QUERIES, tmp_path, quiet)
     assert list(found) == [*WITHOUT_MODEL, *WITH_MODEL]
@@ -145,7 +145,7 @@ def test_a_study_reports_each_program_and_a_long_one_every_minute(whole, root, t
     name = open_spaces(root)[0].graph_id
     assert lines == [f"{i} of 2  layout:xla:{c}, seed 1 of 3: {name}" for i, c in ((1, "random"), (2, "default"))]
     clock = iter(np.arange(1000) * 25.0)               # each look at it 25 s after the one before
-    monkeypatch.setattr(kit.search_study.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(kit.search.study.time, "monotonic", lambda: next(clock))
     lines = []
     study(root, tmp_path, lines.append, (2,), seeds=7, queries=2)
     assert [line.split("seed ")[1][:6] for line in lines] == [f"{seed} of 7" for seed in (1, 4, 7)] * 2
@@ -156,12 +156,12 @@ def test_a_study_that_broke_off_goes_on_to_the_same_result(whole, root, tmp_path
     found, folder, _ = whole
     searched, stop = [], stop_at
 
-    def counted(*args, make=kit.search_study._search_guided):
+    def counted(*args, make=kit.search.study._search_guided):
         searched.append((args[0].collection, args[2]))
         if len(searched) == stop:
             raise KeyboardInterrupt
         return make(*args)
-    monkeypatch.setattr(kit.search_study, "_search_guided", counted)
+    monkeypatch.setattr(kit.search.study, "_search_guided", counted)
     with pytest.raises(KeyboardInterrupt):
         study(root, tmp_path)
     stop = None
@@ -196,8 +196,8 @@ def test_more_seeds_and_a_second_collection_add_to_what_is_there(whole, root, tm
     first = study(root, tmp_path, seeds=1)
     assert all((first[name] == found[name][:, :1]).all() for name in found)
     seeds = []
-    monkeypatch.setattr(kit.search_study, "_search_free",
-                        lambda *args, make=kit.search_study._search_free: seeds.append(args[2]) or make(*args))
+    monkeypatch.setattr(kit.search.study, "_search_free",
+                        lambda *args, make=kit.search.study._search_free: seeds.append(args[2]) or make(*args))
     assert same(study(root, tmp_path), found) and seeds == [1, 2]
 
 
@@ -274,7 +274,7 @@ def test_rows_are_searched_as_by_a_plain_loop_and_each_seed_once(root, tmp_path,
                 for name, by in (("searched", None), ("searched with model", cost))}
     first = study_rows(graph, cost, [3, 8], 2, tmp_path, quiet)
     calls = []
-    monkeypatch.setattr(kit.search_study, "search_rows",
+    monkeypatch.setattr(kit.search.study, "search_rows",
                         lambda *args, **more: calls.append(args) or search_rows(*args, **more))
     found = study_rows(graph, cost, [3, 8], 3, tmp_path, quiet)
     assert {name: costs.tolist() for name, costs in found.items()} == expected and len(calls) == 2 * 2

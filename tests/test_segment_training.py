@@ -9,17 +9,16 @@ import torch
 from drawn import drawn_chains, drawn_layout, ready
 from torch import nn
 
-from kit.checkpoint import load_checkpoint, save_checkpoint
-from kit.history import HistoryTable, graph_key
+from kit.agreement import find_meetings
+from kit.baselines.published import LayoutSAGE, LayoutSAGESettings
 from kit.losses import pairwise_hinge_loss
-from kit.meet import find_meetings
 from kit.metrics import kendall_tau
-from kit.model import LayoutGNN, LayoutGNNSettings
+from kit.models import LayoutGNN, LayoutGNNSettings
+from kit.models.segments import HistoryTable, SegmentSettings, SegmentTraining, graph_key, segments
 from kit.predict import predict
-from kit.prune import k_hop_nodes, segments
-from kit.published import LayoutSAGE, LayoutSAGESettings
-from kit.segment_training import SegmentSettings, SegmentTraining
+from kit.prune import k_hop_nodes
 from kit.train import TrainSettings, train
+from kit.training.checkpoints import load_checkpoint, save_checkpoint
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2, config_attention=False)
 ATTENTION, REFERENCE = (replace(TINY, config_attention=kind) for kind in (True, "reference"))

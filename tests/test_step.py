@@ -6,8 +6,7 @@ from training import GRAPHS, Net, Plain, interrupted_loss, same, stepped, tau
 
 from kit.losses import pairwise_hinge_loss
 from kit.predict import predict
-from kit.step import schedule
-from kit.train import TrainSettings, train
+from kit.train import TrainSettings, schedule, train
 
 
 def test_a_step_over_several_graphs_follows_their_mean_loss():

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kit.archive import DataError
-from kit.ledger import list_runs, record_leaderboard, record_run
+from kit.data import DataError
 from kit.metrics import tile_score
+from kit.run.ledger import list_runs, record_leaderboard, record_run
 from kit.submit import check_submission, read_submission, top_configs, write_submission
 
 REAL = Path(__file__).resolve().parents[2] / "shared/tpugraphs"

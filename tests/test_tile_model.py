@@ -5,7 +5,7 @@ import torch
 from drawn import NEAR, costs, drawn_tile, read_only, ready, slow_graph_blocks
 
 from kit.data import TileGraph, npz_paths, read_tile
-from kit.tile_model import TileModel, TileModelSettings, tile_features
+from kit.models.tile import TileModel, TileModelSettings, tile_features
 
 
 @torch.no_grad()

@@ -18,11 +18,11 @@ from drawn import (
     slow_graph_blocks,
 )
 
-from kit.agree import agreement_tables
+from kit.agreement import REACH, agreement_tables, find_meetings
 from kit.data import LayoutGraph, dense_configs, npz_paths, read_layout
-from kit.meet import REACH, find_meetings
-from kit.prune import prune, segments
-from kit.tokens import ConfigTokenModel, ConfigTokenSettings
+from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
+from kit.models.segments import segments
+from kit.prune import prune
 from kit.train import TrainSettings, predict, train
 
 TINY = ConfigTokenSettings(width=8, token_width=4, opcode_width=3, digit_width=2)

@@ -27,12 +27,12 @@ from training import (
 )
 
 import kit.train
-from kit.checkpoint import save_checkpoint
 from kit.losses import list_mle_loss, pairwise_hinge_loss
-from kit.model import LayoutGNN, TileModel, TileModelSettings
+from kit.models import LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict, target
-from kit.processes import Team
 from kit.train import TrainSettings, train
+from kit.training.checkpoints import save_checkpoint
+from kit.training.processes import Team
 
 # learning
 

@@ -10,8 +10,7 @@ from drawn import arrays_of
 
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile
 from kit.prune import drop_duplicate_configs, prune
-from kit.train import TrainSettings
-from kit.workflow import (
+from kit.run.workflow import (
     checkpoint_path,
     load_costs,
     note_settings,
@@ -26,6 +25,7 @@ from kit.workflow import (
     wanted,
     write_table,
 )
+from kit.train import TrainSettings
 
 LAYOUTS = COLLECTIONS[1:]
 

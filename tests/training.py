@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from kit.average import WeightAverage
-from kit.batch import make_tasks
 from kit.data import LayoutGraph, TileGraph
 from kit.losses import pairwise_hinge_loss
-from kit.model import LayoutGNN, LayoutGNNSettings, TileModelSettings
-from kit.processes import Team
-from kit.step import grad_scaler, train_step
-from kit.train import TrainSettings, train
+from kit.models import LayoutGNN, LayoutGNNSettings, TileModelSettings
+from kit.train import TrainSettings, grad_scaler, train, train_step
+from kit.training.averages import WeightAverage
+from kit.training.processes import Team
+from kit.training.sampling import make_tasks
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2)
 SHORT = TrainSettings(steps=12, configs_per_step=6, learning_rate=1e-2, validate_every=4)

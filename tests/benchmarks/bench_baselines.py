@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from bench_gnn import drawn_graph, stepper
 
+from kit.baselines.published import EarlyJoinSAGE, LateJoinSAGE, LayoutGCN, LayoutSAGE, ResidualGCN, TileMLP
 from kit.data import TileGraph
 from kit.losses import list_mle_loss, pairwise_hinge_loss
-from kit.model import ConfigTokenModel, LayoutGNN, TileModel
+from kit.models import ConfigTokenModel, LayoutGNN, TileModel
 from kit.predict import target
-from kit.published import EarlyJoinSAGE, LateJoinSAGE, LayoutGCN, LayoutSAGE, ResidualGCN, TileMLP
 
 CONFIGS = 64
 

@@ -7,7 +7,7 @@ import torch
 
 from kit.data import LayoutGraph, dense_configs
 from kit.losses import pairwise_hinge_loss
-from kit.model import LayoutGNN, LayoutGNNSettings
+from kit.models import LayoutGNN, LayoutGNNSettings
 
 NODES, EDGES, CONFIGURABLE, CONFIGS = 1000, 1600, 200, 64
 SMALL = LayoutGNNSettings(width=64, config_attention=False, both_directions=True, agreement=True)

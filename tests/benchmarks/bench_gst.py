@@ -11,8 +11,8 @@ import torch
 
 from kit.data import DataError, LayoutGraph, find_data_root, npz_paths, read_layout
 from kit.losses import pairwise_hinge_loss
-from kit.model import LayoutGNN, LayoutGNNSettings
-from kit.segment_training import SegmentSettings, SegmentTraining
+from kit.models import LayoutGNN, LayoutGNNSettings
+from kit.models.segments import SegmentSettings, SegmentTraining
 
 REAL = "3a0c5517a87df8d82fd637b83298a3ba"                # of layout:nlp:default, test split
 SIZES = ((256, 8), (64, 16))                             # width, configurations a step; whole it takes 5 and 3 GB

@@ -11,11 +11,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kit.metrics import kendall_tau
-from kit.model import LayoutGNN, LayoutGNNSettings
+from kit.models import LayoutGNN, LayoutGNNSettings
+from kit.models.segments import SegmentSettings, SegmentTraining
 from kit.noise import bootstrap_interval
-from kit.segment_training import SegmentSettings, SegmentTraining
+from kit.run.workflow import open_data, read_split, sample_truth, training_graphs, wanted
 from kit.train import TrainSettings, predict, train
-from kit.workflow import open_data, read_split, sample_truth, training_graphs, wanted
 
 SEEDS = 3
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)

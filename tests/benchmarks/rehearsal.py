@@ -29,17 +29,17 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 from run import machine, resident, write_page  # noqa: E402
 
+from kit.agreement import Meetings  # noqa: E402
 from kit.data import SPLITS, LayoutGraph, npz_paths, read_layout, read_tile  # noqa: E402
 from kit.files import replace_file, whole_file  # noqa: E402
-from kit.kaggle_io import FILES  # noqa: E402
-from kit.meet import Meetings  # noqa: E402
-from kit.nets import convolutional_net  # noqa: E402
+from kit.kaggle.submissions import FILES  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from kit.sample import layout_options, write_sample  # noqa: E402
+from kit.run.workflow import load_costs, save_costs  # noqa: E402
+from kit.sample.architectures import convolutional_net  # noqa: E402
+from kit.sample.write import layout_options, write_sample  # noqa: E402
 from kit.submit import check_submission, write_submission  # noqa: E402
 from kit.train import load_checkpoint, predict, save_checkpoint, train  # noqa: E402
-from kit.workflow import load_costs, save_costs  # noqa: E402
 
 COLLECTION = "layout:xla:random"
 LIMIT = 8 << 30                  # bytes of address space of each process

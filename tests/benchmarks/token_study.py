@@ -19,15 +19,15 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kit.compare import unseen_programs
+from kit.baselines.compare import unseen_programs
 from kit.data import COLLECTIONS, find_data_root, npz_paths, read_layout, read_tile
 from kit.metrics import kendall_tau
-from kit.model import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
+from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
+from kit.run.workflow import open_data, training_graphs
 from kit.train import TrainSettings, predict, train
-from kit.workflow import open_data, training_graphs
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
 KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"

@@ -15,13 +15,13 @@ from token_study import trained
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kit.compare import unseen_programs
+from kit.baselines.compare import unseen_programs
 from kit.data import COLLECTIONS
 from kit.ensemble import choose_weights, combine, mean_zscore
 from kit.metrics import kendall_tau
 from kit.recipes import recipes_for
+from kit.run.workflow import open_data, training_graphs
 from kit.train import predict
-from kit.workflow import open_data, training_graphs
 
 
 def ranked(collection, root, seeds):

@@ -1,0 +1,11 @@
+"""The real Kaggle client: download the data, submit, push notebooks, share training out over Kaggle's machines."""
+from kit.kaggle.client import KaggleError
+from kit.kaggle.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
+from kit.kaggle.notebooks import push_notebook
+from kit.kaggle.results import RESULTS, keep_fetched
+from kit.kaggle.submissions import COMPETITION, download, submit, wait_for_score
+
+__all__ = [
+    "COMPETITION", "RESULTS", "KaggleError", "download", "job_name", "keep_fetched", "plan_jobs", "push_notebook",
+    "read_jobs", "renew", "submit", "wait_for_score", "watch_jobs",
+]

@@ -1,0 +1,259 @@
+"""Compile and time kernels on this machine's CPU, each in a process of its own, so that a crash ends nothing else.
+
+TVM runs in a child process only. That child forks a process for every candidate, which has TVM already; candidates of
+a batch are compiled side by side and timed one after another.
+"""
+import ctypes
+import importlib.util
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from kit.kernels.definitions import kernel_function, kernel_inputs, kernel_result
+from kit.kernels.schedules import schedule_kernel
+
+INSTALL = "pip install -r notebooks/requirements-kernels.txt"
+CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
+REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.06      # of one repeat and of one measurement, at least one run each
+MOST_REPEATS = 30
+CLOSE_ENOUGH = 1e-3                             # of float32 sums of 2,304 products of standard normal numbers, and less
+
+
+def has_tvm():
+    """Whether what kernels need is installed.
+
+    Returns
+    -------
+    bool
+    """
+    return all(importlib.util.find_spec(name) for name in ("tvm", "cloudpickle"))
+
+
+class KernelLab:
+    """Measures schedules of one kernel; called with codes, it is an objective of kit/search/strategies.py.
+
+    A measurement is the shortest of up to 30 repeats, in about 60 ms after a first run whose result is compared with
+    NumPy's. Caches are not flushed: a kernel that is run again finds what they still hold. What does not compile,
+    crashes, is late or computes something else costs np.inf.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    threads : int
+        Of the kernel, and candidates compiled side by side are twice as many.
+    build_limit, run_limit : float
+        Seconds for compiling a batch and for one measurement.
+    """
+
+    def __init__(self, kernel, threads=1, build_limit=15.0, run_limit=10.0):
+        self.threads, self.trials = threads, []         # (time it was known, seconds, codes)
+        self.child = TvmChild(serve_kernels, threads, kernel, build_limit, run_limit)
+        self.child.hear()
+
+    def __call__(self, points):
+        """Seconds (k,) of the schedules `points` (k, g)."""
+        jobs, before = [tuple(map(int, point)) for point in points], len(self.trials)
+        for i in range(0, len(jobs), 2 * self.threads):          # what the child does at once, for the times
+            part = jobs[i:i + 2 * self.threads]
+            seconds, known = [took for took, _ in self.measure(part)], time.perf_counter()
+            self.trials += [(known, took, job) for took, job in zip(seconds, part)]
+        return np.array([took for _, took, _ in self.trials[before:]])
+
+    def measure(self, jobs):
+        """[(seconds, what went wrong or "")] of jobs: codes, a scheduled module as JSON, or None: not scheduled."""
+        return self.child.ask(jobs, 1)[0] if len(jobs) else []
+
+    def measure_rounds(self, jobs, rounds):
+        """Seconds (rounds, k): every job once a round, so that a drift of the machine hits all of them alike."""
+        return np.array([[took for took, _ in answers] for answers in self.child.ask(jobs, rounds)])
+
+    def close(self):
+        """End the child."""
+        self.child.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class TvmChild:
+    """A process that runs `work(line, *args)` beside this one, and the line to it.
+
+    Parameters
+    ----------
+    work : callable
+        Gets one end of a multiprocessing.connection.
+    threads : int
+        Of TVM in the child.
+    *args
+        For `work`.
+    """
+
+    def __init__(self, work, threads, *args):
+        if not has_tvm():
+            raise ImportError(f"kernels need TVM, which the kit does not install: {INSTALL}")
+        import cloudpickle
+        self.line, theirs = multiprocessing.Pipe()
+        number = theirs.fileno()
+
+        def job():                                      # by value, with it functions of a notebook's cells
+            end_with_parent()
+            work(multiprocessing.connection.Connection(number), *args)
+        self.said = tempfile.TemporaryFile()
+        few = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                        stderr=self.said, pass_fds=[number], env={**os.environ, **few},
+                                        start_new_session=True)       # an interrupt is for this process alone
+        theirs.close()
+        try:
+            with self.process.stdin as stdin:
+                stdin.write(pickle.dumps(sys.path) + cloudpickle.dumps(job))
+        except BrokenPipeError:
+            pass                                        # it ended; `hear` says why
+
+    def hear(self):
+        """The next answer."""
+        try:
+            return self.line.recv()
+        except (EOFError, ConnectionResetError) as fault:
+            words = self.close().strip().splitlines()[-1:] or ["it said nothing"]
+            raise RuntimeError(f"the process with TVM ended by itself: {words[0]}") from fault
+
+    def ask(self, *request):
+        """The answer to a request."""
+        try:
+            self.line.send(request)
+        except BrokenPipeError:
+            pass
+        return self.hear()
+
+    def close(self):
+        """End it and what it started; gives back what it wrote to stderr."""
+        if self.said.closed:
+            return ""
+        self.line.close()
+        try:
+            self.process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        with self.said as said:
+            said.seek(0)
+            return said.read().decode(errors="replace")
+
+
+def end_with_parent():
+    """Let the system kill this process when the one that started it is gone, however that ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # 1 is PR_SET_PDEATHSIG
+
+
+def this_cpu(threads):
+    """TVM's target for this machine."""
+    import tvm
+    return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
+
+
+def serve_kernels(line, kernel, build_limit, run_limit):
+    """What the child does: answer requests (jobs, rounds) until the line is closed."""
+    import tvm  # noqa: F401 - once, for all that are forked
+    inputs = kernel_inputs(kernel, np.random.default_rng(0))
+    known, threads = kernel_result(kernel, inputs), int(os.environ["TVM_NUM_THREADS"])
+    line.send("ready")
+    while True:
+        try:
+            jobs, rounds = line.recv()
+        except EOFError:
+            return
+        step, answers = len(jobs) if rounds > 1 else 2 * threads, [[] for _ in range(rounds)]
+        for start in range(0, len(jobs), step):
+            part = time_batch(jobs[start:start + step], rounds, build_limit, run_limit, kernel, inputs, known)
+            for row, more in zip(answers, part):
+                row += more
+        line.send(answers)
+
+
+def time_batch(jobs, rounds, build_limit, run_limit, *about):
+    """[(seconds, fault)] of each job, for each round; every job in a process of its own."""
+    team = []
+    for job in jobs:
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=time_one, args=(theirs, job, *about), daemon=True)
+        process.start()
+        theirs.close()
+        team.append((process, ours))
+
+    def heard(pipe, seconds, doing):
+        try:
+            return pipe.recv() if pipe.poll(max(seconds, 0)) else (np.inf, f"{doing} took longer than its limit")
+        except EOFError:
+            return np.inf, f"{doing} crashed"
+    until = time.perf_counter() + build_limit
+    state = [heard(pipe, until - time.perf_counter(), "compiling") for _, pipe in team]
+    for place, (process, _) in enumerate(team):
+        if state[place] is not None:
+            process.kill()                              # it must not disturb the others' measurements
+    answers = []
+    for _ in range(rounds):
+        row = []
+        for place, (process, pipe) in enumerate(team):
+            answer = state[place]
+            if answer is None:
+                pipe.send("go")
+                answer = heard(pipe, run_limit, "running")
+                if answer[0] == np.inf:
+                    state[place] = answer
+                    process.kill()
+            row.append(answer)
+        answers.append(row)
+    for process, pipe in team:
+        process.kill()
+        process.join()
+        pipe.close()
+    return answers
+
+
+def time_one(pipe, job, kernel, inputs, known):
+    """What a forked process does: compile, say so by None, and measure whenever it is told to."""
+    end_with_parent()
+    import resource
+
+    import tvm
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))    # a crash writes no image of its memory
+    try:
+        target = this_cpu(int(os.environ["TVM_NUM_THREADS"]))
+        if job is None:
+            module = tvm.IRModule({"main": kernel_function(kernel)})
+        elif isinstance(job, str):
+            module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(job))
+        else:
+            module = schedule_kernel(kernel, job)
+        run = tvm.compile(module, target).jit()
+    except Exception as fault:
+        pipe.send((np.inf, f"compiling failed: {type(fault).__name__}: {fault}"[:300]))
+        return
+    pipe.send(None)
+    pipe.recv()
+    tensors = [tvm.runtime.tensor(x) for x in (*inputs, np.full_like(known, np.nan))]
+    run["main"](*tensors)
+    apart = np.abs(tensors[-1].numpy() - known).max()
+    if not apart <= CLOSE_ENOUGH * max(1.0, np.abs(known).max()):
+        pipe.send((np.inf, f"the result is wrong by {apart:.1e}"))
+        return
+    while True:
+        once = run.time_evaluator("main", tvm.cpu(), number=1, repeat=1)(*tensors).mean
+        number = int(max(1, REPEAT_SECONDS / once))
+        repeat = int(np.clip(TRIAL_SECONDS / (number * once), 1, MOST_REPEATS))
+        again = run.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)(*tensors)
+        pipe.send((min(again.results), ""))
+        pipe.recv()

@@ -1,0 +1,160 @@
+"""Measured schedules as `tile` files: the kit's reader, tile model and searches then work on one's own measurements.
+
+Nodes, opcodes and edges are those of the data set's format, as far as they are defined for a kernel. A configuration's
+24 numbers keep their places, three times six bounds with their sum and product, and say what a schedule here says.
+"""
+import numpy as np
+
+from kit.data import TileGraph
+from kit.files import whole_file
+from kit.kernels.definitions import input_shapes, kernel_axes, kernel_tiles, schedule_choices, schedule_space
+from kit.predict import predict
+from kit.sample import Program
+
+DRAWN = 256                      # schedules that tell how large each number gets
+NHWC = (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3)       # columns 93-106: batch, features and space of the three tensors
+
+
+def kernel_graph(kernel):
+    """A kernel as a graph of HLO operations.
+
+    Parameters
+    ----------
+    kernel : Kernel
+
+    Returns
+    -------
+    dict of str to ndarray
+        node_feat (n, 140) float32, node_opcode (n,) uint8, edge_index (m, 2) int64. Shapes, layouts, element types,
+        windows and dimension numbers are set; other columns are 0. Images have a batch of one.
+    """
+    p, (spatial, _) = Program(np.random.default_rng(0), bare=True), kernel_axes(kernel)
+    shapes = input_shapes(kernel)
+    if kernel.kind in ("conv2d", "depthwise"):
+        taps, groups = kernel.sizes[-1], kernel.sizes[2] if kernel.kind == "depthwise" else 1
+        shapes = (1, *shapes[0]), (*shapes[1][:2], kernel.sizes[2] // groups, spatial[-1])
+    x, *others = [p.add("parameter", shape, columns={30: i}) for i, shape in enumerate(shapes)]
+
+    def over_rows(op, *operands):
+        return p.add(op, spatial, operands)
+
+    def reduced(u):
+        return p.add("reduce", spatial[:1], [u, p.add("constant")], columns={31: 1})
+
+    def spread(u, dim):
+        return p.add("broadcast", spatial, [u], columns={31: dim})
+    if kernel.kind == "matmul":
+        last = p.add("dot", spatial, [x, *others])
+    elif kernel.kind in ("conv2d", "depthwise"):
+        window = p.window([taps] * 2, [1] * 2, [taps // 2] * 2, [taps // 2] * 2)
+        last = p.add("convolution", (1, *spatial), [x, *others], columns=window | {93: NHWC, 107: [groups, 1]})
+    elif kernel.kind == "softmax":
+        powers = over_rows("exponential", over_rows("subtract", x, spread(reduced(x), 0)))
+        last = over_rows("divide", powers, spread(reduced(powers), 0))
+    else:
+        apart = over_rows("subtract", x, spread(reduced(x), 0))
+        scale = p.add("rsqrt", spatial[:1], [reduced(over_rows("multiply", x))])
+        scaled = over_rows("multiply", over_rows("multiply", apart, spread(scale, 0)), spread(others[0], 1))
+        last = over_rows("add", scaled, spread(others[1], 1))
+    p.rows[last][0] = 1                                      # the root
+    return {name: array for name, array in p.arrays().items() if name in ("node_feat", "node_opcode", "edge_index")}
+
+
+def schedule_features(kernel, codes):
+    """The 24 numbers of a configuration.
+
+    Of sums of products the output's bounds are the elements of the larger tile along each dimension, the input's those
+    of the innermost tile and then the terms summed at once. Of softmax and layer norm they are the rows of a task and
+    the lanes of the output, and the lanes of the other stages. The kernel's bounds hold what is left: the codes of the
+    other choices, counted from 1.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    codes : array_like of int, shape (c, g)
+
+    Returns
+    -------
+    ndarray, shape (c, 24), float32
+    """
+    space, rows = schedule_space(kernel), []
+    others = [i for i, choice in enumerate(space) if not choice.name.startswith(("tile", "terms", "rows", "lanes"))]
+    for code in codes:
+        choices = schedule_choices(kernel, code)
+        if kernel.kind in ("softmax", "layer norm"):
+            output = [choices["rows"], choices["lanes of output"]]
+            inner = [value for name, value in choices.items() if name.startswith("lanes") and name[9:] != "output"]
+        else:
+            tile, tiles, terms = kernel_tiles(kernel, choices)
+            output, inner = [size * count for size, count in zip(tile, tiles)], [*tile, *terms]
+        row = []
+        for bounds in ([int(code[i]) + 1 for i in others], output, inner):
+            row += [*bounds, *[0] * (6 - len(bounds)), sum(bounds), np.prod(bounds)]
+        rows.append(row)
+    return np.array(rows, dtype=np.float32).reshape(-1, 24)
+
+
+def write_kernel_tile(path, kernel, codes, seconds, untuned):
+    """Write measured schedules as a file of the `tile` collection.
+
+    Parameters
+    ----------
+    path : str or Path
+    kernel : Kernel
+    codes : array_like of int, shape (c, g)
+    seconds : array_like, shape (c,)
+        Those that failed, np.inf, are left out: a file has a runtime for every configuration.
+    untuned : float
+        Seconds of the unscheduled kernel: the normaliser.
+
+    Returns
+    -------
+    int
+        How many were written.
+
+    Raises
+    ------
+    ValueError
+        If none was measured.
+    OSError
+        If the file cannot be written.
+    """
+    seconds = np.asarray(seconds, np.float64)
+    kept = np.isfinite(seconds)
+    if not kept.any():
+        raise ValueError(f"{kernel.name}: none of {len(seconds)} schedules has a runtime; a tile file needs one")
+    with whole_file(path) as part, open(part, "wb") as file:
+        np.savez_compressed(
+            file, **kernel_graph(kernel), config_feat=schedule_features(kernel, np.asarray(codes)[kept]),
+            config_runtime=np.rint(1e9 * seconds[kept]).astype(np.int64),
+            config_runtime_normalizers=np.full(kept.sum(), round(1e9 * untuned), np.int64))
+    return int(kept.sum())
+
+
+def kernel_cost(model, kernel):
+    """A tile model's cost of a kernel's schedules: a `model` of kit/search/strategies.py.
+
+    Parameters
+    ----------
+    model : TileModel
+        Trained on files of `write_kernel_tile`, of this kernel or of others.
+    kernel : Kernel
+
+    Returns
+    -------
+    callable
+        (k, g) int codes -> (k,) costs.
+    """
+    dims = [len(choice.values) for choice in schedule_space(kernel)]
+    drawn = np.random.default_rng(0).integers(dims, size=(DRAWN, len(dims)))
+    # the model compares tiles with the largest in a file, so that a question about few needs one that stands for it
+    largest = schedule_features(kernel, drawn).max(axis=0, keepdims=True)
+    graph = {name: array.astype(np.int64) if array.dtype == np.uint8 else array
+             for name, array in kernel_graph(kernel).items()}
+
+    def cost(points):
+        features = np.concatenate([schedule_features(kernel, points), largest])
+        ones = np.ones(len(features), np.int64)
+        return predict(model, TileGraph(kernel.name, **graph, config_feat=features, config_runtime=ones,
+                                        config_runtime_normalizers=ones))[:-1]
+    return cost

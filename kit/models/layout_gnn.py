@@ -1,0 +1,279 @@
+"""The first place's layout network, and the techniques of other winners as its settings.
+
+It has the methods and attributes that `kit.models` asks of a model.
+"""
+import hashlib
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kit.agreement import OWN_FEATURES, PAIR_FEATURES, agreement_tables
+from kit.data import OPCODES
+from kit.models.fused import BlockEnd, SageLayer, precise
+from kit.models.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors, rows_of
+from kit.pad import repad_layout
+from kit.scale import fit_scaler
+
+
+def reference_configs(graph, count):
+    """Draw configurations of a graph by what they are: neither their order nor their runtimes are looked at.
+
+    Parameters
+    ----------
+    graph : LayoutGraph
+    count : int
+        At most so many, all distinct.
+
+    Returns
+    -------
+    ndarray, shape (r,), int64
+        The compiler's default (all digits -1) first, if the graph has it; then those whose content has the smallest
+        hash. Of configurations that merely swap layouts between equal nodes one stands for all.
+    """
+    features, group, codes = repad_layout(graph.node_feat)[0], graph.node_group, graph.config_codes
+    digests = np.zeros(graph.code_rows.shape[:2], np.uint64)                                 # (nc, k)
+    for place, node in enumerate(graph.node_config_ids):
+        about = features[node].tobytes() + np.int64(graph.node_opcode[node]).tobytes()
+        for code, row in enumerate(graph.code_rows[place]):
+            digests[place, code] = int.from_bytes(hashlib.blake2b(about + row.tobytes(), digest_size=8).digest(), "big")
+    of_code = np.zeros((codes.shape[1], digests.shape[1]), np.uint64)                        # (g, k)
+    np.add.at(of_code, group, digests)                                                       # in any order; wraps
+    given = np.zeros(of_code.shape, bool)
+    np.logical_or.at(given, group, (graph.code_rows >= 0).any(axis=2))
+    content, changed = np.zeros(len(codes), np.uint64), np.zeros(len(codes), bool)
+    for column, contents, gives in zip(codes.T, of_code, given):
+        content += contents[column]
+        changed |= gives[column]
+    _, distinct = np.unique(content, return_index=True)                                      # by ascending hash
+    return distinct[np.argsort(changed[distinct], kind="stable")][:count]
+
+
+class LayoutTensors(NamedTuple):
+    """A layout graph as `LayoutGNN` wants it: configurable nodes first, then the others."""
+    numeric: torch.Tensor        # (n, 134) float32, standardised
+    opcode: torch.Tensor         # (n,) int64
+    layout: torch.Tensor         # (n, 6) int64, digits + 2
+    code_rows: torch.Tensor      # (nc, k, 18) int64, digits + 2
+    node_group: torch.Tensor     # (nc,) int64
+    config_codes: torch.Tensor   # (c, g) uint8, int32 where codes pass 255
+    references: torch.Tensor     # (r, g) like config_codes; see reference_configs
+    messages: tuple              # Messages, one for each direction
+    own: torch.Tensor = None     # (nc, k, 14) float32; see agreement_tables
+    pairs: torch.Tensor = None   # (p, 2) int64; whose layouts meet
+    pair: torch.Tensor = None    # (p, k, k) int32; rows, of which each code of both has one
+    rows: torch.Tensor = None    # (r, 12) float32; see agreement_tables
+    counted: torch.Tensor = None # (n',) int64; nodes that are pooled, None: all
+
+
+@dataclass(frozen=True)
+class LayoutGNNSettings:
+    """Defaults: the first place's network for the `default` collections.
+
+    Attributes
+    ----------
+    config_attention : bool or str
+        What each configuration is compared with: True, as published, all that are scored together, so that costs
+        depend on their company; "reference", the same few of its graph in every call; False, none.
+    reinject : bool
+        Let each block read the configured digits again (19th place; the official baseline).
+    agreement : bool
+        Not published: tell each node where its neighbours' layouts disagree.
+    """
+    width: int = 256
+    linear_blocks: int = 2
+    graph_blocks: int = 2
+    opcode_width: int = 16
+    digit_width: int = 4
+    squeeze: int = 8                     # how many times narrower squeeze-and-excite is inside; 0: leave it out
+    config_attention: bool | str = True
+    reference_configs: int = 16          # at most; "reference" costs as much as scoring that many more
+    reinject: bool = False
+    both_directions: bool = False        # False: messages go from consumers to producers only
+    node_norm: bool = True               # instance norm over the nodes
+    agreement: bool = False
+    pool: str = "mean"                   # over nodes; "mean+max" gives the head both
+    dropout: float = 0.2
+    aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation
+    seed: int = 0                        # of the initial weights
+
+    def __post_init__(self):
+        least = {"width": 1, "linear_blocks": 1, "graph_blocks": 0, "opcode_width": 1, "digit_width": 1, "squeeze": 0,
+                 "reference_configs": 1, "seed": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not (isinstance(value, (int, np.integer)) and value >= low):
+                raise ValueError(f"{name} is {value!r}; expected a whole number of at least {low}")
+        choices = {"config_attention": (True, False, "reference"), "pool": ("mean", "mean+max"),
+                   "aggregation": ("sparse", "scatter"), "reinject": (True, False), "both_directions": (True, False),
+                   "node_norm": (True, False), "agreement": (True, False)}
+        for name, known in choices.items():
+            value = getattr(self, name)
+            if not any(value is one or (isinstance(one, str) and value == one) for one in known):
+                raise ValueError(f"{name} is {value!r}; expected {' or '.join(map(repr, known))}")
+        if self.config_attention and self.width % 2:
+            raise ValueError(f"width is {self.width}; attention over configurations doubles a half, so it must be even")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout!r}; expected at least 0 and less than 1")
+
+
+def node_alone(settings):
+    """The same network blind to everything but each node itself: no messages, no norm over nodes, no attention.
+
+    Parameters
+    ----------
+    settings : LayoutGNNSettings
+
+    Returns
+    -------
+    LayoutGNNSettings
+        With a linear block for each GraphSAGE block; configurations are still pooled over nodes.
+    """
+    return replace(settings, linear_blocks=settings.linear_blocks + settings.graph_blocks, graph_blocks=0,
+                   config_attention=False, node_norm=False, agreement=False)
+
+
+class LayoutGNN(nn.Module):
+    """The first place's layout network: embed, two linear and two GraphSAGE blocks, mean pool, one cost.
+
+    Each block has instance norm over nodes, squeeze-and-excite, optional attention across configurations and
+    GELU; the GraphSAGE blocks are residual. Source: thanhhau097/google_fast_or_slow, the network as published.
+
+    Parameters
+    ----------
+    settings : LayoutGNNSettings, optional
+    """
+
+    def __init__(self, settings=None):
+        super().__init__()
+        self.settings = s = settings or LayoutGNNSettings()
+        out = s.width // 2 if s.config_attention else s.width
+        blocks, directions = s.linear_blocks + s.graph_blocks, 2 if s.both_directions else 1
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(s.seed)
+            self.opcode = nn.Embedding(OPCODES, s.opcode_width)
+            self.digit = nn.Embedding(DIGIT_VALUES, s.digit_width)
+            self.static = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, out)
+            self.config = nn.Linear(18 * s.digit_width, out, bias=False)
+            if s.agreement:
+                self.own = nn.Linear(OWN_FEATURES, out, bias=False)
+                self.pair = nn.Linear(2 * PAIR_FEATURES, out, bias=False)
+            self.linears = nn.ModuleList(nn.Linear(s.width, out) for _ in range(s.linear_blocks - 1))
+            for linear in (self.static, self.config, *self.linears):
+                nn.init.xavier_normal_(linear.weight)
+            self.sages = nn.ModuleList(Sage(s.width, out, directions, s.aggregation) for _ in range(s.graph_blocks))
+            self.ends = nn.ModuleList(BlockEnd(out, s.squeeze, bool(s.config_attention)) for _ in range(blocks))
+            self.head = nn.Linear(s.width * (2 if s.pool == "mean+max" else 1), 1)
+            self.again = nn.ModuleList(nn.Linear(18 * s.digit_width, out, bias=False)
+                                       for _ in range(blocks - 1 if s.reinject else 0))
+        self.register_buffer("node_scale", torch.zeros(2, NUMERIC, dtype=torch.float64))
+        self.register_buffer("fitted", torch.tensor(False))
+        self.register_buffer("set_size", torch.tensor(64))       # configurations scored together in training
+
+    @property
+    def transductive(self):
+        """Whether a cost depends on the other configurations in the same call."""
+        return self.settings.config_attention is True
+
+    def fit_scale(self, graphs):
+        """Store the feature statistics of the training graphs."""
+        scaler = fit_scaler(g.node_feat[:, :NUMERIC] for g in graphs)
+        self.node_scale.copy_(torch.as_tensor(np.stack(scaler)))
+        self.fitted.fill_(True)
+
+    def prepare(self, graph, counted=None):
+        """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding.
+
+        Of a segment with a margin, `counted` (n,) bool are its own nodes, which alone are pooled.
+        """
+        n, device = len(graph.node_feat), self.node_scale.device
+        rest = np.setdiff1d(np.arange(n), graph.node_config_ids)
+        rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last
+        order = np.concatenate([graph.node_config_ids, rest])
+        edges = np.argsort(order)[graph.edge_index]
+        codes = graph.config_codes
+        directions = (edges, edges[:, ::-1])[:2 if self.settings.both_directions else 1]
+        tables = agreement_tables(graph) if self.settings.agreement else None
+        references = np.zeros(0, np.int64)
+        if self.settings.config_attention == "reference":
+            references = reference_configs(graph, self.settings.reference_configs)
+        return LayoutTensors(
+            *node_tensors(graph.node_feat[order], graph.node_opcode[order], self.node_scale),
+            torch.as_tensor(graph.code_rows.astype(np.int64) + 2, device=device),
+            torch.tensor(graph.node_group, device=device),
+            *(torch.tensor(some if some.dtype == np.uint8 else some.astype(np.int32), device=device)
+              for some in (codes, codes[references])),
+            tuple(mean_messages(e, n, device) for e in directions),
+            *([torch.tensor(t, device=device) for t in (tables.own, tables.pairs, tables.pair, tables.rows)]
+              if tables else [None] * 4),
+            None if counted is None else torch.tensor(np.flatnonzero(counted[order]), device=device))
+
+    def configs_within(self, tensors, budget):
+        """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
+        # of each node a layer's input, its output, a product for each of two directions and one more tensor; of the
+        # nodes that are worked on, at least one, about ten
+        each = 4 * self.settings.width * (5 * len(tensors.opcode) + 10)
+        return max(1, int(budget // each) - len(tensors.references))
+
+    def forward(self, tensors, index):
+        """Cost of the configurations `index` (k,) -> (k,)."""
+        pooled = self.pooled(tensors, index)
+        with torch.autocast(pooled.device.type, enabled=False):      # a half type would make different costs equal
+            return self.head(pooled).squeeze(-1)
+
+    def pooled(self, tensors, index):
+        """What the graph holds under the configurations `index` (k,), pooled over nodes -> (k, pooled width)."""
+        s, k = self.settings, len(index)
+        # references are computed like others, as the last ones
+        codes = torch.cat([tensors.config_codes[index], tensors.references]).long()               # (k, g)
+        chosen = codes[:, tensors.node_group].T                                                   # (nc, k)
+        comparing = dict(norm=s.node_norm, references=len(tensors.references))
+        digits = self.digit(tensors.code_rows).flatten(2)                                         # (nc, codes, 18 * 4)
+        x = self.ends[0](self.embed(tensors, chosen, digits), **comparing)                        # (n, k, width)
+        for block, linear in enumerate(self.linears, start=1):
+            _, x = SageLayer.apply(x, False, (), s.aggregation, linear.bias, linear.weight)
+            x = self.ends[block](self.reinjected(block, x, chosen, digits), **comparing)
+        comparing["norm"] = False                # in these blocks it comes before the messages
+        for block, sage in enumerate(self.sages, start=s.linear_blocks):
+            x, update = SageLayer.apply(x, s.node_norm, tensors.messages, s.aggregation, sage.own.bias,
+                                        sage.own.weight, *[linear.weight for linear in sage.neighbours])
+            x = self.ends[block](self.reinjected(block, update, chosen, digits), x,
+                                 dropout=s.dropout if self.training else 0.0, **comparing)
+        x = x if tensors.counted is None else x[tensors.counted]
+        total = x.sum(dim=0, dtype=precise(x))[:k]
+        mean = total / total.new_tensor(len(x))                    # x.mean would expand its gradient in memory
+        return torch.cat([mean, x.amax(dim=0)[:k].to(mean.dtype)], dim=1) if s.pool == "mean+max" else mean
+
+    def embed(self, tensors, chosen, digits):
+        """The first linear layer over (node features, digits), with all that configurations share done once."""
+        static = self.static(torch.cat([tensors.numeric, self.digit(tensors.layout).flatten(1),
+                                        self.opcode(tensors.opcode)], dim=1))                     # (n, out)
+        table = self.config(digits)                                                               # (nc, codes, out)
+        if tensors.own is not None:
+            table = table + self.own(tensors.own)
+        nc = len(table)
+        configured = static[:nc, None] + rows_of(table, chosen)                                   # (nc, k, out)
+        if tensors.own is not None:
+            configured = configured + self.pair(self.disagreements(tensors, chosen))
+        none = self.config(self.digit(torch.zeros(18, dtype=torch.long, device=chosen.device)).flatten())
+        others = (static[nc:, None] + none).expand(-1, chosen.shape[1], -1)
+        return torch.cat([configured, others])
+
+    def reinjected(self, block, x, chosen, digits):
+        """What a block after the first makes of its input, and of the configured digits once more."""
+        if not self.settings.reinject:
+            return x
+        nc = len(chosen)
+        return torch.cat([x[:nc] + rows_of(self.again[block - 1](digits), chosen), x[nc:]])
+
+    def disagreements(self, tensors, chosen):
+        """Sum each node's pair features as producer and as consumer; chosen (nc, k) codes -> (nc, k, 24)."""
+        codes, (producer, consumer) = tensors.pair.shape[1], tensors.pairs.T
+        slots = torch.arange(len(producer), device=chosen.device)[:, None]
+        cells = (slots * codes + chosen[producer]) * codes + chosen[consumer]                     # (p, k)
+        features = F.embedding(tensors.pair.flatten()[cells], tensors.rows)                       # (p, k, 12)
+        zeros = features.new_zeros(*chosen.shape, features.shape[-1])
+        return torch.cat([zeros.index_add(0, end, features) for end in (producer, consumer)], dim=-1)

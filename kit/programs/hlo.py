@@ -1,0 +1,242 @@
+"""A program as XLA saves it, an HLO module protobuf -> the arrays that the data set holds of its graph.
+
+Only the fields that a feature needs are declared here, so nothing of XLA or TensorFlow is built or imported; a
+parser skips the others, whatever XLA adds.
+
+References
+----------
+Field numbers: github.com/openxla/xla, hlo.proto and xla_data.proto. Order of the 140 features, their padding and
+the edges: github.com/google-research-datasets/tpu_graphs, featurizers.h and hlo_encoder.cc.
+"""
+from functools import cache
+from itertools import chain
+from types import MappingProxyType
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from kit.data import OPCODE_NAMES, DataError
+
+# message: field[:type][*]=number; int64 unless a type is named (on the wire an enum is one), * is repeated
+HLO_SCHEMA = """
+Layout: minor_to_major*=1
+Shape: element_type=2 dimensions*=3 tuple_shapes:bytes*=4 layout:Layout=5
+WindowDimension: size=1 stride=2 padding_low=3 padding_high=4 window_dilation=5 base_dilation=6 window_reversal:bool=7
+Window: dimensions:WindowDimension*=1
+Convolution: kernel_in=3 kernel_out=4 kernel_spatial*=6 input_batch=7 input_feature=8 output_batch=9 output_feature=10
+    input_spatial*=11 output_spatial*=12
+Slice: start=1 limit=2 stride=3
+PaddingDimension: low=1 high=2
+Padding: dimensions:PaddingDimension*=1
+Dot: lhs_contracting*=1 rhs_contracting*=2 lhs_batch*=3 rhs_batch*=4
+Gather: offset*=1 collapsed_slice*=2 start_index_map*=3 index_vector=4
+Instruction: name:string=1 opcode:string=2 shape:Shape=3 parameter_number=9 dimensions*=14 window:Window=15
+    convolution:Convolution=16 slices:Slice*=17 dynamic_slice_sizes*=20 padding:Padding=21 dot:Dot=30 gather:Gather=33
+    gather_slice_sizes*=34 id=35 operand_ids*=36 called_computation_ids*=38 feature_group_count=50
+    batch_group_count=58 is_stable:bool=60
+Computation: name:string=1 instructions:Instruction*=2 id=5 root_id=6
+Module: name:string=1 computations:Computation*=3 entry_computation_id=6
+HloFile: module:Module=1
+TileSizes: kernel_bounds*=1 output_bounds*=2 input_bounds*=3
+OpConfig: tile_sizes:TileSizes=1
+TensorDims: dims:int32*=1
+NodeConfig: tensors:TensorDims*=1
+LayoutConfig: nodes:bytes*=1
+ModuleConfig: layout:LayoutConfig=1
+Profile: compute_time_ns=4
+Run: op_config:OpConfig=1 module_config:bytes=2 error:bool=3 profile:Profile=4 is_default:bool=5
+Tuned: module:Module=1 fingerprint:uint64=2 runs:bytes*=3 node_config_ids:uint64*=4
+TunedModules: modules:bytes*=1
+"""
+# values of XLA's PrimitiveType in the order of the one-hot columns 2 to 20; newer types have none
+ELEMENT_TYPES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17)
+NODE_SCALARS = MappingProxyType({
+    30: "parameter_number", 93: "convolution.input_batch", 94: "convolution.input_feature",
+    99: "convolution.kernel_in", 100: "convolution.kernel_out", 105: "convolution.output_batch",
+    106: "convolution.output_feature", 107: "feature_group_count", 108: "batch_group_count", 133: "is_stable"})
+# first column: (how many values are kept, what follows them, field)
+NODE_SEQUENCES = MappingProxyType({
+    21: (6, "sum product", "shape.dimensions"), 31: (6, "axes", "dimensions"),
+    37: (6, "sum product", "window.dimensions.size"), 45: (6, "sum product", "window.dimensions.stride"),
+    53: (6, "sum product", "window.dimensions.padding_low"), 61: (6, "sum product", "window.dimensions.padding_high"),
+    69: (6, "sum product", "window.dimensions.window_dilation"),
+    77: (6, "sum product", "window.dimensions.base_dilation"),
+    85: (6, "sum zeros", "window.dimensions.window_reversal"), 95: (4, "axes", "convolution.input_spatial"),
+    101: (4, "axes", "convolution.kernel_spatial"), 109: (2, "sum product", "slices.start"),
+    113: (2, "sum product", "slices.stride"), 117: (2, "sum product", "slices.limit"),
+    121: (2, "sum product", "dynamic_slice_sizes"), 125: (2, "sum product", "padding.dimensions.low"),
+    129: (2, "sum product", "padding.dimensions.high"), 134: (6, "axes", "shape.layout.minor_to_major")})
+# after the official 140, where asked for: what the third place added
+EXTRA_SCALARS = MappingProxyType({157: "gather.index_vector"})
+EXTRA_SEQUENCES = MappingProxyType({
+    140: (2, "axes", "dot.lhs_contracting"), 142: (2, "axes", "dot.rhs_contracting"), 144: (2, "axes", "dot.lhs_batch"),
+    146: (2, "axes", "dot.rhs_batch"), 148: (3, "axes", "gather.offset"), 151: (3, "axes", "gather.collapsed_slice"),
+    154: (3, "axes", "gather.start_index_map"), 158: (6, "", "gather_slice_sizes")})
+OPERAND_SHAPES = 164             # six sizes of the first operand, then of the second
+WIDTH, EXTRA_WIDTH = 140, 176
+
+
+@cache
+def hlo_messages():
+    """Build the message classes of `HLO_SCHEMA` -> {name: class}."""
+    file = descriptor_pb2.FileDescriptorProto(name="kit_hlo.proto", package="kit", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for line in HLO_SCHEMA.replace("\n    ", " ").strip().splitlines():
+        name, fields = line.split(": ")
+        message = file.message_type.add(name=name)
+        for field in fields.split():
+            declared, number = field.split("=")
+            word, _, kind = declared.rstrip("*").partition(":")
+            label = kinds.LABEL_REPEATED if "*" in declared else kinds.LABEL_OPTIONAL
+            own = kind[:1].isupper()
+            message.field.add(name=word, number=int(number), label=label, type_name=f".kit.{kind}" if own else None,
+                              type=kinds.TYPE_MESSAGE if own else getattr(kinds, f"TYPE_{(kind or 'int64').upper()}"))
+    pool = descriptor_pool.DescriptorPool()          # a pool of our own: TensorFlow's XLA is in the default one
+    pool.AddSerializedFile(file.SerializeToString())
+    return {message.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"kit.{message.name}"))
+            for message in file.message_type}
+
+
+def parse_hlo(data, kind, source):
+    """Parse bytes as a message of `HLO_SCHEMA`; whatever is wrong with them is a DataError that names `source`."""
+    try:
+        return hlo_messages()[kind].FromString(data)
+    except (DecodeError, ValueError, MemoryError) as fault:
+        raise DataError(f"{source}: no protobuf of the kind {kind} ({fault}); fetch the file again") from fault
+
+
+def program_arrays(module, source, padding=0, extra=False):
+    """Encode an HLO module as the official extractor does.
+
+    Parameters
+    ----------
+    module : message `Module` of `HLO_SCHEMA`
+    source : str
+        Named by an error.
+    padding : int
+        What fills the lists of axes (columns 31-36, 95-98, 101-104, 134-139, and 140-156 of the extra ones) past
+        their end: 0 as in the official files, although 0 is an axis as well, or -1 as in configurations.
+    extra : bool
+        Append 36 columns: contracting and batch axes of a dot (140-147), axes and slice sizes of a gather
+        (148-163), the sizes of the first two operands (164-175).
+
+    Returns
+    -------
+    node_feat : ndarray, shape (n, 140) or (n, 176), float32
+    node_opcode : ndarray, shape (n,), int64
+    edge_index : ndarray, shape (m, 2), int64
+        Sorted; row [u, v]: u consumes v, or calls the computation whose root v is.
+    node_splits : ndarray, shape (s,), int64
+
+    Raises
+    ------
+    DataError
+        If the module has no instruction, or refers to an instruction or computation that it lacks.
+    """
+    instructions = [instruction for computation in module.computations for instruction in computation.instructions]
+    if not instructions:
+        raise DataError(f"{source}: the module has no instruction")
+    opcodes = {name: number for number, name in enumerate(OPCODE_NAMES)}
+    node_opcode = np.array([opcodes.get(instruction.opcode, 0) for instruction in instructions])
+    edge_index, roots, operands = _edges(module, source)
+    fields = _Fields(instructions)
+    node_feat = np.zeros((len(instructions), EXTRA_WIDTH if extra else WIDTH), np.float32)
+    node_feat[roots, 0] = 1
+    rows, types = fields.at("shape.element_type")
+    hot = np.zeros(len(instructions), np.int64)
+    hot[rows] = types
+    node_feat[:, 2:21] = hot[:, None] == ELEMENT_TYPES
+    rows, tuples = fields.at("shape.tuple_shapes")
+    node_feat[rows, 29] = [len(shapes) for shapes in tuples]
+    for column, name in chain(NODE_SCALARS.items(), EXTRA_SCALARS.items() if extra else ()):
+        rows, values = fields.at(name)
+        node_feat[rows, column] = np.array(values, np.int64)
+    for first, (count, follows, name) in chain(NODE_SEQUENCES.items(), EXTRA_SEQUENCES.items() if extra else ()):
+        node_feat[:, first:first + count] = padding if follows == "axes" else 0
+        write_sequences(node_feat, *fields.at(name), first, count, follows)
+    if extra:
+        for place in (0, 1):
+            held = [(node, nodes[place]) for node, nodes in operands.items() if place < len(nodes)]
+            users, makers = np.array(held, np.int64).reshape(-1, 2).T
+            node_feat[users[:, None], OPERAND_SHAPES + 6 * place + np.arange(6)] = node_feat[makers, 21:27]
+    return node_feat, node_opcode, edge_index, _splits(module)
+
+
+def write_sequences(table, rows, lists, first, count, follows):
+    """Write the first `count` values of each list into its row, from column `first` on; then what `follows` names."""
+    lengths = np.array([len(values) for values in lists], np.int64)
+    flat = np.fromiter(chain.from_iterable(lists), np.int64, lengths.sum())
+    starts = np.cumsum(lengths) - lengths
+    place = np.arange(len(flat)) - np.repeat(starts, lengths)
+    kept = place < count
+    table[np.repeat(np.array(rows, np.int64), lengths)[kept], first + place[kept]] = flat[kept]
+    if follows == "sum product":
+        table[:, first + count + 1] = 1                      # of an empty list
+    if follows.startswith("sum") and len(flat):
+        filled = lengths > 0
+        rows, starts, lengths = np.array(rows, np.int64)[filled], starts[filled], lengths[filled]
+        sums = np.add.reduceat(flat, starts)                 # 64-bit integers that wrap, as the extractor's
+        table[rows, first + count] = sums
+        table[rows, first + count + 1] = (np.multiply.reduceat(flat, starts) if follows == "sum product"
+                                          else lengths - sums)
+
+
+class _Fields:
+    """The fields that any of the messages hold, each gathered once: dotted name -> (rows, values)."""
+
+    def __init__(self, messages):
+        self.found, self.gathered = {"": (range(len(messages)), messages)}, set()
+
+    def at(self, name):
+        parent, _, field = name.rpartition(".")
+        if name not in self.found and parent not in self.gathered:
+            rows, messages = self.at(parent)
+            if len(messages) and not hasattr(messages[0], "ListFields"):             # lists of messages
+                self.found[name] = rows, [[getattr(message, field) for message in listed] for listed in messages]
+            else:
+                self.gathered.add(parent)
+                dot = parent and parent + "."
+                for row, message in zip(rows, messages):
+                    for descriptor, value in message.ListFields():
+                        where, values = self.found.setdefault(dot + descriptor.name, ([], []))
+                        where.append(row)
+                        values.append(value)
+        return self.found.get(name, ([], []))
+
+
+def _edges(module, source):
+    """The module's edges, sorted; its roots; {node: its operands in order}."""
+    edges, roots, operands, root_of, calls, node = [], [], {}, {}, [], 0
+    for computation in module.computations:
+        place = {instruction.id: node + i for i, instruction in enumerate(computation.instructions)}
+        if len(place) < len(computation.instructions):
+            raise DataError(f"{source}: two instructions of computation {computation.name!r} have one id")
+        if computation.root_id in place:
+            root_of[computation.id] = place[computation.root_id]
+            roots.append(place[computation.root_id])
+        for instruction in computation.instructions:
+            operands[node] = [place.get(operand) for operand in instruction.operand_ids]
+            if None in operands[node] or node in operands[node]:
+                raise DataError(f"{source}: operand_ids of instruction {instruction.name!r} name "
+                                f"{list(instruction.operand_ids)}, which are not all other instructions of its "
+                                "computation")
+            edges += [(node, operand) for operand in operands[node]]
+            calls += [(node, called) for called in instruction.called_computation_ids]
+            node += 1
+    lacking = {called for _, called in calls} - set(root_of)
+    if lacking:
+        raise DataError(f"{source}: called_computation_ids name computation {min(lacking)}, which the module lacks or "
+                        "which has no root")
+    edges += [(user, root_of[called]) for user, called in calls]
+    return np.array(sorted(set(edges)), np.int64).reshape(-1, 2), roots, operands
+
+
+def _splits(module):
+    """Where the computations end that the official extractor counts as major."""
+    splits, end = [0], 0
+    for computation in module.computations:
+        end += len(computation.instructions)
+        if any(word in computation.name for word in ("cluster", "while", "cond")):
+            splits.append(end)
+    return np.array(splits if splits[-1] == end else [*splits, end], np.int64)

@@ -1,0 +1,25 @@
+"""What a run needs besides the models: what the notebooks share, the ledger, the report."""
+from kit.run.ledger import list_runs, record_leaderboard, record_run
+from kit.run.report import write_report
+from kit.run.workflow import (
+    UNQUOTED,
+    checkpoint_path,
+    load_costs,
+    note_settings,
+    noted_settings,
+    open_data,
+    read_split,
+    report_problems,
+    sample_truth,
+    save_costs,
+    teaches,
+    training_graphs,
+    wanted,
+    write_table,
+)
+
+__all__ = [
+    "UNQUOTED", "checkpoint_path", "list_runs", "load_costs", "note_settings", "noted_settings", "open_data",
+    "read_split", "record_leaderboard", "record_run", "report_problems", "sample_truth", "save_costs", "teaches",
+    "training_graphs", "wanted", "write_report", "write_table",
+]

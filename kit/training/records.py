@@ -1,0 +1,101 @@
+"""What a training run was and what it took: plain data, for a JSON file."""
+import importlib.metadata
+import json
+import math
+import platform
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kit.files import whole_file
+from kit.training.processes import add_up
+
+
+def run_record(model, settings, loss_name, tasks, history, team):
+    """Describe a training run by plain data.
+
+    Parameters
+    ----------
+    model : Module
+    settings : TrainSettings
+    loss_name : str
+    tasks : list of Task
+    history : dict
+        As `train` returns it.
+    team : Team
+
+    Returns
+    -------
+    dict
+        Numbers that are not finite are None. "seconds" are those of all runs that a resumed training took;
+        "peak_memory" (bytes) is that of the process that took most: on a GPU what PyTorch allocated for this
+        training, else all that the process ever held, None where the system does not tell.
+    """
+    peaks = torch.zeros(team.size, dtype=torch.float64, device=team.device)
+    peaks[team.rank] = peak_memory(team.device) or 0
+    most = [min(task.most, len(task.runtime)) for task in tasks]
+    return plain({
+        "settings": asdict(settings), "model": type(model).__name__, "model_settings": asdict(model.settings),
+        "loss": loss_name, "parameters": sum(p.numel() for p in model.parameters()),
+        "graphs": len(tasks), "configs_per_step": {"least": min(most), "most": max(most)},
+        "configs_seen": history["configs"], "overflows": history["overflows"],
+        "seconds": history["seconds"], "peak_memory": int(add_up(peaks, team).max()) or None,
+        "device": device_name(team.device), "processes": team.size, "versions": versions(),
+        "best_step": history["best_step"], "curve": {name: history[name] for name in ("step", "loss", "score")}})
+
+
+def write_record(path, record):
+    """Write a run record as JSON, all or nothing."""
+    with whole_file(path) as part:
+        part.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def plain(value):
+    """The same of JSON's types: NumPy's numbers as Python's, NaN and infinities as None."""
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, (bool, int, float, type(None))) else str(value)
+
+
+def versions():
+    """Versions of what computes; the kit's is None where it is not installed."""
+    try:
+        kit = importlib.metadata.version("tpugraphs-kit")
+    except importlib.metadata.PackageNotFoundError:
+        kit = None
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__, "kit": kit}
+
+
+def device_name(device):
+    """The name of a GPU, or of the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()               # Linux alone
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def peak_memory(device):
+    """Bytes held at most; see `run_record`."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()           # Linux; in units of 1024 bytes
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        import resource
+    except ImportError:                                                      # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
