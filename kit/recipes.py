@@ -1,7 +1,7 @@
 """Recipes: for each collection the networks to train, their sizes, optimisers and losses.
 
 "quick" is what the notebooks train by default, minutes on two CPU cores. "full" is for the whole data set on a GPU;
-submissions/recipes.md has its times, memory and what to expect, and says which of these numbers are estimates.
+notebooks/recipes.md has its times, memory and what to expect, and says which of these numbers are estimates.
 """
 from collections.abc import Callable
 from dataclasses import replace

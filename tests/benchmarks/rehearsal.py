@@ -297,8 +297,9 @@ def extrapolated(found):
 
 def spoken(seconds):
     """Seconds in words of one unit."""
-    unit, name = next((u, n) for u, n in ((3600, "h"), (60, "min"), (0, "s")) if seconds >= 2 * u)
-    return f"{seconds / max(unit, 1):,.1f} {name}"
+    units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (0, "us"))
+    unit, name = next((u, n) for u, n in units if seconds >= 2 * u)
+    return f"{seconds / (unit or 1e-6):,.1f} {name}"
 
 
 def tables(found, size, threads):

@@ -80,7 +80,7 @@ def table(found):
         step = statistics.median(second for run in runs for second in run["seconds"])
         rate, peak = runs[0]["configs"] / step, statistics.median(run["peak"] for run in runs) / MIB
         ratio = rate / first.setdefault(name, rate)
-        lines.append(f"| {case} | {step:.3f} | {rate:,.0f} | {ratio:.2f} | {peak:,.0f} |")
+        lines.append(f"| {case} | {step:.3g} | {rate:,.0f} | {ratio:.3g} | {peak:,.0f} |")
     return lines
 
 
@@ -119,7 +119,7 @@ def main():
                     raise SystemExit(f"bench_{name}.py, {case}: exit status {done.returncode}")
                 run = json.loads(done.stdout.splitlines()[-1])
                 found.setdefault((name, case), []).append(run)
-                print(f"{name} {turn + 1}/{args.rounds} {case}: {min(run['seconds']):.3f} s", flush=True)
+                print(f"{name} {turn + 1}/{args.rounds} {case}: {min(run['seconds']):.3g} s", flush=True)
         steps = f"{args.rounds} round{'s' * (args.rounds != 1)} of {args.steps} step{'s' * (args.steps != 1)}"
         lines = [f"{machine(args.threads, args.device)}; {steps}.", "", *table(found)]
         print("\n".join(lines))
