@@ -6,6 +6,7 @@ file the compiler's default comes first, so a rule such as "lower index wins" wo
 import math
 import warnings
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from scipy.stats import kendalltau
@@ -185,6 +186,38 @@ def tile_score(cost, runtime, k=5):
     0.75
     """
     return 1 - slowdown(cost, runtime, k)
+
+
+def score_for(collection, strict=False):
+    """The score function of a collection: `tile_score` for `tile:xla`, `kendall_tau` for the layout collections.
+
+    Parameters
+    ----------
+    collection : str
+        One of `COLLECTIONS`.
+    strict : bool
+        Passed to `kendall_tau`; `tile_score` is strict already.
+
+    Returns
+    -------
+    callable
+        (cost (c,), runtime (c,)) -> float, higher is better.
+
+    Raises
+    ------
+    ValueError
+        If the collection is unknown; the message names the five.
+
+    Examples
+    --------
+    >>> score_for("layout:nlp:random")([1.0, 2.0], [10, 20])
+    1.0
+    """
+    if collection not in COLLECTIONS:
+        raise ValueError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
+    if collection == "tile:xla":
+        return tile_score
+    return partial(kendall_tau, strict=True) if strict else kendall_tau
 
 
 def program_slowdown(slowdowns):

@@ -15,6 +15,7 @@ from kit.metrics import (
     kendall_tau,
     opa,
     program_slowdown,
+    score_for,
     slowdown,
     tile_score,
 )
@@ -55,6 +56,16 @@ def test_tau_is_that_of_scipy_and_of_counting_pairs():
             assert opa(cost, runtime) == pytest.approx(concordant / runtime_differs, abs=1e-12)
         else:
             assert math.isnan(opa(cost, runtime)) and math.isnan(kendall_tau(cost, runtime, strict=True))
+
+
+def test_each_collection_has_its_score():
+    assert score_for("tile:xla") is tile_score and score_for("tile:xla", strict=True) is tile_score
+    assert {score_for(name) for name in COLLECTIONS[1:]} == {kendall_tau}
+    cost, runtime = [1.0, 1.0, 2.0], [10, 20, 30]
+    for name in COLLECTIONS[1:]:
+        assert score_for(name, strict=True)(cost, runtime) == kendall_tau(cost, runtime, strict=True) < 0.7
+    with pytest.raises(ValueError, match="no collection 'layout:xla'; there are tile:xla, layout:xla:random, "):
+        score_for("layout:xla")
 
 
 def test_strict_tau_is_the_mean_over_all_ways_to_break_the_ties():
