@@ -1,0 +1,48 @@
+"""Take the pictures of README.md from the executed notebooks of a finished run.
+
+`python notebooks/pictures.py submissions/sample-small` writes notebooks/pictures/*.png.
+"""
+import argparse
+import base64
+import sys
+from pathlib import Path
+
+import nbformat
+
+# picture: the notebook, and the function whose first picture it is
+PICTURES = {"program": ("01_eda", "program_graph("), "scores": ("05_ensemble", "scores_with_intervals("),
+            "search": ("07_search", "regret_curves(")}
+
+
+def first_picture(notebook, function):
+    """The first PNG that a cell which calls `function` left in an executed notebook; None without one."""
+    for cell in nbformat.read(notebook, 4).cells:
+        if cell.cell_type == "code" and function in cell.source:
+            for output in cell.outputs:
+                if "image/png" in output.get("data", {}):
+                    return base64.b64decode(output.data["image/png"])
+    return None
+
+
+def main(argv=None):
+    """Write the pictures that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="pictures.py", description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="folder of a run, such as submissions/sample-small")
+    parser.add_argument("--only", choices=[*PICTURES], help="one picture; default: all")
+    args = parser.parse_args(argv)
+    for name in [args.only] if args.only else PICTURES:
+        notebook, function = PICTURES[name]
+        path = args.run / "notebooks" / f"{notebook}.ipynb"
+        picture = first_picture(path, function) if path.is_file() else None
+        if picture is None:
+            print(f"pictures.py: {path}: no picture of {function.rstrip('(')}; run notebook {notebook} first",
+                  file=sys.stderr)
+            return 2
+        target = Path(__file__).resolve().parent / "pictures" / f"{name}.png"
+        target.write_bytes(picture)
+        print(f"{target.relative_to(Path(__file__).resolve().parents[1])}: {len(picture) // 1000} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
