@@ -1,11 +1,18 @@
-"""Where the files are, and one npz file -> validated NumPy arrays.
+"""Where the data set lies, and one npz file -> checked NumPy arrays.
 
-Letters used everywhere: n nodes, m edges, c configurations, nc configurable nodes, g groups, k codes.
+This file needs nothing else of the kit. Its parts, in the order of use:
 
-A layout file stores one row of 18 digits per (configuration, configurable node), up to 2.6 GB in float32. It is
-never held: nodes whose row always changes together form a *group*, and a configuration is one small *code* per
-group. That factored form is exact (`dense_configs` gives the stored rows back) and, on the public files, some
-hundred times smaller.
+- names: `COLLECTIONS`, `SPLITS`, and the two records `TileGraph` and `LayoutGraph`
+- files: `find_data_root`, `npz_paths`, `read_tile`, `read_layout`, `dense_configs`
+- factoring: how a layout file is read in pieces and stored without loss in a hundredth of its size
+- `NpzFile`: an archive whose arrays are checked before anything uses them
+- `OPCODE_NAMES`: what the numbers in `node_opcode` mean
+
+Letters used in all shapes: n nodes, m edges, c configurations, nc configurable nodes, g groups, k codes.
+
+A layout file stores 18 digits per configuration and configurable node, up to 2.6 GB as float32. The reader never holds
+that array. Nodes whose digits always change together form a *group*; in each configuration, a group has one small
+*code*. This factored form is exact: `dense_configs` gives the stored digits back.
 
 Data set: Phothilimthana et al., TpuGraphs, arXiv:2308.13490.
 """
@@ -22,137 +29,18 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-MAX_ARRAY_BYTES = 1 << 30        # the largest array that is read whole has 24 MB in the public files
+COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
+SPLITS = ("train", "valid", "test")
+DIGITS = 18                      # of one node's layout: 6 for the output, 6 input, 6 kernel, minor to major
+
+CHUNK_BYTES = 1 << 21            # inflated at a time; stays in the L2 cache of a core
+MAX_ARRAY_BYTES = 1 << 30        # of an array that is read whole; in the public files the largest has 24 MB
+_WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
+_MOST = 1 << 63                  # largest feature: features were 64-bit integers before they were float32
 
 
 class DataError(ValueError):
-    """A file or folder is not what the data set promises; the message names it and what was found."""
-
-
-class NpzFile:
-    """An npz archive whose arrays are checked before they are believed; used as a context manager."""
-
-    def __init__(self, path):
-        self.path = Path(path)
-
-    def __enter__(self):
-        self.opened = ExitStack()
-        with self.faults("not a readable npz file ({})"):
-            self.zip = self.opened.enter_context(zipfile.ZipFile(self.path))
-        return self
-
-    def __exit__(self, *_):
-        self.opened.close()
-
-    @contextmanager
-    def faults(self, words):
-        """Turn whatever zipfile, zlib and numpy raise over bytes that they cannot read into a DataError."""
-        try:
-            yield
-        except Exception as fault:       # far more kinds than are documented: IndexError, TokenError, MemoryError...
-            reason = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
-            raise DataError(f"{self.path}: {words.format(reason)}; fetch the file again") from fault
-
-    def check(self, true, name, fault):
-        """Raise the one error of this reader unless `true`."""
-        if not true:
-            raise DataError(f"{self.path}: {name} {fault}")
-
-    def open(self, name, kinds):
-        """Open one member -> (stream at the first value, shape, fortran order, dtype), sizes checked."""
-        self.check(name + ".npy" in self.zip.NameToInfo, name, f"is missing; there are {self.zip.namelist()}")
-        with self.faults(name + " has no readable header ({})"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")          # that a header is Python 2's, or holds an invalid escape
-            info = self.zip.getinfo(name + ".npy")
-            stream = self.opened.enter_context(self.zip.open(info))
-            version = np.lib.format.read_magic(stream)
-            if version != (1, 0):                    # the later ones have gigabytes of names of structured types
-                raise NotImplementedError(f"npy version {version}, expected (1, 0)")
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected a plain number")
-        declared, stored = dtype.itemsize * math.prod(shape), info.file_size - stream.tell()
-        self.check(declared == stored and min(shape, default=0) >= 0, name,
-                   f"of shape {shape} needs {declared} bytes, the file holds {stored}")
-        return stream, shape, fortran, dtype
-
-    def read(self, stream, name, nbytes):
-        """Read exactly `nbytes`."""
-        with self.faults(name + " is damaged ({})"):
-            data = stream.read(nbytes)
-        self.check(len(data) == nbytes, name, f"ends after {len(data)} of {nbytes} bytes; fetch the file again")
-        return data
-
-    def array(self, name, kinds, shape, to, low=None, high=None):
-        """Read one array of a shape that may hold None for any length; shape None: any, given back flat."""
-        stream, found, fortran, dtype = self.open(name, kinds)
-        fits = shape is None or (len(found) == len(shape) and all(s in (None, f) for s, f in zip(shape, found)))
-        self.check(fits, name, f"has shape {found}, expected {shape}")
-        nbytes = dtype.itemsize * math.prod(found)
-        self.check(nbytes <= MAX_ARRAY_BYTES, name, f"declares {nbytes} bytes; at most {MAX_ARRAY_BYTES} are read")
-        values = np.frombuffer(self.read(stream, name, nbytes), dtype)
-        self.read_end(stream, name)
-        if shape is not None:
-            values = values.reshape(found, order="F" if fortran else "C")
-        with np.errstate(over="ignore"):         # of half precision, to which the bounds are cast, and of the cast
-            if values.size:
-                self.check(np.isfinite(values).all(), name, "holds a value that is not finite")
-                least, most = values.min(), values.max()
-                self.check(low is None or least >= low, name, f"holds {least}, expected at least {low}")
-                self.check(high is None or most <= high, name, f"holds {most}, expected at most {high}")
-                self.check(np.dtype(to).kind != "i" or most <= np.iinfo(to).max, name, f"holds {most}, too large for "
-                           f"{np.dtype(to)}")
-            values = np.ascontiguousarray(values, dtype=to)
-        self.check(np.isfinite(values).all(), name, f"holds a value too large for {np.dtype(to)}")
-        return values
-
-    def read_end(self, stream, name):
-        """Step past the end, which makes zipfile compare the checksum."""
-        with self.faults(name + " is damaged ({})"):
-            stream.read(1)
-
-    def chunks(self, stream, name, shape, dtype, starts):
-        """Yield a streamed array in pieces of whole configurations; a thread inflates the next one meanwhile."""
-        def inflate(start):
-            piece = (min(starts.step, shape[0] - start), *shape[1:])
-            return np.frombuffer(self.read(stream, name, math.prod(piece) * dtype.itemsize), dtype).reshape(piece)
-        with ThreadPoolExecutor(1) as ahead:
-            following = ahead.submit(inflate, 0)
-            for start in starts:
-                chunk = following.result()
-                if start + starts.step < shape[0]:
-                    following = ahead.submit(inflate, start + starts.step)
-                yield chunk
-        self.read_end(stream, name)
-
-
-OPCODE_NAMES = (
-    "unknown", "abs", "add", "add-dependency", "after-all", "all-reduce", "all-to-all", "atan2",
-    "batch-norm-grad", "batch-norm-inference", "batch-norm-training", "bitcast", "bitcast-convert",
-    "broadcast", "call", "ceil", "cholesky", "clamp", "collective-permute", "count-leading-zeros",
-    "compare", "complex", "concatenate", "conditional", "constant", "convert", "convolution", "copy",
-    "copy-done", "copy-start", "cosine", "custom-call", "divide", "domain", "dot", "dynamic-slice",
-    "dynamic-update-slice", "exponential", "exponential-minus-one", "fft", "floor", "fusion", "gather",
-    "get-dimension-size", "set-dimension-size", "get-tuple-element", "imag", "infeed", "iota", "is-finite",
-    "log", "log-plus-one", "and", "not", "or", "xor", "map", "maximum", "minimum", "multiply", "negate",
-    "outfeed", "pad", "parameter", "partition-id", "popcnt", "power", "real", "recv", "recv-done", "reduce",
-    "reduce-precision", "reduce-window", "remainder", "replica-id", "reshape", "reverse", "rng",
-    "rng-get-and-update-state", "rng-bit-generator", "round-nearest-afz", "rsqrt", "scatter", "select",
-    "select-and-scatter", "send", "send-done", "shift-left", "shift-right-arithmetic",
-    "shift-right-logical", "sign", "sine", "slice", "sort", "sqrt", "subtract", "tanh", "trace",
-    "transpose", "triangular-solve", "tuple", "tuple-select", "while", "cbrt", "all-gather",
-    "collective-permute-start", "collective-permute-done", "logistic", "dynamic-reshape",
-    "all-reduce-start", "all-reduce-done", "reduce-scatter", "all-gather-start", "all-gather-done",
-    "opt-barrier", "async-start", "async-update", "async-done", "round-nearest-even", "stochastic-convert",
-    "tan",
-)
-
-
-COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
-SPLITS = ("train", "valid", "test")
-OPCODES = 121                    # rows of an opcode table: XLA's HloOpcode runs from 1 to 120
-MOST = 1 << 63                   # features were 64-bit integers before they were float32
-DIGITS = 18                      # 6 output, 6 input and 6 kernel dimensions, minor to major
-CHUNK_BYTES = 1 << 21            # inflated at a time; stays in a core's L2 cache
+    """A file or folder is not as the data set describes; the message names the file and the fault."""
 
 
 class TileGraph(NamedTuple):
@@ -163,33 +51,34 @@ class TileGraph(NamedTuple):
     edge_index: np.ndarray                   # (m, 2) int64; row [u, v]: u consumes the output of v
     config_feat: np.ndarray                  # (c, 24) float32
     config_runtime: np.ndarray               # (c,) int64, ns
-    config_runtime_normalizers: np.ndarray   # (c,) int64, ns; the default configuration's runtime, run by run
+    config_runtime_normalizers: np.ndarray   # (c,) int64, ns; runtime of the default configuration in the same run
 
 
 class LayoutGraph(NamedTuple):
-    """One program of a layout collection in factored form: g groups, at most k codes each."""
+    """One program of a layout collection in factored form: g groups, at most k codes per group."""
     graph_id: str
     node_feat: np.ndarray                    # (n, 140) float32
     node_opcode: np.ndarray                  # (n,) int64
     edge_index: np.ndarray                   # (m, 2) int64; row [u, v]: u consumes the output of v
     node_config_ids: np.ndarray              # (nc,) int64; the configurable nodes
-    node_splits: np.ndarray                  # (s,) int64; computation i has the nodes from splits[i] to splits[i + 1]
+    node_splits: np.ndarray                  # (s,) int64; computation i has the nodes splits[i] to splits[i + 1] - 1
     config_codes: np.ndarray                 # (c, g) uint8, uint16 or uint32
     node_group: np.ndarray                   # (nc,) int64 in 0..g-1
-    code_rows: np.ndarray                    # (nc, k, 18) int8; codes that a group lacks are rows of -1
+    code_rows: np.ndarray                    # (nc, k, 18) int8; -1 throughout for codes that the group does not have
     config_runtime: np.ndarray               # (c,) int64, ns
-    meetings: tuple = None                   # of `find_meetings`, where they are known
+    meetings: tuple = None                   # result of `kit.agreement.find_meetings`, once it is known
 
 
 def find_data_root(explicit=None):
     """Find the folder that holds `tile/` or `layout/`.
 
+    Each place is searched together with its subfolders `npz/`, `npz_all/npz/` and `npz_all/`.
+
     Parameters
     ----------
     explicit : str or Path, optional
-        Look only here, in its `npz/`, `npz_all/npz/` and `npz_all/`. None: the folder named by the environment
-        variable TPUGRAPHS_ROOT, Kaggle's and Colab's mounts, `~/data/tpugraphs`, and `data` in the working
-        directory, in this order.
+        The only place to search. None: the place in the environment variable TPUGRAPHS_ROOT if it is set; otherwise
+        the mounts of Kaggle and Colab, `~/data/tpugraphs`, and `data` in the working directory, in this order.
 
     Returns
     -------
@@ -199,7 +88,7 @@ def find_data_root(explicit=None):
     Raises
     ------
     DataError
-        If there is none; the message lists where it looked.
+        If no place has such a folder; the message lists the folders searched.
     """
     slug = "predict-ai-model-runtime"
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
@@ -222,7 +111,7 @@ def npz_paths(data_root, collection, split):
     Parameters
     ----------
     data_root : str or Path
-        The folder that holds `tile/` and `layout/`, or `npz_all/`, or the folder above it.
+        As `explicit` in `find_data_root`.
     collection : str
         One of `COLLECTIONS`.
     split : str
@@ -231,12 +120,12 @@ def npz_paths(data_root, collection, split):
     Returns
     -------
     list of Path
-        Empty if the collection or the split is not there.
+        Empty if the data root has no files of this collection and split.
 
     Raises
     ------
     DataError
-        If the collection or the split has an unknown name, or there is no data root.
+        If the name of the collection or split is unknown, or no data root is found.
     """
     if collection not in COLLECTIONS:
         raise DataError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
@@ -247,7 +136,7 @@ def npz_paths(data_root, collection, split):
 
 
 def read_tile(path):
-    """Read and validate one file of `tile:xla`.
+    """Read and check one file of `tile:xla`.
 
     Parameters
     ----------
@@ -260,11 +149,11 @@ def read_tile(path):
     Raises
     ------
     DataError
-        If the file is damaged or an array is not as described; nothing is unpickled.
+        If the file is damaged, or an array does not have the documented shape, type or range. Nothing is unpickled.
     """
     with NpzFile(path) as npz:
         node_feat, node_opcode, edge_index = _read_program(npz)
-        config_feat = npz.array("config_feat", "fiu", (None, 24), np.float32, -MOST, MOST)
+        config_feat = npz.array("config_feat", "fiu", (None, 24), np.float32, -_MOST, _MOST)
         c = len(config_feat)
         runtime = _read_runtime(npz, c)
         normalizers = npz.array("config_runtime_normalizers", "iu", (c,), np.int64, low=1)
@@ -273,7 +162,7 @@ def read_tile(path):
 
 
 def read_layout(path, configs=None):
-    """Read and validate one layout file into its exact factored form, in memory that does not grow with c * nc * 18.
+    """Read and check one layout file into its exact factored form; the array (c, nc, 18) is never held.
 
     Parameters
     ----------
@@ -284,13 +173,14 @@ def read_layout(path, configs=None):
     Returns
     -------
     LayoutGraph
-        Codes are ordered by the digits of the group's first node, groups by their first node.
+        Groups are numbered in the order of their first nodes; the codes of a group in the order of the digits of
+        its first node.
 
     Raises
     ------
     DataError
-        If the file is damaged, an array is not as described, a digit is not an integer in -1..5, or `configs`
-        asks for a configuration that is not there; nothing is unpickled.
+        As `read_tile`, and if a digit is not an integer in -1..5, or `configs` names a configuration that the file
+        does not have.
     """
     with NpzFile(path) as npz:
         node_feat, node_opcode, edge_index = _read_program(npz)
@@ -311,7 +201,7 @@ def read_layout(path, configs=None):
 
 
 def dense_configs(graph, index):
-    """Give back the rows of 18 digits, as they stand in the file, of the configurations asked for.
+    """Expand configurations to the digits that the file stores, exactly.
 
     Parameters
     ----------
@@ -327,41 +217,9 @@ def dense_configs(graph, index):
     return graph.code_rows[np.arange(len(graph.node_group)), codes]
 
 
-def factor_configs(row_ids, rows):
-    """(nc, c) ids of distinct rows and (K, 18) those rows -> config_codes, node_group, code_rows."""
-    nc, c = row_ids.shape
-    node_group, node_rows, group_of, columns = np.empty(nc, np.int64), [], {}, []
-    for node, ids in enumerate(row_ids):
-        codes, values = pd.factorize(ids)          # codes by first appearance: equal columns = one group
-        codes = codes.astype(_smallest_unsigned(len(values)))
-        label = zlib.crc32(codes) | len(values) << 32
-        for group in group_of.setdefault(label, []):
-            if np.array_equal(columns[group][0], codes):
-                break
-        else:
-            group = len(columns)
-            group_of[label].append(group)
-            # configurations come in any order, so codes are renamed by the first node's digits
-            columns.append((codes, np.lexsort(rows[values].T[::-1])))
-        node_group[node] = group
-        node_rows.append(rows[values[columns[group][1]]])
-    k = max([len(r) for r in node_rows], default=1)
-    code_rows = np.full((nc, k, DIGITS), -1, np.int8)
-    for node, own in enumerate(node_rows):
-        code_rows[node, :len(own)] = own
-    config_codes = np.empty((c, len(columns)), _smallest_unsigned(k))
-    for group, (codes, order) in enumerate(columns):
-        config_codes[:, group] = np.argsort(order)[codes]
-    return config_codes, node_group, code_rows
-
-
-def _smallest_unsigned(count):
-    return np.min_scalar_type(max(count - 1, 0))
-
-
 def _read_program(npz):
-    """What tile and layout files share: node_feat, node_opcode, edge_index."""
-    node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -MOST, MOST)
+    """The arrays that tile and layout files share: node_feat, node_opcode, edge_index."""
+    node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -_MOST, _MOST)
     n = len(node_feat)
     npz.check(n > 0, "node_feat", "has no node")
     node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
@@ -374,58 +232,211 @@ def _read_program(npz):
 
 
 def _read_runtime(npz, c):
-    """(c,) int64: all measured, or all 0, the placeholder of the test files."""
+    """(c,) int64: all measured, or all 0 as in the test files, whose runtimes are not published."""
     runtime = npz.array("config_runtime", "iu", (c,), np.int64, low=0)
     npz.check(runtime.all() or not runtime.any(), "config_runtime",
               f"holds {(runtime == 0).sum()} zeros beside {np.count_nonzero(runtime)} measured runtimes")
     return runtime
 
 
+def factor_configs(row_ids, rows):
+    """(nc, c) numbers of the digit row of each node, (K, 18) distinct rows -> config_codes, node_group, code_rows."""
+    nc, c = row_ids.shape
+    node_group, node_rows, groups, candidates = np.empty(nc, np.int64), [], [], {}
+    for node, ids in enumerate(row_ids):
+        # numbering rows by first appearance makes the columns of two nodes equal if the nodes change together
+        codes, values = pd.factorize(ids)
+        codes = codes.astype(_smallest_unsigned(len(values)))
+        label = zlib.crc32(codes) | len(values) << 32
+        for group in candidates.setdefault(label, []):
+            if np.array_equal(groups[group][0], codes):
+                break
+        else:
+            group = len(groups)
+            candidates[label].append(group)
+            # the first appearance depends on the order of configurations; the digits of the first node do not
+            groups.append((codes, np.lexsort(rows[values].T[::-1])))
+        node_group[node] = group
+        node_rows.append(rows[values[groups[group][1]]])
+    k = max([len(own) for own in node_rows], default=1)
+    code_rows = np.full((nc, k, DIGITS), -1, np.int8)
+    for node, own in enumerate(node_rows):
+        code_rows[node, :len(own)] = own
+    config_codes = np.empty((c, len(groups)), _smallest_unsigned(k))
+    for group, (codes, order) in enumerate(groups):
+        config_codes[:, group] = np.argsort(order)[codes]
+    return config_codes, node_group, code_rows
+
+
+def _smallest_unsigned(count):
+    """The smallest unsigned integer type for the numbers 0..count-1."""
+    return np.min_scalar_type(max(count - 1, 0))
+
+
 def _digit_rows(npz, c, nc, keep):
-    """Stream node_config_feat -> (nc, len(keep)) ids of distinct rows, (K, 18) int8 those rows."""
-    name = "node_config_feat"
-    stream, shape, fortran, dtype = npz.open(name, "fiu")
-    npz.check(shape == (c, nc, DIGITS), name, f"has shape {shape}, expected {(c, nc, DIGITS)}")
+    """Stream node_config_feat -> (nc, len(keep)) number of each node's digit row, (K, 18) int8 distinct rows."""
+    stream, shape, fortran, dtype = npz.open("node_config_feat", "fiu")
+    npz.check(shape == (c, nc, DIGITS), "node_config_feat", f"has shape {shape}, expected {(c, nc, DIGITS)}")
     step = max(1, CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
     starts = range(0, c, step)
-    if fortran:                  # never seen in the data set; it cannot be streamed by configuration
-        dense = npz.array(name, "fiu", shape, dtype)
+    if fortran:                  # no public file is; such an array cannot be streamed by configuration
+        dense = npz.array("node_config_feat", "fiu", shape, dtype)
         chunks = (dense[start:start + step] for start in starts)
     else:
-        chunks = npz.chunks(stream, name, shape, dtype, starts)
+        chunks = npz.chunks(stream, "node_config_feat", shape, dtype, starts)
     wanted, place = np.unique(keep, return_inverse=True)
-    weights = 7 ** np.arange(DIGITS, dtype=np.int64)     # 7 digit values; 7**18 < 2**53: a float64 sum is exact
     row_ids, keys = np.zeros((nc, len(wanted)), np.uint8), pd.Index([], dtype=np.int64)
-    # written anew for each chunk: on fresh memory the page faults would take longer than the sums
-    digits, equal = (np.empty((min(step, c), nc, DIGITS), kind) for kind in (np.int8, bool))
-    wide = np.empty((min(step, c) * nc, DIGITS))
+    # used again for each chunk: the page faults of fresh memory would take longer than the sums
+    buffers = tuple(np.empty((min(step, c), nc, DIGITS), kind) for kind in (np.int8, bool, np.float64))
     with closing(chunks):
         for chunk, start in zip(chunks, starts):         # in this order zip runs the generator to its end
             low, high = np.searchsorted(wanted, [start, start + len(chunk)])
             if high - low < len(chunk):
                 chunk = chunk[wanted[low:high] - start]
-            n = high - low
-            with np.errstate(invalid="ignore"):          # NaN -> int8 is caught by the comparison
-                np.copyto(digits[:n], chunk, casting="unsafe")
-            np.equal(digits[:n], chunk, out=equal[:n])
-            if n * nc and not (-1 <= digits[:n].min() and digits[:n].max() <= 5 and equal[:n].all()):
-                bad = np.argwhere(~equal[:n] | (digits[:n] < -1) | (digits[:n] > 5))[0]
-                npz.check(False, name, f"holds {chunk[tuple(bad)]} in configuration {wanted[low + bad[0]]}, node "
-                          f"{bad[1]}, digit {bad[2]}; digits are integers in -1..5")
-            # einsum, not @: BLAS threads cost ten times more than this product of 18 columns takes
-            np.copyto(wide[:n * nc], chunk.reshape(-1, DIGITS))
-            chunk_keys = np.einsum("rd,d->r", wide[:n * nc], weights.astype(np.float64)).astype(np.int64)
-            ids, values = pd.factorize(chunk_keys)
+            ids, values = pd.factorize(_row_keys(npz, chunk, wanted[low:high], *(b[:high - low] for b in buffers)))
+            # number the rows of this chunk: rows seen in earlier chunks keep their number, new rows follow
             known = keys.get_indexer(values)
             new = known < 0
             if new.any():                                # a new index is hashed anew
                 known[new] = len(keys) + np.arange(new.sum())
                 keys = keys.append(pd.Index(values[new]))
             row_ids = row_ids.astype(np.promote_types(row_ids.dtype, _smallest_unsigned(len(keys))), copy=False)
-            row_ids[:, low:high] = known[ids].reshape(n, nc).T
+            row_ids[:, low:high] = known[ids].reshape(high - low, nc).T
     if not np.array_equal(wanted, keep):
         row_ids = row_ids[:, place]
-    # a key is the sum of digit * 7**i with digits -1..5: shifted by one, the digits are its base-7 digits
-    shifted = keys.to_numpy() + weights.sum()
-    rows = (shifted[:, None] // weights % 7 - 1).astype(np.int8)
-    return row_ids, rows
+    # undo the keys: with every digit raised by 1, a key is the number with these digits in base 7
+    shifted = keys.to_numpy() + _WEIGHTS.sum()
+    return row_ids, (shifted[:, None] // _WEIGHTS % 7 - 1).astype(np.int8)
+
+
+def _row_keys(npz, chunk, configs, digits, equal, wide):
+    """Check the digits of a chunk (j, nc, 18) -> (j * nc,) int64, one key per row: the sum of digit * 7**place."""
+    with np.errstate(invalid="ignore"):                  # the comparison below finds NaN, whatever int8 it becomes
+        np.copyto(digits, chunk, casting="unsafe")
+    np.equal(digits, chunk, out=equal)
+    if chunk.size and not (-1 <= digits.min() and digits.max() <= 5 and equal.all()):
+        config, node, digit = np.argwhere(~equal | (digits < -1) | (digits > 5))[0]
+        npz.check(False, "node_config_feat", f"holds {chunk[config, node, digit]} in configuration {configs[config]}, "
+                  f"node {node}, digit {digit}; digits are integers in -1..5")
+    np.copyto(wide, chunk)
+    # einsum, not @: starting the threads of BLAS costs ten times more than this product of 18 columns
+    return np.einsum("rd,d->r", wide.reshape(-1, DIGITS), _WEIGHTS.astype(np.float64)).astype(np.int64)
+
+
+class NpzFile:
+    """An npz archive, opened by `with`, that checks each array before it hands it out."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def __enter__(self):
+        self.opened = ExitStack()
+        with self._faults("not a readable npz file ({})"):
+            self.zip = self.opened.enter_context(zipfile.ZipFile(self.path))
+        return self
+
+    def __exit__(self, *_):
+        self.opened.close()
+
+    @contextmanager
+    def _faults(self, words):
+        """Turn any error of zipfile, zlib or numpy over bytes that they cannot read into a DataError."""
+        try:
+            yield
+        except Exception as fault:       # far more kinds than are documented: IndexError, TokenError, MemoryError...
+            reason = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
+            raise DataError(f"{self.path}: {words.format(reason)}; fetch the file again") from fault
+
+    def check(self, true, name, fault):
+        """Raise a DataError that names the array, unless `true`."""
+        if not true:
+            raise DataError(f"{self.path}: {name} {fault}")
+
+    def open(self, name, kinds):
+        """Open one array -> (stream at its first value, shape, fortran order, dtype); its size is checked."""
+        self.check(name + ".npy" in self.zip.NameToInfo, name, f"is missing; there are {self.zip.namelist()}")
+        with self._faults(name + " has no readable header ({})"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")          # about headers by Python 2 or with invalid escapes
+            info = self.zip.getinfo(name + ".npy")
+            stream = self.opened.enter_context(self.zip.open(info))
+            version = np.lib.format.read_magic(stream)
+            if version != (1, 0):                    # only structured types need later ones, whose headers reach 4 GB
+                raise NotImplementedError(f"npy version {version}, expected (1, 0)")
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected a plain number")
+        declared, stored = dtype.itemsize * math.prod(shape), info.file_size - stream.tell()
+        self.check(declared == stored and min(shape, default=0) >= 0, name,
+                   f"of shape {shape} needs {declared} bytes, the file holds {stored}")
+        return stream, shape, fortran, dtype
+
+    def _read(self, stream, name, nbytes):
+        """Read exactly `nbytes`."""
+        with self._faults(name + " is damaged ({})"):
+            data = stream.read(nbytes)
+        self.check(len(data) == nbytes, name, f"ends after {len(data)} of {nbytes} bytes; fetch the file again")
+        return data
+
+    def array(self, name, kinds, shape, to, low=None, high=None):
+        """Read one array as type `to`; None in `shape` is any length, shape None any shape, returned flat."""
+        stream, found, fortran, dtype = self.open(name, kinds)
+        fits = shape is None or (len(found) == len(shape) and all(s in (None, f) for s, f in zip(shape, found)))
+        self.check(fits, name, f"has shape {found}, expected {shape}")
+        nbytes = dtype.itemsize * math.prod(found)
+        self.check(nbytes <= MAX_ARRAY_BYTES, name, f"declares {nbytes} bytes; at most {MAX_ARRAY_BYTES} are read")
+        values = np.frombuffer(self._read(stream, name, nbytes), dtype)
+        self._read_end(stream, name)
+        if shape is not None:
+            values = values.reshape(found, order="F" if fortran else "C")
+        with np.errstate(over="ignore"):         # bounds overflow in float16, values in the cast to `to`
+            if values.size:
+                self.check(np.isfinite(values).all(), name, "holds a value that is not finite")
+                least, most = values.min(), values.max()
+                self.check(low is None or least >= low, name, f"holds {least}, expected at least {low}")
+                self.check(high is None or most <= high, name, f"holds {most}, expected at most {high}")
+                self.check(np.dtype(to).kind != "i" or most <= np.iinfo(to).max, name, f"holds {most}, too large for "
+                           f"{np.dtype(to)}")
+            values = np.ascontiguousarray(values, dtype=to)
+        self.check(np.isfinite(values).all(), name, f"holds a value too large for {np.dtype(to)}")
+        return values
+
+    def _read_end(self, stream, name):
+        """Read past the end, so that zipfile compares the checksum."""
+        with self._faults(name + " is damaged ({})"):
+            stream.read(1)
+
+    def chunks(self, stream, name, shape, dtype, starts):
+        """Yield a streamed array in pieces along its first axis; a thread inflates the next piece meanwhile."""
+        def inflate(start):
+            piece = (min(starts.step, shape[0] - start), *shape[1:])
+            return np.frombuffer(self._read(stream, name, math.prod(piece) * dtype.itemsize), dtype).reshape(piece)
+        with ThreadPoolExecutor(1) as ahead:
+            following = ahead.submit(inflate, 0)
+            for start in starts:
+                chunk = following.result()
+                if start + starts.step < shape[0]:
+                    following = ahead.submit(inflate, start + starts.step)
+                yield chunk
+        self._read_end(stream, name)
+
+
+OPCODE_NAMES = (
+    "unknown", "abs", "add", "add-dependency", "after-all", "all-reduce", "all-to-all", "atan2",
+    "batch-norm-grad", "batch-norm-inference", "batch-norm-training", "bitcast", "bitcast-convert",
+    "broadcast", "call", "ceil", "cholesky", "clamp", "collective-permute", "count-leading-zeros",
+    "compare", "complex", "concatenate", "conditional", "constant", "convert", "convolution", "copy",
+    "copy-done", "copy-start", "cosine", "custom-call", "divide", "domain", "dot", "dynamic-slice",
+    "dynamic-update-slice", "exponential", "exponential-minus-one", "fft", "floor", "fusion", "gather",
+    "get-dimension-size", "set-dimension-size", "get-tuple-element", "imag", "infeed", "iota", "is-finite",
+    "log", "log-plus-one", "and", "not", "or", "xor", "map", "maximum", "minimum", "multiply", "negate",
+    "outfeed", "pad", "parameter", "partition-id", "popcnt", "power", "real", "recv", "recv-done", "reduce",
+    "reduce-precision", "reduce-window", "remainder", "replica-id", "reshape", "reverse", "rng",
+    "rng-get-and-update-state", "rng-bit-generator", "round-nearest-afz", "rsqrt", "scatter", "select",
+    "select-and-scatter", "send", "send-done", "shift-left", "shift-right-arithmetic",
+    "shift-right-logical", "sign", "sine", "slice", "sort", "sqrt", "subtract", "tanh", "trace",
+    "transpose", "triangular-solve", "tuple", "tuple-select", "while", "cbrt", "all-gather",
+    "collective-permute-start", "collective-permute-done", "logistic", "dynamic-reshape",
+    "all-reduce-start", "all-reduce-done", "reduce-scatter", "all-gather-start", "all-gather-done",
+    "opt-barrier", "async-start", "async-update", "async-done", "round-nearest-even", "stochastic-convert",
+    "tan",
+)
+OPCODES = len(OPCODE_NAMES)      # XLA's HloOpcode runs from 1 to 120; rows of an opcode table

@@ -2,6 +2,7 @@
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.stats import rankdata
 
 
 def _stacked_costs(costs, weights):
@@ -48,11 +49,7 @@ def mean_rank(costs, weights=None):
     [1.25, 2.5, 2.25]
     """
     stacked, weights = _stacked_costs(costs, weights)
-    ranks = np.empty_like(stacked)
-    for rank, row in zip(ranks, stacked):
-        _, place, count = np.unique(row, return_inverse=True, return_counts=True)
-        rank[:] = (np.cumsum(count) - (count - 1) / 2)[place.reshape(-1)]
-    return weights @ ranks / weights.sum()                   # equal weights: exact, so ties stay ties
+    return weights @ rankdata(stacked, axis=1) / weights.sum()       # equal weights: exact, so ties stay ties
 
 
 def mean_zscore(costs, weights=None):
@@ -83,6 +80,7 @@ def mean_zscore(costs, weights=None):
     stacked, weights = _stacked_costs(costs, weights)
     if np.isinf(stacked).any():
         raise ValueError(f"costs have {np.isinf(stacked).sum()} infinite values; mean_rank takes them")
+    # not scipy.stats.zscore: it makes equal costs nan, and very large costs overflow in its squares
     constant = stacked.min(axis=1) == stacked.max(axis=1)    # exactly: their mean may be off by a rounding
     stacked = np.where(constant[:, None], 0, stacked - stacked.mean(axis=1, keepdims=True))
     stacked /= np.where(constant, 1, np.abs(stacked).max(axis=1))[:, None]    # squares stay in range
