@@ -9,16 +9,9 @@ import pytest
 from scipy import stats
 
 from kit.search.budgets import Measured, SearchResult
-from kit.search.descent import Beliefs, neighbours, order_flags, speculation
-from kit.search.strategies import (
-    annealing,
-    droplet,
-    explore_then_droplet,
-    genetic,
-    guided,
-    optuna_search,
-    random_search,
-)
+from kit.search.droplet_search import _neighbours, _speculation, droplet, explore_then_droplet
+from kit.search.gaussian_process import GaussianProcess
+from kit.search.strategies import annealing, genetic, guided, optuna_search, random_search
 
 STRATEGIES = {"random_search": random_search, "annealing": annealing,
               "annealing, 3 chains": partial(annealing, chains=3), "genetic": genetic,
@@ -168,13 +161,13 @@ def test_what_speculation_proposes_is_listed_step_by_step():
     dims, ordered = np.array([5, 9, 4, 3]), np.array([False, True, False, False])
     gain = {(0, 3): -1.0, (1, 1): -3.0, (2, 2): -2.0, (2, 1): -2.5, (3, 1): 4.0, (1, -1): -0.5, (0, 0): -9.0}
     #  helped, best first: coordinate 1 up, coordinate 2 to 1, coordinate 0 to 3; it is at 0 already
-    assert speculation(np.array([0, 5, 0, 0]), gain, dims, ordered) == [
+    assert _speculation(np.array([0, 5, 0, 0]), gain, dims, ordered) == [
         (0, 7, 0, 0), (0, 6, 1, 0),            # step 2 up; the two best together
         (0, 8, 0, 0), (3, 6, 1, 0)]            # step 3 up; the three best together
 
 
 def test_neighbours_are_other_values_or_one_step_up_and_down():
-    near = neighbours(np.array([1, 0, 0]), np.array([3, 4, 1]), np.array([False, True, False]))
+    near = _neighbours(np.array([1, 0, 0]), np.array([3, 4, 1]), np.array([False, True, False]))
     assert near == [((0, 0, 0), (0, 0)), ((2, 0, 0), (0, 2)), ((1, 1, 0), (1, 1))]
 
 
@@ -303,7 +296,7 @@ def test_proposals_that_were_not_among_the_first_are_weighed_later(monkeypatch):
     fixed = SearchResult(proposed[0], 0.0, np.zeros(28), 28, 0, proposed, np.arange(28.0))
     found = {}
     for weighed in (0, 16):
-        monkeypatch.setattr("kit.search.descent.PROPOSALS_WEIGHED", weighed)
+        monkeypatch.setattr("kit.search.droplet_search.PROPOSALS_WEIGHED", weighed)
         found[weighed] = explore_then_droplet(objective, dims, 30, np.random.default_rng(0), model=model,
                                               strategy=lambda *_: fixed)
     assert (found[0].best_cost, found[16].best_cost, found[16].best.tolist()) == (3, 0, [5] * 12)
@@ -344,12 +337,12 @@ def test_the_process_believes_what_it_measured_and_is_bolder_where_it_did_not():
     measured = Measured(landscape, dims, 300)
     points = measured.unseen(rng, 300)
     measured(points[:250])
-    beliefs = Beliefs(dims, order_flags(False, dims), None, rng)
-    seen, unseen = beliefs.bound(points[:250], measured), beliefs.bound(points[250:], measured)
+    process = GaussianProcess(dims, np.zeros(6, bool), None, rng)
+    seen, unseen = process.lower_bound(points[:250], measured), process.lower_bound(points[250:], measured)
     truth = landscape.truth(points)
     assert stats.kendalltau(seen, truth[:250])[0] > 0.85
     assert stats.kendalltau(unseen, truth[250:])[0] > 0.4
-    assert beliefs.queries == 0
+    assert process.queries == 0
 
 
 def test_the_process_is_that_of_a_second_implementation():
@@ -359,19 +352,19 @@ def test_the_process_is_that_of_a_second_implementation():
     measured = Measured(landscape, dims, 20)
     points = measured.unseen(rng, 30)
     measured(points[:20])
-    beliefs = Beliefs(dims, ordered, landscape.truth, rng)
+    process = GaussianProcess(dims, ordered, landscape.truth, rng)
 
     def kernel(a, b):
         alike = np.mean([1 - abs(int(x) - int(y)) / (n - 1) if o else float(x == y)
                          for x, y, n, o in zip(a, b, dims, ordered)])
-        opinion = [(landscape.truth(p[None])[0] - beliefs.centre) / beliefs.scale for p in (a, b)]
+        opinion = [(landscape.truth(p[None])[0] - process.centre) / process.scale for p in (a, b)]
         return alike + np.exp(4 * (alike - 1)) + 2 * opinion[0] * opinion[1]
     gram = np.array([[kernel(a, b) for b in points] for a in points])
     within = np.linalg.inv(gram[:20, :20] + 0.05 * np.eye(20))
     y = stats.norm.ppf(stats.rankdata(landscape.truth(points[:20])) / 21)
     mean = gram[20:, :20] @ within @ y
     variance = np.diag(gram[20:, 20:] - gram[20:, :20] @ within @ gram[:20, 20:])
-    assert beliefs.bound(points[20:], measured) == pytest.approx(mean - np.sqrt(variance), abs=1e-9)
+    assert process.lower_bound(points[20:], measured) == pytest.approx(mean - np.sqrt(variance), abs=1e-9)
 
 
 def test_unseen_points_are_all_different_and_uniform():
@@ -392,17 +385,17 @@ def test_bad_input_is_named():
         return points.sum(axis=1)
     rng = np.random.default_rng(0)
     for dims in ([], [3, 0], [2.0], [[2]]):
-        with pytest.raises(ValueError, match="^dims is .*; expected how many values, at least 1, each coordinate has"):
+        with pytest.raises(ValueError, match="^dims is .*; expected the number of values of each coordinate"):
             random_search(objective, dims, 5, rng)
     for budget, repeats in ((0, 1), (2, 3), (5, 0)):
         with pytest.raises(ValueError, match=f"^budget is {budget} and repeats is {repeats}; expected at least 1 rep"):
             genetic(objective, [3], budget, rng, repeats=repeats)
     for wrong, told in ((np.full(3, np.nan), "(3,), 3 NaN and 0"), (np.zeros(2), "(2,), 0 NaN and 0"),
                         (np.full(3, -np.inf), "(3,), 0 NaN and 3")):
-        told = re.escape(f"the objective gave shape {told} -inf for 3 points; expected one cost each")
+        told = re.escape(f"the objective gave shape {told} -inf for 3 points; expected one cost per")
         with pytest.raises(ValueError, match=told):
             random_search(lambda points, w=wrong: w, [3], 5, rng)
-    with pytest.raises(ValueError, match=r"^start is \[3\]; expected one code of each coordinate, below \[3\]$"):
+    with pytest.raises(ValueError, match=r"^start is \[3\]; expected one code per coordinate, below \[3\]$"):
         droplet(objective, [3], 5, rng, start=[3])
     with pytest.raises(ValueError, match=r"^ordered is \[True\]; expected True or False, or one of them for each of 2"):
         explore_then_droplet(objective, [3, 3], 5, rng, ordered=[True])

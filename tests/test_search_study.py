@@ -13,10 +13,13 @@ from kit.data import npz_paths, read_layout
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample.write import write_sample
+from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
-from kit.search.oracle import default_codes, search_rows, search_space, simulated_runtime
-from kit.search.strategies import annealing, droplet, explore_then_droplet, genetic, guided, random_search
-from kit.search.study import WITH_MODEL, WITHOUT_MODEL, best_known, fingerprint, open_space, study_rows, study_searches
+from kit.search.kept import fingerprint
+from kit.search.rows import search_rows
+from kit.search.spaces import best_known, default_codes, open_space, search_space, simulated_runtime
+from kit.search.strategies import annealing, genetic, guided, random_search
+from kit.search.study import WITH_MODEL, WITHOUT_MODEL, study_rows, study_searches
 
 BUDGETS, QUERIES = [2, 7, 20], 60
 PROGRAM = """

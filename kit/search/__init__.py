@@ -1,19 +1,12 @@
 """Find a fast configuration with few measurements: strategies, Droplet Search, budgets, gradient walks, studies."""
+from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
-from kit.search.oracle import default_codes, search_space
-from kit.search.strategies import (
-    annealing,
-    droplet,
-    explore_then_droplet,
-    genetic,
-    guided,
-    optuna_search,
-    random_search,
-)
-from kit.search.study import WITH_MODEL, WITHOUT_MODEL, best_known, open_space, study_rows, study_searches
+from kit.search.spaces import best_known, default_codes, open_space, search_space
+from kit.search.strategies import annealing, genetic, guided, optuna_search, random_search
+from kit.search.study import WITH_MODEL, WITHOUT_MODEL, fingerprint, study_rows, study_searches
 
 __all__ = [
     "WITHOUT_MODEL", "WITH_MODEL", "annealing", "best_known", "default_codes", "droplet", "explore_then_droplet",
-    "genetic", "gradient_search", "guided", "on_codes", "open_space", "optuna_search", "random_search",
+    "fingerprint", "genetic", "gradient_search", "guided", "on_codes", "open_space", "optuna_search", "random_search",
     "relaxed_token_cost", "search_space", "study_rows", "study_searches",
 ]

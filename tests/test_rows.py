@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from kit.data import LayoutGraph, npz_paths, read_layout
-from kit.search.oracle import REPEATED, default_codes, search_rows, search_space, simulated_runtime
+from kit.search.rows import search_rows
+from kit.search.spaces import REPEATED, default_codes, search_space, simulated_runtime
 
 LAYOUTS = ("layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 

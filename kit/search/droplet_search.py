@@ -1,0 +1,220 @@
+"""Droplet Search, which is coordinate descent on codes, and explore-then-droplet, the search to start with."""
+from itertools import islice
+
+import numpy as np
+
+from kit.search.budgets import Measured
+from kit.search.gaussian_process import GaussianProcess
+from kit.search.strategies import genetic
+
+PROPOSALS_WEIGHED = 16     # of the model's best points that were not measured yet
+
+
+def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=False, batch=16, p_value=0.05):
+    """Droplet Search: coordinate descent with a statistical test, speculation and a stop rule.
+
+    The neighbours of the best point differ from it in one coordinate. A neighbour becomes the best point if its mean
+    is lower and, where points have repeats, Welch's t-test confirms it. Changes that helped before are tried first.
+    The rest of a batch, at least a quarter, is speculation: steps of 2, 3, 4... along ordered coordinates that helped,
+    and the 2, 3, 4... most helpful changes made together. The search ends when nothing of either kind is left.
+
+    Parameters
+    ----------
+    objective, dims, budget, rng, repeats
+        As in `random_search`.
+    start : sequence of int, shape (g,), optional
+        None: drawn at random. The published search starts at the untuned configuration, all 0.
+    ordered : bool or sequence of bool, shape (g,)
+        True where the values of a coordinate are ordered, as tile sizes are: its neighbours are one step up or down.
+        False: codes are categories, and every other value is a neighbour.
+    batch : int
+        Points measured before the next decision; the published search takes 16, or the number of CPU threads. Smaller
+        batches need fewer measurements.
+    p_value : float
+        Of the t-test.
+
+    Returns
+    -------
+    SearchResult
+        `measurements` may be fewer than the budget.
+
+    Raises
+    ------
+    ValueError
+        As `random_search`, and if `start` is outside the space or `ordered` does not fit.
+
+    References
+    ----------
+    Canesche et al., The Droplet Search Algorithm for Kernel Scheduling, ACM TACO 2024. There all coordinates are
+    ordered, and a neighbour may move several of them up, or several down, at once; here such moves come from
+    speculation.
+
+    Examples
+    --------
+    >>> found = droplet(lambda points: abs(points - 6).sum(axis=1), [9, 9], 81, np.random.default_rng(0), batch=4,
+    ...                 start=[0, 0], ordered=True)
+    >>> found.best.tolist(), found.measurements
+    ([6, 6], 34)
+    """
+    measured = Measured(objective, dims, budget, repeats)
+    start = rng.integers(measured.dims) if start is None else _point_inside(start, measured.dims)
+    _descend(measured, start, _order_flags(ordered, measured.dims), rng, batch, p_value)
+    return measured.result()
+
+
+def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=None, strategy=genetic, queries=10_000,
+                         repeats=1, ordered=False, batch=4, p_value=0.05):
+    """The search to start with: measure a few promising points, then improve the best one coordinate at a time.
+
+    Without a model the first points are random. With a model, they are the best points that a search of the whole
+    space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far
+    chooses the next measurements. The model is a part of this process, so its errors are corrected on the way. The
+    process weighs the 16 best proposals that are left beside the neighbours. When a neighbourhood is spent, the search
+    restarts from the best point with three coordinates drawn anew, until the budget is spent.
+
+    Parameters
+    ----------
+    objective, dims, budget, rng
+        As in `random_search`.
+    model : callable, optional
+        As in `guided`.
+    explore : int, optional
+        Points measured first; None: 8, or a quarter of the budget if that is less.
+    strategy, queries
+        What searches the model, and its budget; as in `guided`.
+    repeats, ordered, batch, p_value
+        As in `droplet`.
+
+    Returns
+    -------
+    SearchResult
+
+    Raises
+    ------
+    ValueError
+        As `random_search`, and if `ordered` does not fit.
+
+    References
+    ----------
+    Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
+
+    Examples
+    --------
+    >>> explore_then_droplet(lambda points: points.sum(axis=1), [5] * 5, 60, np.random.default_rng(0)).best.tolist()
+    [0, 0, 0, 0, 0]
+    """
+    measured = Measured(objective, dims, budget, repeats)
+    ordered = _order_flags(ordered, measured.dims)
+    points = budget // repeats
+    explore = min(8, -(-points // 4)) if explore is None else min(max(explore, 1), points)
+    searched, proposed = 0, ()
+    if model is None:
+        measured(measured.unseen(rng, explore))
+    else:
+        found = strategy(model, dims, queries, rng)
+        proposed = found.points[np.argsort(found.costs, kind="stable")]
+        measured(proposed[:explore])
+        searched = found.measurements + found.queries
+    process = GaussianProcess(measured.dims, ordered, model, rng)
+    start = measured.best_first()[0]
+    while measured.left:
+        _descend(measured, start, ordered, rng, batch, p_value, process, proposed)
+        start = _kicked(measured, rng) if measured.left else start
+    return measured.result(searched + process.queries)
+
+
+def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=()):
+    """Coordinate descent from `best` until neighbours and speculation are spent, or the budget is."""
+    cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
+    while measured.left:
+        k = min(batch, measured.left)
+        near = _neighbours(best, measured.dims, ordered)
+        near = {point: direction for point, direction in (near[i] for i in rng.permutation(len(near)))
+                if not measured.knows(point)}
+        far = [point for point in _speculation(best, gain, measured.dims, ordered)
+               if point not in near and not measured.knows(point)]
+        if process is None:
+            room = max(k - len(near), k // 4)
+            chosen = [*far[:room], *sorted(near, key=lambda point: gain.get(near[point], 0.0))][:k]
+        else:
+            chosen = _most_promising([*near, *far], proposed, measured, process, k)
+        if not chosen:
+            return
+        for point, new in zip(chosen, measured(chosen)):
+            if point in near:
+                gain[near[point]] = new - cost if np.isfinite(new) else np.inf
+        for point in map(np.array, chosen):
+            best = point if measured.faster(point, best, p_value) else best
+        cost = measured(best[None])[0]
+
+
+def _most_promising(local, proposed, measured, process, k):
+    """The `k` points with the lowest bound among the local ones and the model's next proposals."""
+    if not local:                                      # a new start is worth more than the rest of the proposals
+        return []
+    unseen = (tuple(map(int, point)) for point in proposed if not measured.knows(point))
+    points = list(dict.fromkeys([*local, *islice(unseen, PROPOSALS_WEIGHED)]))
+    order = np.argsort(process.lower_bound(np.array(points), measured), kind="stable")
+    return [points[i] for i in order[:k]]
+
+
+def _step(point, direction, dims, ordered, step=1):
+    """`point` after a step: an ordered coordinate moves up or down, another is set to a value; None if impossible."""
+    i, to = direction
+    to = int(point[i]) + step * to if ordered[i] else to
+    if not 0 <= to < dims[i] or to == point[i]:
+        return None
+    return (*map(int, point[:i]), to, *map(int, point[i + 1:]))
+
+
+def _neighbours(point, dims, ordered):
+    """[(neighbour, its direction)]; a direction is (coordinate, +-1) if ordered, else (coordinate, value)."""
+    directions = [(i, to) for i, n in enumerate(dims) for to in ((-1, 1) if ordered[i] else range(n))]
+    reached = [(_step(point, direction, dims, ordered), direction) for direction in directions]
+    return [(there, direction) for there, direction in reached if there is not None]
+
+
+def _speculation(best, gain, dims, ordered):
+    """Points two or more steps from `best` along directions that helped when last tried, the most promising first."""
+    helped = {}                                        # coordinate -> its most helpful direction
+    for direction in sorted(gain, key=gain.get):
+        if gain[direction] < 0 and _step(best, direction, dims, ordered) is not None:
+            helped.setdefault(direction[0], direction)
+    helped = list(helped.values())
+    points, together = [], best
+    for step in range(2, max(len(helped), int(dims.max())) + 1):
+        further = [_step(best, direction, dims, ordered, step) for direction in helped if ordered[direction[0]]]
+        points += [point for point in further if point is not None]
+        if step <= len(helped):
+            together = _step(_step(best, helped[0], dims, ordered) if step == 2 else together, helped[step - 1], dims,
+                             ordered)
+            points.append(together)
+    return list(dict.fromkeys(points))
+
+
+def _kicked(measured, rng):
+    """A new point near the best: three coordinates are drawn anew; if that finds none, any new point."""
+    best, free = measured.best_first()[0], np.flatnonzero(measured.dims > 1)
+    for _ in range(32):                                # a small space may be measured nearly whole
+        point, which = best.copy(), rng.permutation(free)[:3]
+        point[which] = rng.integers(measured.dims[which])
+        if not measured.knows(point):
+            return point
+    return measured.unseen(rng, 1)[0]
+
+
+def _order_flags(ordered, dims):
+    """`ordered` as (g,) bool, checked."""
+    flags = np.asarray(ordered)
+    if flags.dtype != bool or flags.shape not in ((), dims.shape):
+        raise ValueError(f"ordered is {ordered}; expected True or False, or one of them for each of {len(dims)} "
+                         "coordinates")
+    return np.broadcast_to(flags, dims.shape)
+
+
+def _point_inside(start, dims):
+    """`start` as (g,) int64, checked."""
+    point = np.asarray(start)
+    if point.shape != dims.shape or point.dtype.kind not in "iu" or (point < 0).any() or (point >= dims).any():
+        raise ValueError(f"start is {start}; expected one code per coordinate, below {dims.tolist()}")
+    return point.astype(np.int64)

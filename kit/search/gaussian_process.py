@@ -1,0 +1,75 @@
+"""A Gaussian process of the cost over codes: it says which points to measure next.
+
+Own code rather than scikit-learn's GaussianProcessRegressor, whose kernels compare numbers: here codes may be
+categories, and a cost model's opinion is part of the kernel. Nothing is fitted but one solve.
+"""
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+MOST_REMEMBERED = 300      # measured points in the solve, which then takes milliseconds; a kernel's trial takes seconds
+REFERENCE_QUERIES = 256    # random points that tell the scale of a model's costs
+INVALID = 3.0              # standardised cost of points that the model calls invalid
+NOISE = 0.05               # variance of one measurement; the prior's is 2
+
+
+class GaussianProcess:
+    """Learns the cost from few measurements, also where a cost model is wrong.
+
+    The kernel of two points has three terms: the share of coordinates that are alike, a steeper function of this
+    share for costs that are not additive, and the product of the model's costs, which counts for more as measurements
+    confirm the model.
+
+    Parameters
+    ----------
+    dims : ndarray, shape (g,)
+    ordered : ndarray of bool, shape (g,)
+        True where neighbouring values are alike.
+    model : callable or None
+        (k, g) int64 -> (k,) costs on any scale.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, dims, ordered, model, rng):
+        self.dims, self.ordered, self.model = dims, ordered, model
+        self.queries, self.centre, self.scale = 0, 0.0, 1.0
+        self.measured_opinions = np.zeros((0, 1))      # of the measured points, so that each is asked for once
+        if model is not None:
+            reference = np.asarray(model(rng.integers(dims, size=(REFERENCE_QUERIES, len(dims)))), np.float64)
+            reference, self.queries = reference[np.isfinite(reference)], REFERENCE_QUERIES
+            if len(reference):
+                self.centre, self.scale = reference.mean(), reference.std() or 1.0
+
+    def opinions(self, points):
+        """The model's standardised costs of `points`; (k, 1)."""
+        if self.model is None:
+            return np.zeros((len(points), 1))
+        self.queries += len(points)
+        cost = (np.asarray(self.model(points), np.float64)[:, None] - self.centre) / self.scale
+        return np.where(cost < np.inf, cost, INVALID)
+
+    def kernel(self, a, b, opinions_a, opinions_b):
+        """Prior covariance of points `a` (j, g) and `b` (k, g); (j, k)."""
+        apart = np.abs(a[:, None] - b) / np.maximum(self.dims - 1, 1)
+        alike = np.where(self.ordered, 1 - apart, apart == 0).mean(axis=2)
+        # weights: the best of a few on random landscapes, where a factor of 2 in any of them hardly mattered
+        return alike + np.exp(4 * (alike - 1)) + 2 * opinions_a @ opinions_b.T
+
+    def lower_bound(self, points, measured):
+        """Mean minus standard deviation of the cost of `points` (k, g); the lowest are worth measuring first."""
+        new = np.array(measured.points[len(self.measured_opinions):], np.int64).reshape(-1, len(self.dims))
+        self.measured_opinions = np.concatenate([self.measured_opinions, self.opinions(new)])
+        # an invalid point counts as the slowest valid one; only the fastest points are remembered
+        cost = np.array(measured.costs)
+        valid = np.isfinite(cost)
+        cost = np.where(valid, cost, cost[valid].max() if valid.any() else 0.0)
+        few = np.sort(np.argsort(cost, kind="stable")[:MOST_REMEMBERED])
+        # ranks as normal quantiles: only the order of costs counts
+        normal = ndtri(rankdata(cost[few]) / (len(few) + 1))
+        seen, known, asked = np.array(measured.points)[few], self.measured_opinions[few], self.opinions(points)
+        # posterior mean and variance, in one solve for both
+        cross = self.kernel(seen, points, known, asked)
+        gram = self.kernel(seen, seen, known, known) + NOISE * np.eye(len(seen))
+        solved = np.linalg.solve(gram, np.column_stack([normal, cross]))
+        variance = 2 + 2 * asked[:, 0] ** 2 - (cross * solved[:, 1:]).sum(axis=0)
+        return cross.T @ solved[:, 0] - np.sqrt(np.maximum(variance, 0))
