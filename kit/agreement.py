@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kit.pad import LAYOUT, SHAPE, repad_layout, tensor_rank
+from kit.data import OPCODE_NAMES
+from kit.pad import DIMENSIONS, LANES, LAYOUT, SHAPE, SUBLANES, repad_layout, tensor_rank
 
-TRANSPOSE_OPCODE = 98            # node_feat says which dimension comes from which in
-DIMENSIONS = slice(31, 37)       # dimensions_0..5: for all 340 transposes of nine public graphs shapes follow them
+TRANSPOSE = OPCODE_NAMES.index("transpose")
 REACH = 12                       # edges; pairs of public U-Nets are 6 to 10 apart, those of sample data mostly 1 to 6
 MAX_WALKS = 1 << 20              # (node, source) at once, 70 MB; the largest public graph at hand has 2,000
 
@@ -94,7 +94,7 @@ def _passages(graph):
     consumer, producer = graph.edge_index[order].T
     shape, rank = graph.node_feat[:, SHAPE], tensor_rank(graph.node_feat)
     renaming = np.tile(np.arange(6), (len(order), 1))
-    moved = graph.node_opcode[consumer] == TRANSPOSE_OPCODE
+    moved = graph.node_opcode[consumer] == TRANSPOSE
     # dimension i of a transpose is dimension source[i] of its operand; past the rank each keeps its name
     source = graph.node_feat[consumer[moved], DIMENSIONS].astype(np.int64)
     source = np.where(np.arange(6) < rank[consumer[moved], None], source, np.arange(6))
@@ -127,7 +127,7 @@ def _joins(visited, reach):
 OWN_FEATURES = 14                # see agreement_tables
 PAIR_FEATURES = 12
 PLACES = 5                       # in which the layouts of a pair may disagree
-MEMORY_TILE = 128, 8             # minor-most dimension, the next one: OpenXLA documentation, "Tiled layout"
+MEMORY_TILE = LANES, SUBLANES    # of the minor-most dimension and of the next one
 MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs of 9 codes, 200 MB on the way; public graphs have some thousand
 
 

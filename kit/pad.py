@@ -1,13 +1,27 @@
-"""Tensor rank, the 0 -> -1 repair of layouts, and padding of ragged batches.
+"""Columns of node features by name, tensor rank, the 0 -> -1 repair of layouts, and padding of ragged batches.
 
-The public node features pad a tensor's layout with 0, which is also a legal axis; the configuration digits pad
-with -1. Only after the repair can a node's own layout be compared with a configured one, and where these two
-disagree the compiler has to insert a copy.
+In the public files a tensor's layout is padded with 0, although 0 is also a legal axis. Configured layouts are padded
+with -1. Only after the repair can a node's own layout be compared with a configured one. Where the two disagree, the
+compiler has to insert a copy.
 """
 import numpy as np
 
-SHAPE = slice(21, 27)            # shape_dimensions_0..5 of node_feat
-LAYOUT = slice(134, 140)         # layout_minor_to_major_0..5 of node_feat
+# the columns of node_feat, (n, 140), that the kit reads by name; a slice has one column per dimension, tap or axis
+IS_ROOT = 0
+ELEMENT_TYPE = slice(2, 21)              # one-hot
+SHAPE = slice(21, 27)                    # shape_dimensions_0..5
+SHAPE_SUM, SHAPE_PRODUCT = 27, 28
+PARAMETER_NUMBER = 30
+DIMENSIONS = slice(31, 37)               # dimensions_0..5; of a transpose: which input dimension becomes this one
+WINDOW_SIZE, WINDOW_PRODUCT = slice(37, 43), 44
+WINDOW_STRIDE = slice(45, 51)
+KERNEL_INPUT = 99                        # which dimension of a convolution's kernel holds the input features
+KERNEL_SPATIAL = slice(101, 105)
+OUTPUT_FEATURE = 106
+LAYOUT = slice(134, 140)                 # layout_minor_to_major_0..5
+# arrays lie in memory in tiles of 8 x 128 elements (OpenXLA documentation, "Tiled layout"): the minor-most dimension
+# is padded to a multiple of 128, the second minor-most to a multiple of 8
+LANES, SUBLANES = 128, 8
 
 
 def tensor_rank(node_feat):
@@ -20,7 +34,7 @@ def tensor_rank(node_feat):
     Returns
     -------
     ndarray, shape (n,), int64
-        The number of non-zero sizes; no dimension has size 0 in any public file. Tuples have rank 0.
+        The number of sizes that are not 0. No public file has a dimension of size 0. Tuples have rank 0.
 
     Examples
     --------
@@ -41,10 +55,10 @@ def repad_layout(node_feat):
     Returns
     -------
     node_feat : ndarray, shape (n, 140), same dtype
-        A copy. A row is repaired only if its first `rank` digits are a permutation of 0..rank-1; any other row
-        stays as it is. Doing it twice changes nothing.
+        A copy. A row is repaired only if its first `rank` digits are a permutation of 0..rank-1. Any other row
+        stays as it is. A second repair changes nothing.
     share : float
-        Share of rows that were repaired, or had nothing to repair.
+        Share of the rows that were repaired or had nothing to repair.
 
     Examples
     --------
@@ -62,14 +76,14 @@ def repad_layout(node_feat):
 
 
 def pad_batch(arrays, fill=0):
-    """Stack arrays of different lengths into one, with a mask of what is real.
+    """Stack arrays of different lengths into one array, with a mask of the values that are not padding.
 
     Parameters
     ----------
     arrays : sequence of ndarray, shapes (length_i, ...)
         Equal in dtype and in every axis but the first.
     fill : scalar
-        What stands in the padding.
+        Value of the padding.
 
     Returns
     -------
@@ -80,7 +94,7 @@ def pad_batch(arrays, fill=0):
     Raises
     ------
     ValueError
-        If there is no array, or dtypes or trailing shapes differ.
+        If there is no array, or if dtypes or trailing shapes differ.
 
     Examples
     --------

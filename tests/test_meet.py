@@ -17,8 +17,8 @@ from drawn import (
     slow_meetings,
 )
 
-from kit.agreement import REACH, TRANSPOSE_OPCODE, find_meetings
-from kit.data import OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
+from kit.agreement import REACH, TRANSPOSE, find_meetings
+from kit.data import LayoutGraph, npz_paths, read_layout
 from kit.prune import prune
 
 #   0* ---> 1 ---> 2 ---> 3*          * configurable; all are (4, 8) but 2, which transposes, and what follows it
@@ -38,7 +38,7 @@ def program(edges=EDGES, ids=(0, 3, 4, 6, 8), turned=(2, 3, 5, 6), dimensions=(1
         node_feat[node, 21:23] = shape
     node_feat[2, 31:31 + len(dimensions)] = dimensions
     node_opcode = np.full(9, 2)
-    node_opcode[2] = TRANSPOSE_OPCODE
+    node_opcode[2] = TRANSPOSE
     return LayoutGraph("drawn", node_feat, node_opcode, np.array(edges), np.array(ids), np.array([0]),
                        np.zeros((1, len(ids)), np.uint8), np.arange(len(ids)), np.zeros((len(ids), 1, 18), np.int8),
                        np.array([1]))
@@ -84,7 +84,7 @@ def test_a_transpose_whose_dimensions_do_not_fit_its_shapes_ends_a_way(change):
 
 def test_two_transposes_undo_each_other():
     graph = program(edges=[[2, 0], [5, 2], [3, 5]], turned=(2,))
-    graph.node_opcode[5] = TRANSPOSE_OPCODE
+    graph.node_opcode[5] = TRANSPOSE
     graph.node_feat[5, 31:33] = 1, 0
     assert nodes(graph, ways(graph)) == {(0, 3, False): (3, SAME, SAME)}
 
@@ -134,7 +134,7 @@ def passages(graph):
     net.add_nodes_from((node, "out") for node in ids)
     for u, v in graph.edge_index.tolist():
         rank = np.count_nonzero(shape[u])
-        moved = graph.node_opcode[u] == TRANSPOSE_OPCODE
+        moved = graph.node_opcode[u] == TRANSPOSE
         source = graph.node_feat[u, 31:31 + rank].astype(int) if moved else np.arange(rank)
         fits = rank == np.count_nonzero(shape[v]) and sorted(source) == list(range(rank)) and (
             shape[u, :rank] == shape[v, source]).all()
@@ -229,9 +229,9 @@ def programs(real_data):
 
 def test_real_programs_meet_as_in_a_slow_walk_and_transposes_say_where_dimensions_go(programs):
     transposes = 0
-    assert len(programs) > 5 and TRANSPOSE_OPCODE == OPCODE_NAMES.index("transpose")
+    assert len(programs) > 5 and TRANSPOSE == 98
     for graph in programs.values():
-        consumer, producer = graph.edge_index[graph.node_opcode[graph.edge_index[:, 0]] == TRANSPOSE_OPCODE].T
+        consumer, producer = graph.edge_index[graph.node_opcode[graph.edge_index[:, 0]] == TRANSPOSE].T
         for u, v in zip(consumer, producer):
             rank = np.count_nonzero(graph.node_feat[u, 21:27])
             source = graph.node_feat[u, 31:31 + rank].astype(int)

@@ -5,15 +5,10 @@ import numpy as np
 import pytest
 
 from kit.data import COLLECTIONS, OPCODE_NAMES, OPCODES, SPLITS, npz_paths, read_layout
-from kit.sample.programs import OPCODE_OF
 
 
 def test_every_number_has_a_name_of_its_own():
     assert len(OPCODE_NAMES) == OPCODES == len(set(OPCODE_NAMES))
-
-
-def test_the_sample_data_uses_the_same_names():
-    assert {name: OPCODE_NAMES[number] for name, number in OPCODE_OF.items()} == {name: name for name in OPCODE_OF}
 
 
 def test_names_are_those_in_the_raw_protobuf(real_data):

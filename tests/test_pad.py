@@ -2,10 +2,25 @@
 import numpy as np
 import pytest
 
+from kit import pad
 from kit.data import read_layout, read_tile
 from kit.pad import pad_batch, repad_layout, tensor_rank
+from kit.programs import hlo
 
 OTHERS = np.r_[0:134]            # all columns but the layout's
+
+
+@pytest.mark.parametrize("name, field", [
+    ("SHAPE", "shape.dimensions"), ("DIMENSIONS", "dimensions"), ("WINDOW_SIZE", "window.dimensions.size"),
+    ("WINDOW_STRIDE", "window.dimensions.stride"), ("KERNEL_SPATIAL", "convolution.kernel_spatial"),
+    ("LAYOUT", "shape.layout.minor_to_major"), ("PARAMETER_NUMBER", "parameter_number"),
+    ("KERNEL_INPUT", "convolution.kernel_in"), ("OUTPUT_FEATURE", "convolution.output_feature")])
+def test_columns_have_the_name_of_the_field_that_they_are_extracted_from(name, field):
+    columns = getattr(pad, name)
+    if isinstance(columns, slice):
+        assert hlo.NODE_SEQUENCES[columns.start][::2] == (columns.stop - columns.start, field)
+    else:
+        assert hlo.NODE_SCALARS[columns] == field
 
 
 def feat(*rows):

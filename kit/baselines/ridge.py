@@ -2,7 +2,10 @@
 import numpy as np
 from sklearn.linear_model import RidgeCV
 
-CONFIGURABLE = (26, 34, 75)              # convolution, dot, reshape: the only configurable opcodes in the data set
+from kit.data import OPCODE_NAMES
+
+# the only configurable opcodes in the data set
+CONFIGURABLE = tuple(map(OPCODE_NAMES.index, ("convolution", "dot", "reshape")))
 PENALTIES = tuple(10.0 ** p for p in range(-2, 6))
 RIDGE_ROWS = 100_000                     # 300 MB of counts; a whole collection has a million configurations
 

@@ -8,6 +8,7 @@ import numpy as np
 from kit.data import TileGraph
 from kit.files import whole_file
 from kit.kernels.definitions import input_shapes, kernel_axes, kernel_tiles, schedule_choices, schedule_space
+from kit.pad import IS_ROOT
 from kit.predict import predict
 from kit.sample import Program
 
@@ -56,7 +57,7 @@ def kernel_graph(kernel):
         scale = p.add("rsqrt", spatial[:1], [reduced(over_rows("multiply", x))])
         scaled = over_rows("multiply", over_rows("multiply", apart, spread(scale, 0)), spread(others[0], 1))
         last = over_rows("add", scaled, spread(others[1], 1))
-    p.rows[last][0] = 1                                      # the root
+    p.rows[last][IS_ROOT] = 1
     return {name: array for name, array in p.arrays().items() if name in ("node_feat", "node_opcode", "edge_index")}
 
 

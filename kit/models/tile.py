@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.data import OPCODES
+from kit.data import OPCODE_NAMES, OPCODES
 from kit.models.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
 from kit.pad import SHAPE
 from kit.scale import Scaler, fit_scaler, scale
 
 TILE_FEATURES = 87               # see tile_features
-INPUT_OPCODE = 63                # parameter, in XLA's numbering
+PARAMETER = OPCODE_NAMES.index("parameter")
 
 
 class TileTensors(NamedTuple):
@@ -132,5 +132,5 @@ def tile_features(graph):
     share = totals[2] / totals[2].max()
     sizes = graph.node_feat[:, SHAPE].astype(np.float64)
     sizes = np.where(sizes > 0, sizes, 1).prod(axis=1)
-    sizes = sizes[graph.node_opcode == INPUT_OPCODE] if INPUT_OPCODE in graph.node_opcode else sizes
+    sizes = sizes[graph.node_opcode == PARAMETER] if PARAMETER in graph.node_opcode else sizes
     return np.column_stack([*described, *totals, share, share * sizes.sum(), share * sizes.max()])

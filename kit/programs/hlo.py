@@ -17,6 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from kit.data import OPCODE_NAMES, DataError
+from kit.pad import ELEMENT_TYPE, IS_ROOT, SHAPE
 
 # message: field[:type][*]=number; int64 unless a type is named (on the wire an enum is one), * is repeated
 HLO_SCHEMA = """
@@ -142,11 +143,11 @@ def program_arrays(module, source, padding=0, extra=False):
     edge_index, roots, operands = _edges(module, source)
     fields = _Fields(instructions)
     node_feat = np.zeros((len(instructions), EXTRA_WIDTH if extra else WIDTH), np.float32)
-    node_feat[roots, 0] = 1
+    node_feat[roots, IS_ROOT] = 1
     rows, types = fields.at("shape.element_type")
     hot = np.zeros(len(instructions), np.int64)
     hot[rows] = types
-    node_feat[:, 2:21] = hot[:, None] == ELEMENT_TYPES
+    node_feat[:, ELEMENT_TYPE] = hot[:, None] == ELEMENT_TYPES
     rows, tuples = fields.at("shape.tuple_shapes")
     node_feat[rows, 29] = [len(shapes) for shapes in tuples]
     for column, name in chain(NODE_SCALARS.items(), EXTRA_SCALARS.items() if extra else ()):
@@ -159,7 +160,7 @@ def program_arrays(module, source, padding=0, extra=False):
         for place in (0, 1):
             held = [(node, nodes[place]) for node, nodes in operands.items() if place < len(nodes)]
             users, makers = np.array(held, np.int64).reshape(-1, 2).T
-            node_feat[users[:, None], OPERAND_SHAPES + 6 * place + np.arange(6)] = node_feat[makers, 21:27]
+            node_feat[users[:, None], OPERAND_SHAPES + 6 * place + np.arange(6)] = node_feat[makers, SHAPE]
     return node_feat, node_opcode, edge_index, _splits(module)
 
 

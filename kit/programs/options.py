@@ -6,9 +6,9 @@ from types import MappingProxyType
 import numpy as np
 
 from kit.data import DIGITS, DataError
+from kit.pad import LANES, SUBLANES
 
 MAX_RANK = 6                     # a configuration has six digits a tensor
-SUBLANES_LANES = (8, 128)        # the two minor dimensions of a TPU's tiles
 TENSORS = MappingProxyType({"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"),
                             "reshape": ("output", "input")})         # that a configuration orders
 
@@ -58,8 +58,7 @@ def dot_axes(numbers, *ranks):
 
 def least_padded(shape):
     """The order of a matrix's dimensions, minor first, that pads it least to tiles; row-major if both do alike."""
-    sublanes, lanes = SUBLANES_LANES
-    return min(((1, 0), (0, 1)), key=lambda order: -(-shape[order[0]] // lanes) * -(-shape[order[1]] // sublanes))
+    return min(((1, 0), (0, 1)), key=lambda order: -(-shape[order[0]] // LANES) * -(-shape[order[1]] // SUBLANES))
 
 
 @lru_cache(1024)

@@ -4,20 +4,12 @@ The machine and its constants are those of `simulate`.
 """
 import numpy as np
 
+from kit.data import OPCODE_NAMES
+from kit.pad import IS_ROOT, LANES, LAYOUT, PARAMETER_NUMBER, SUBLANES, WINDOW_STRIDE
 from kit.sample.programs import Program
-from kit.sample.runtimes import (
-    CONVOLUTION,
-    FREE,
-    HBM_BYTES,
-    LANES,
-    PEAK_FLOPS,
-    SUBLANES,
-    TRANSPOSE_SHARE,
-    Tensors,
-    rounded_up,
-)
+from kit.sample.runtimes import CONVOLUTION, FREE, HBM_BYTES, PEAK_FLOPS, TRANSPOSE_SHARE, Tensors, rounded_up
 
-PARAMETER, FUSION = 63, 41
+PARAMETER, FUSION = map(OPCODE_NAMES.index, ("parameter", "fusion"))
 VMEM_BYTES = 16 * 2**20          # on-chip vector memory, as public descriptions of that generation have it
 VECTOR_FLOPS = 2 * 8 * 128 * 0.94e9          # 1/s: two operations a lane and cycle
 RUN_BYTES = 1024                 # contiguous bytes at which a DMA reaches half of the bandwidth; chosen
@@ -92,7 +84,7 @@ def _tile_cost(tensors, config_feat):
         features, contracted = along.pop(numbers[13]), k_along[numbers[6]]
         rows, halo, window = elements / features, along.pop(numbers[12]), np.ones(len(bounds))
         for i, dim in enumerate(sorted(along)):
-            taps, stride = k_along[numbers[8 + i]], max(1, tensors.feat[hero, 45 + i])
+            taps, stride = k_along[numbers[8 + i]], max(1, tensors.feat[hero, WINDOW_STRIDE][i])
             halo, window = halo * ((along[dim] - 1) * stride + taps), window * taps
         load = (halo * width[data] + window * features * width[kernel]) * contracted
         once = sum(share[v] for v in inner if v not in (data, kernel))
@@ -145,16 +137,16 @@ def tile_kernel(rng, configs):
     parameters = []
 
     def parameter(shape, minor, dtype=None):
-        parameters.append(p.add("parameter", shape, (), dtype, minor, {30: len(parameters)}))
+        parameters.append(p.add("parameter", shape, (), dtype, minor, {PARAMETER_NUMBER: len(parameters)}))
         return parameters[-1]
 
     kind = rng.choice(["convolution", "matmul", "map", "reduce", "copy"], p=[0.3, 0.15, 0.3, 0.15, 0.1])
     root = (_matrix_body if kind in ("convolution", "matmul") else _vector_body)(p, parameter, kind, rng)
-    p.rows[root][0] = 1
+    p.rows[root][IS_ROOT] = 1
     if kind != "copy":
         outer = [p.repeat(u) for u in parameters]
         shape = p.shapes[root]
-        minor = p.rows[root][134:134 + len(shape)]
+        minor = p.rows[root][LAYOUT][:len(shape)]
         p.add("fusion", shape, [root, *outer], minor=minor, root=True)
     arrays = p.arrays()
     tensors = Tensors(arrays["node_feat"], arrays["node_opcode"], arrays["edge_index"])

@@ -13,12 +13,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-OPCODE_OF = MappingProxyType({
-    "add": 2, "broadcast": 13, "compare": 20, "constant": 24, "convolution": 26, "copy": 27,
-    "divide": 32, "dot": 34, "exponential": 37, "fusion": 41, "get-tuple-element": 45, "logistic": 107,
-    "maximum": 57, "multiply": 59, "parameter": 63, "reduce": 70, "reduce-window": 72, "reshape": 75, "rsqrt": 81,
-    "select": 83, "select-and-scatter": 84, "subtract": 95, "tanh": 96, "transpose": 98, "tuple": 100,
-})
+from kit.data import OPCODE_NAMES
+from kit.pad import IS_ROOT, LAYOUT, PARAMETER_NUMBER, SHAPE, SHAPE_PRODUCT, SHAPE_SUM
+
 TYPE_COLUMN = MappingProxyType({"pred": 3, "f32": 13, "bf16": 15, "tuple": 18})
 EMPTY_PRODUCTS = (28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132)      # 1 where a node has no such list
 ACTIVATION, WEIGHT = (3, 0), (3, 2)      # features before batch, output before input features: as in public files
@@ -70,15 +67,15 @@ class Program:
         """
         row, rank = np.zeros(140, dtype=np.float32), len(shape)
         row[list(EMPTY_PRODUCTS)] = 1
-        row[0], row[TYPE_COLUMN[dtype or self.dtype]] = root, 1
-        row[21:21 + rank], row[27], row[28] = shape, sum(shape), np.prod(shape, dtype=np.float64)
-        row[134:134 + rank] = range(rank)[::-1] if minor is None else minor
+        row[IS_ROOT], row[TYPE_COLUMN[dtype or self.dtype]] = root, 1
+        row[SHAPE][:rank], row[SHAPE_SUM], row[SHAPE_PRODUCT] = shape, sum(shape), np.prod(shape, dtype=np.float64)
+        row[LAYOUT][:rank] = range(rank)[::-1] if minor is None else minor
         for first, values in (columns or {}).items():
             values = np.atleast_1d(values)
             row[first:first + len(values)] = values
         node = len(self.rows)
         self.rows.append(row)
-        self.opcodes.append(OPCODE_OF[op])
+        self.opcodes.append(OPCODE_NAMES.index(op))
         self.shapes.append(tuple(shape))
         self.edges.update((node, u) for u in operands)
         return node
@@ -95,7 +92,7 @@ class Program:
         return min(u for w, u in self.edges if w == v)
 
     def _computation(self, op):
-        left, right = (self.add("parameter", columns={30: i}) for i in range(2))
+        left, right = (self.add("parameter", columns={PARAMETER_NUMBER: i}) for i in range(2))
         return self.add(op, (), (left, right), root=True)
 
     def arrays(self):
@@ -194,7 +191,7 @@ class Program:
                 x, grad, self.shapes[w], [3, 0, 1, 2, 0, 0, 0, 3, 1, 2, 0, 0, 2, 3],
                 self.window([after] * 2, [1] * 2, [low] * 2, [high] * 2, dilation=[stride] * 2),
                 group if tied else "kernel", (WEIGHT, ACTIVATION, ACTIVATION)))
-            if self.opcodes[x] == OPCODE_OF["get-tuple-element"]:
+            if self.opcodes[x] == OPCODE_NAMES.index("get-tuple-element"):
                 return None                                # nobody asks for the gradient of the images
             return self.convolution(
                 grad, w, self.shapes[x], [0, 3, 1, 2, 0, 0, 3, 2, 0, 1, 0, 0, 0, 3],

@@ -38,17 +38,32 @@ References
 """
 import numpy as np
 
+from kit.data import OPCODE_NAMES
+from kit.pad import (
+    DIMENSIONS,
+    ELEMENT_TYPE,
+    KERNEL_INPUT,
+    KERNEL_SPATIAL,
+    LANES,
+    LAYOUT,
+    OUTPUT_FEATURE,
+    SHAPE,
+    SUBLANES,
+    WINDOW_PRODUCT,
+    WINDOW_SIZE,
+)
+
 PEAK_FLOPS = 61.5e12             # 1/s, bfloat16 [1]; float32 takes one pass as well, XLA's default precision
 HBM_BYTES = 450e9                # 1/s [1]
 TRANSPOSE_SHARE = 0.5            # of the bandwidth
 TURNED_OUTPUT = 1.5              # times the compute
-LANES, SUBLANES = 128, 8         # [2]
 TYPE_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)     # of columns 2-20
-CONVOLUTION, DOT, RESHAPE, TRANSPOSE = 26, 34, 75, 98
-STREAMING = frozenset((70, 72, 84))          # reduce, reduce-window, select-and-scatter
-FREE = frozenset((13, 24, 48))               # broadcast, constant, iota
-FOLLOWING = frozenset((                      # elementwise operations, reduce-window, reverse, select-and-scatter
-    1, 2, 20, 25, 32, 37, 50, 57, 58, 59, 60, 72, 76, 81, 83, 84, 94, 95, 96, 107))
+CONVOLUTION, DOT, RESHAPE, TRANSPOSE = map(OPCODE_NAMES.index, ("convolution", "dot", "reshape", "transpose"))
+STREAMING = frozenset(map(OPCODE_NAMES.index, ("reduce", "reduce-window", "select-and-scatter")))
+FREE = frozenset(map(OPCODE_NAMES.index, ("broadcast", "constant", "iota")))
+FOLLOWING = frozenset(map(OPCODE_NAMES.index, (
+    "abs", "add", "compare", "convert", "divide", "exponential", "log", "logistic", "maximum", "minimum", "multiply",
+    "negate", "reduce-window", "reverse", "rsqrt", "select", "select-and-scatter", "sqrt", "subtract", "tanh")))
 PAIRS = 36                                   # a layout pair as one number: 6 * minor-most + second
 
 
@@ -112,7 +127,7 @@ def layout_simulator(node_feat, node_opcode, edge_index, node_config_ids):
     placed = [v for v in range(n) if opcode[v] in (CONVOLUTION, DOT, RESHAPE)]
     slot = {v: 3 * i for i, v in enumerate(placed)}        # its three pairs; then one constant pair a node
     constant = 3 * len(placed)
-    as_is, masks = np.arange(PAIRS), tensors.feat[:, 3] > 0
+    as_is, masks = np.arange(PAIRS), tensors.feat[:, ELEMENT_TYPE][:, 1] > 0            # pred
     delivered, meetings, default, owner = {}, [], [], []
 
     def meet(wanted, names, u, writes):
@@ -201,12 +216,12 @@ class Tensors:
     def __init__(self, node_feat, node_opcode, edge_index):
         self.feat = np.asarray(node_feat, dtype=np.float64)
         self.opcode = np.asarray(node_opcode).tolist()
-        self.dims = self.feat[:, 21:27].astype(np.int64)
+        self.dims = self.feat[:, SHAPE].astype(np.int64)
         self.rank = (self.dims > 0).sum(1)
-        self.width = self.feat[:, 2:21] @ np.array(TYPE_BYTES)                  # bytes an element
+        self.width = self.feat[:, ELEMENT_TYPE] @ np.array(TYPE_BYTES)                  # bytes an element
         self.size = np.maximum(self.dims, 1).prod(1)
-        minor = self.feat[:, 134].astype(np.int64)
-        second = np.where(self.rank > 1, self.feat[:, 135].astype(np.int64), minor)
+        minor, second = self.feat[:, LAYOUT][:, :2].astype(np.int64).T
+        second = np.where(self.rank > 1, second, minor)
         self.pair = 6 * minor + second
         at_least = np.maximum(self.dims, 1)
         lanes, sublanes = rounded_up(at_least, LANES) / at_least, rounded_up(at_least, SUBLANES) / at_least
@@ -229,8 +244,8 @@ class Tensors:
         if self.opcode[v] == DOT:
             lead = [self.dims[u, 0] == self.dims[v, 0] for u in (first, kernel)]
             return (kernel, first) if lead == [False, True] else (first, kernel)
-        taps = [int(w) for w in self.feat[v, 37:41] if w]
-        spatial = self.feat[v, 101:101 + len(taps)].astype(int)
+        taps = [int(w) for w in self.feat[v, WINDOW_SIZE] if w]
+        spatial = self.feat[v, KERNEL_SPATIAL][:len(taps)].astype(int)
         fits = [self.dims[u, spatial].tolist() == taps for u in (first, kernel)]
         return (kernel, first) if fits == [True, False] else (first, kernel)
 
@@ -240,8 +255,8 @@ class Tensors:
             return 0.0
         first, kernel = self.roles(v)
         if self.opcode[v] == CONVOLUTION:
-            contracted = self.feat[v, 44] * self.dims[kernel, int(self.feat[v, 99])]
-            features = self.dims[v, int(self.feat[v, 106])]
+            contracted = self.feat[v, WINDOW_PRODUCT] * self.dims[kernel, int(self.feat[v, KERNEL_INPUT])]
+            features = self.dims[v, int(self.feat[v, OUTPUT_FEATURE])]
         else:
             batched = self.rank[first] == self.rank[kernel] == self.rank[v]
             batch = self.size[v] / np.prod(self.shape(v)[-2:]) if batched else 1
@@ -254,14 +269,14 @@ class Tensors:
         """(36,) pairs of the operand of Transpose v -> pairs of its output."""
         rank = self.rank[v]
         to = np.arange(6)
-        to[self.feat[v, 31:31 + rank].astype(int)] = np.arange(rank)
+        to[self.feat[v, DIMENSIONS][:rank].astype(int)] = np.arange(rank)
         minor, second = np.divmod(np.arange(PAIRS), 6)
         return 6 * to[minor] + to[second]
 
     def blocks(self, v):
         """Dimensions of v from major to minor, and how many blocks of 1, 8 or 128 elements each has."""
         rank = self.rank[v]
-        order = self.feat[v, 134:134 + rank].astype(int)[::-1]
+        order = self.feat[v, LAYOUT][:rank].astype(int)[::-1]
         return order.tolist(), np.ceil(self.dims[v, order] / self.units(rank))
 
     def units(self, rank):
