@@ -4,6 +4,7 @@ This file needs nothing else of the kit. Its parts, in the order of use:
 
 - names: `COLLECTIONS`, `SPLITS`, and the two records `TileGraph` and `LayoutGraph`
 - files: `find_data_root`, `npz_paths`, `read_tile`, `read_layout`, `dense_configs`
+- training: `target` is what a graph is ranked by, `teaches` says whether there is anything to rank
 - factoring: how a layout file is read in pieces and stored without loss in a hundredth of its size
 - `NpzFile`: an archive whose arrays are checked before anything uses them
 - `OPCODE_NAMES`: what the numbers in `node_opcode` mean
@@ -215,6 +216,30 @@ def dense_configs(graph, index):
     """
     codes = graph.config_codes[np.asarray(index, dtype=np.int64)][:, graph.node_group]      # (j, nc)
     return graph.code_rows[np.arange(len(graph.node_group)), codes]
+
+
+def target(graph):
+    """What the configurations of a graph are ranked by.
+
+    Parameters
+    ----------
+    graph : TileGraph or LayoutGraph
+
+    Returns
+    -------
+    ndarray, shape (c,)
+        Lower is faster. Layouts: runtime in ns (int64). Tiles: runtime / normalizer (float64).
+    """
+    if hasattr(graph, "config_runtime_normalizers"):
+        return graph.config_runtime / graph.config_runtime_normalizers
+    return graph.config_runtime
+
+
+def teaches(graph):
+    """Whether different configurations of a graph have different runtimes: an order that a model can learn."""
+    runtime = target(graph)
+    configs = graph.config_feat if hasattr(graph, "config_feat") else graph.config_codes
+    return bool((runtime != runtime[0]).any() and (configs != configs[0]).any())
 
 
 def _read_program(npz):

@@ -4,6 +4,8 @@ A process that is killed while it writes leaves NAME as it was and a hidden .NAM
 `remove_leftovers` clears away once that process is gone. Where two must not even begin, `locked` lets in one.
 """
 import errno
+import json
+import math
 import os
 import re
 import shutil
@@ -92,6 +94,24 @@ def replace_file(path, text):
     """
     with whole_file(path) as part:
         part.write_bytes(text.encode("utf-8"))
+
+
+def write_json(path, value, indent=1):
+    """Write a value as JSON, all or nothing; see `plain`."""
+    replace_file(path, json.dumps(plain(value), indent=indent, allow_nan=False) + "\n")
+
+
+def plain(value):
+    """The same value in JSON's types: NumPy numbers as Python's, NaN and infinities as None, other things as text."""
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if hasattr(value, "tolist"):                         # a NumPy number or array
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, (bool, int, float, type(None))) else str(value)
 
 
 @contextmanager

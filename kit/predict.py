@@ -7,28 +7,6 @@ import torch
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
-def target(graph):
-    """What to rank the configurations of a graph by; lower is faster.
-
-    Parameters
-    ----------
-    graph : LayoutGraph or TileGraph
-
-    Returns
-    -------
-    ndarray, shape (c,)
-        Runtime in ns (int64), for tiles divided by its normalizer (float64).
-    """
-    if hasattr(graph, "config_runtime_normalizers"):
-        return graph.config_runtime / graph.config_runtime_normalizers
-    return graph.config_runtime
-
-
-def configs_of(graph):
-    """What tells the configurations of a graph apart: (c, 24) features or (c, g) codes."""
-    return graph.config_feat if hasattr(graph, "config_feat") else graph.config_codes
-
-
 def autocast_to(precision, device):
     """The context in which matrix products are computed in this precision; weights stay float32."""
     if precision == "float32":

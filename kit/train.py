@@ -25,8 +25,10 @@ import torch
 import torch.distributed
 import torch.multiprocessing
 
+from kit.data import target, teaches
+from kit.files import write_json
 from kit.losses import loss_across_graphs, pairwise_hinge_loss
-from kit.predict import PRECISIONS, configs_of, predict, target
+from kit.predict import PRECISIONS, predict
 from kit.training import (
     WeightAverage,
     add_up,
@@ -41,7 +43,6 @@ from kit.training import (
     read_checkpoint,
     run_record,
     save_checkpoint,
-    write_record,
 )
 
 SWA_BEGINS = 0.75                # share of the steps; the paper averages over the last quarter, too
@@ -205,11 +206,9 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
         If the loss or its gradient is not finite.
     """
     s = settings or TrainSettings()
-    usable, valid = ([g for g in some if len(np.unique(target(g))) > 1] for some in (graphs, valid))
-    # one configuration measured again and again: all costs are equal, and every mean over graphs would be NaN
-    valid = [g for g in valid if (configs_of(g) != configs_of(g)[0]).any()]
+    usable, valid = ([g for g in some if teaches(g)] for some in (graphs, valid))
     if not usable:
-        raise ValueError(f"none of the {len(graphs)} training graphs has two different runtimes to rank")
+        raise ValueError(f"none of the {len(graphs)} training graphs has two configurations with different runtimes")
     if valid and score is None:
         raise ValueError("validation graphs without a score; pass score=kendall_tau or tile_score")
     team = join_team(s.device)
@@ -285,7 +284,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     model.load_state_dict(best)
     about = run_record(model, s, loss_name, tasks, history, team)
     if record is not None and team.rank == 0:
-        write_record(record, about)
+        write_json(record, about)
     return {**history, "record": about}
 
 

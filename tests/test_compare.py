@@ -7,10 +7,10 @@ from drawn import drawn_layout
 
 import kit.baselines.compare
 from kit.baselines.compare import differences, rank_unseen, unseen_programs
-from kit.data import COLLECTIONS, SPLITS, npz_paths
+from kit.data import COLLECTIONS, SPLITS, npz_paths, target
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.noise import bootstrap_interval
-from kit.predict import predict, target
+from kit.predict import predict
 from kit.recipes import Recipe
 from kit.sample.write import write_sample
 from kit.train import TrainSettings, train

@@ -31,7 +31,7 @@ from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
 import kit.files
-from kit.files import locked, remove_leftovers, replace_file
+from kit.files import locked, remove_leftovers, replace_file, write_json
 from kit.kaggle.archives import unpack
 from kit.models import LayoutGNN
 from kit.run.ledger import record_run
@@ -39,7 +39,6 @@ from kit.run.workflow import save_costs
 from kit.sample.write import write_sample
 from kit.submit import write_submission
 from kit.training.checkpoints import save_checkpoint
-from kit.training.records import write_record
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and mounts of Linux")
 DROP_BOUND, DAC_OVERRIDE = 24, 1         # prctl.h and capability.h: what lets root pass over permission bits
@@ -78,7 +77,7 @@ def ledger(folder, seed=1):
 
 
 def record(folder, seed=1):
-    write_record(folder / "out" / "m.json", {"seed": [seed] * 3000})
+    write_json(folder / "out" / "m.json", {"seed": [seed] * 3000})
 
 
 def unpacking(folder):

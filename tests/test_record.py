@@ -9,9 +9,9 @@ import pytest
 import torch
 from training import GRAPHS, SHORT, TINY, VALID, interrupted_loss, tau
 
+from kit.files import plain
 from kit.models import LayoutGNN
 from kit.train import train
-from kit.training.records import plain
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,10 @@ from training import (
 )
 
 import kit.train
+from kit.data import target
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import LayoutGNN, TileModel, TileModelSettings
-from kit.predict import predict, target
+from kit.predict import predict
 from kit.train import TrainSettings, train
 from kit.training.checkpoints import save_checkpoint
 from kit.training.processes import Team
@@ -254,7 +255,8 @@ def test_graphs_with_nothing_to_rank_are_left_out():
 
 
 def test_graphs_that_all_have_nothing_to_rank_are_an_error():
-    with pytest.raises(ValueError, match="^none of the 2 training graphs has two different runtimes to rank$"):
+    with pytest.raises(ValueError, match="^none of the 2 training graphs has two configurations with different "
+                                         "runtimes$"):
         train(LayoutGNN(TINY), [flat(GRAPHS[0]), flat(GRAPHS[1])])
     with pytest.raises(ValueError, match="^none of the 0 training graphs"):
         train(LayoutGNN(TINY), [])

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from drawn import arrays_of
 
-from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile
+from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, teaches
 from kit.prune import drop_duplicate_configs, prune
 from kit.run.workflow import (
     checkpoint_path,
@@ -20,7 +20,6 @@ from kit.run.workflow import (
     report_problems,
     sample_truth,
     save_costs,
-    teaches,
     training_graphs,
     wanted,
     write_table,

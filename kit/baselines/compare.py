@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kit.data import SPLITS, npz_paths
+from kit.data import SPLITS, npz_paths, teaches
 from kit.noise import bootstrap_interval
 from kit.predict import predict
-from kit.run import checkpoint_path, load_costs, read_split, save_costs, teaches
+from kit.run import checkpoint_path, load_costs, read_split, save_costs
 from kit.sample import write_sample
 from kit.train import train
 

@@ -1,15 +1,12 @@
 """The ledger: one small JSON a run, so that no score is ever without the CSV and parameters it came from."""
 import hashlib
 import json
-import math
 import re
 import subprocess
 from pathlib import Path
 
-import numpy as np
-
 from kit.data import COLLECTIONS
-from kit.files import replace_file
+from kit.files import write_json
 
 RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # what a folder can be called: runs are named after theirs
 
@@ -58,9 +55,8 @@ def record_run(folder, run, csv, data, parameters, validation):
             leaderboard = old["leaderboard"]
         elif any(score is not None for score in old["leaderboard"].values()):
             raise ValueError(f"{entry} is about another CSV, one with a leaderboard score; choose another name")
-    replace_file(entry, _as_json({"run": run, "data": data, "sha256": digest, "commit": _commit(folder),
-                                   "parameters": parameters, "validation": validation,
-                                   "leaderboard": leaderboard}))
+    write_json(entry, {"run": run, "data": data, "sha256": digest, "commit": _commit(folder),
+                       "parameters": parameters, "validation": validation, "leaderboard": leaderboard}, indent=2)
     return entry
 
 
@@ -92,7 +88,7 @@ def record_leaderboard(folder, run, public=None, private=None):
         raise ValueError(f"{entry}: no such run; recorded are {known}")
     record = _read_entry(entry)
     record["leaderboard"].update({k: v for k, v in (("public", public), ("private", private)) if v is not None})
-    replace_file(entry, _as_json(record))
+    write_json(entry, record, indent=2)
     return entry
 
 
@@ -141,21 +137,6 @@ def _read_entry(entry):
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise ValueError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault})") from fault
     return record
-
-
-def _as_json(record):
-    """Indented JSON that any reader takes: no NaN, no NumPy."""
-    def plain(value):
-        if isinstance(value, dict):
-            return {str(key): plain(item) for key, item in value.items()}
-        if isinstance(value, (np.ndarray, np.generic)):
-            return plain(value.tolist())
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        return str(value) if isinstance(value, Path) else value
-    return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
 
 
 def _commit(folder):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_layout, read_tile
+from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_layout, read_tile, teaches
 from kit.files import replace_file, whole_file
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
@@ -182,14 +182,6 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
     if trained_on and trained_on != [collection]:
         print(f"{collection} is therefore trained on {len(graphs)} graphs of {' and '.join(trained_on)}")
     return graphs, trained_on
-
-
-def teaches(graph):
-    """Whether different configurations of a graph have different measured runtimes: an order to learn."""
-    tile = hasattr(graph, "config_feat")
-    runtime = graph.config_runtime / graph.config_runtime_normalizers if tile else graph.config_runtime
-    configs = graph.config_feat if tile else graph.config_codes
-    return bool(graph.config_runtime.any() and (runtime != runtime[0]).any() and (configs != configs[0]).any())
 
 
 def checkpoint_path(out, name, model, settings, graphs, valid=()):

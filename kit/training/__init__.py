@@ -2,11 +2,11 @@
 from kit.training.averages import WeightAverage
 from kit.training.checkpoints import load_checkpoint, read_checkpoint, save_checkpoint
 from kit.training.processes import add_up, add_up_gradients, check_gpus, check_same, join_team
-from kit.training.records import device_name, run_record, versions, write_record
+from kit.training.records import device_name, run_record, versions
 from kit.training.sampling import costs_of, draw_step, make_tasks
 
 __all__ = [
     "WeightAverage", "add_up", "add_up_gradients", "check_gpus", "check_same", "costs_of", "device_name",
     "draw_step", "join_team", "load_checkpoint", "make_tasks", "read_checkpoint", "run_record", "save_checkpoint",
-    "versions", "write_record",
+    "versions",
 ]

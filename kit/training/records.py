@@ -1,7 +1,5 @@
 """What a training run was and what it took: plain data, for a JSON file."""
 import importlib.metadata
-import json
-import math
 import platform
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kit.files import whole_file
+from kit.files import plain
 from kit.training.processes import add_up
 
 
@@ -44,25 +42,6 @@ def run_record(model, settings, loss_name, tasks, history, team):
         "seconds": history["seconds"], "peak_memory": int(add_up(peaks, team).max()) or None,
         "device": device_name(team.device), "processes": team.size, "versions": versions(),
         "best_step": history["best_step"], "curve": {name: history[name] for name in ("step", "loss", "score")}})
-
-
-def write_record(path, record):
-    """Write a run record as JSON, all or nothing."""
-    with whole_file(path) as part:
-        part.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
-
-
-def plain(value):
-    """The same of JSON's types: NumPy's numbers as Python's, NaN and infinities as None."""
-    if isinstance(value, dict):
-        return {str(name): plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    if isinstance(value, (np.generic, np.ndarray)):
-        return plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, (bool, int, float, type(None))) else str(value)
 
 
 def versions():

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from kit.predict import autocast_to, target
+from kit.data import target
+from kit.predict import autocast_to
 
 
 class Task(NamedTuple):

@@ -8,10 +8,9 @@ import torch
 from bench_gnn import drawn_graph, stepper
 
 from kit.baselines.published import EarlyJoinSAGE, LateJoinSAGE, LayoutGCN, LayoutSAGE, ResidualGCN, TileMLP
-from kit.data import TileGraph
+from kit.data import TileGraph, target
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import ConfigTokenModel, LayoutGNN, TileModel
-from kit.predict import target
 
 CONFIGS = 64
 
