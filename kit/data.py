@@ -464,4 +464,4 @@ OPCODE_NAMES = (
     "opt-barrier", "async-start", "async-update", "async-done", "round-nearest-even", "stochastic-convert",
     "tan",
 )
-OPCODES = len(OPCODE_NAMES)      # XLA's HloOpcode runs from 1 to 120; rows of an opcode table
+OPCODES = len(OPCODE_NAMES)      # rows of an opcode table; XLA's HloOpcode runs from 1 to 120

@@ -9,7 +9,7 @@ from scipy.stats import kendalltau
 
 from kit.sample import write as sample
 from kit.sample.kernels import simulate_tile
-from kit.sample.runtimes import layout_simulator, simulate_layout
+from kit.sample.runtimes import LayoutSimulator
 from kit.sample.write import SAMPLE_SIZES, write_sample
 
 PROGRAM = ("node_feat", "node_opcode", "edge_index", "node_config_ids")
@@ -29,6 +29,11 @@ def labelled(root, path):
     """The arrays of a file, with the truth in place of a test file's placeholders."""
     truth = root / "truth" / path.relative_to(root / "npz")
     return load(path) | (load(truth) if truth.is_file() else {})
+
+
+def simulated(arrays, rows, parts=False):
+    """Seconds of configurations (k, nc, 18) of the program in these arrays."""
+    return LayoutSimulator(*(arrays[k] for k in PROGRAM))(rows, parts)
 
 
 # The second implementation: one configuration, one node, one operand at a time; layouts as (minor, second) tuples.
@@ -203,7 +208,7 @@ def test_layout_runtimes_are_those_of_the_formulae_node_by_node(tiny_sample, col
         rows = arrays["node_config_feat"][:3].astype(int)
         mixed = arrays["node_config_feat"][rng.integers(90, size=rows.shape[1]), np.arange(rows.shape[1])].astype(int)
         rows = np.concatenate([rows, mixed[None]])                        # groups torn apart as well
-        own, copies = simulate_layout(*(arrays[k] for k in PROGRAM), rows, parts=True)
+        own, copies = simulated(arrays, rows, parts=True)
         expected = [slow_layout(arrays, row) for row in rows]
         np.testing.assert_allclose(np.stack([own, copies], 1), expected, rtol=1e-9)
 
@@ -212,7 +217,7 @@ def test_layout_runtimes_of_real_programs_are_those_of_the_formulae(real_data):
     for folder in ("xla/random/train", "xla/default/test", "nlp/random/test"):
         arrays = load(min((real_data / "npz" / "layout" / folder).glob("*.npz")))
         rows = arrays["node_config_feat"][:4].astype(int)
-        found = np.stack(simulate_layout(*(arrays[k] for k in PROGRAM), rows, parts=True), 1)
+        found = np.stack(simulated(arrays, rows, parts=True), 1)
         np.testing.assert_allclose(found, [slow_layout(arrays, row) for row in rows], rtol=1e-9)
         assert (found > 0).all()
 
@@ -250,7 +255,7 @@ def chain_rows(*pairs):
 def test_only_disagreement_is_copied(pairs, moved):
     # operand 1 of node 4 is the parameter: the earlier one is the first, so its second is the maximum
     first_last = (*pairs[:4], pairs[5], pairs[4])
-    _, copies = simulate_layout(*(CHAIN[k] for k in PROGRAM), chain_rows(*first_last), parts=True)
+    _, copies = simulated(CHAIN, chain_rows(*first_last), parts=True)
     np.testing.assert_allclose(copies, moved * ONE_WAY)
 
 
@@ -262,7 +267,7 @@ def test_more_bytes_are_never_faster():
     half, more = CHAIN["node_feat"].copy(), CHAIN["node_feat"].copy()
     half[:, [13, 15]] = 0, 1                                     # bfloat16
     more[:, 21] = 1025                                           # one row more: 8 more as sublanes, 128 as lanes
-    small, whole, large = (np.stack(simulate_layout(feat, *(CHAIN[k] for k in PROGRAM[1:]), rows, parts=True))
+    small, whole, large = (np.stack(simulated(CHAIN | {"node_feat": feat}, rows, parts=True))
                            for feat in (half, CHAIN["node_feat"], more))
     assert (small <= whole).all() and (whole <= large).all()
     copied = whole[1] > 0
@@ -270,7 +275,7 @@ def test_more_bytes_are_never_faster():
 
 
 def test_rows_outside_the_format_are_refused():
-    run = layout_simulator(*(CHAIN[k] for k in PROGRAM))
+    run = LayoutSimulator(*(CHAIN[k] for k in PROGRAM))
     with pytest.raises(ValueError, match=re.escape("config_rows has shape (1, 3, 18); expected (k, 2, 18)")):
         run(np.zeros((1, 3, 18)))
     with pytest.raises(ValueError, match=re.escape("config_rows holds 0.0..6.0; digits lie in -1..5")):
@@ -375,7 +380,7 @@ def test_runtimes_are_the_simulated_ones_times_small_noise(tiny_sample, collecti
     noise = []
     for path in files(tiny_sample, collection):
         arrays = labelled(tiny_sample, path)
-        seconds = simulate_layout(*(arrays[k] for k in PROGRAM), arrays["node_config_feat"])
+        seconds = simulated(arrays, arrays["node_config_feat"])
         noise.append(np.log(arrays["config_runtime"] / seconds / 1e9))
         assert 0.002 < noise[-1].std() < 0.006
     assert abs(np.concatenate(noise).mean()) < 0.001
@@ -414,7 +419,7 @@ def test_who_sees_each_node_alone_cannot_rank(tiny_sample, collection):
         arrays = labelled(tiny_sample, path)
         rows = arrays["node_config_feat"]
         first = np.unique(rows.reshape(len(rows), -1), axis=0, return_index=True)[1]
-        own, copies = simulate_layout(*(arrays[k] for k in PROGRAM), rows[first], parts=True)
+        own, copies = simulated(arrays, rows[first], parts=True)
         alone.append(kendalltau(own, arrays["config_runtime"][first])[0])
         whole.append(kendalltau(own + copies, arrays["config_runtime"][first])[0])
     assert np.median(whole) > 0.9 and np.median(alone) < 0.6

@@ -1,27 +1,20 @@
-"""The programs of the sample data: convolutional nets (xla) and transformers (nlp), forward and backward.
+"""The networks of the sample data: convolutional nets (xla) and transformers (nlp), forward and backward.
 
-Widths, depths, batch and image sizes, element types and styles vary, so that an unseen program is not a seen one.
-Neighbours rarely share a group of configurable nodes, so that whether their layouts agree is not seen in either
-alone; mostly one elementwise operation stands between them.
+Widths, depths, batch and image sizes, element types and styles vary, so that test programs differ from training
+programs. Neighbouring configurable nodes are rarely in one group, and mostly one elementwise operation stands between
+them. So neither node alone shows whether the two layouts agree.
 """
 import numpy as np
 
+from kit.pad import DIMENSIONS
 from kit.sample.programs import ACTIVATION, Program
+
+MATRIX = (1, 0)                                  # the pair of a (rows, columns) tensor
+PLAIN, HEADED, CUBIC = (2, 1), (3, 1), (2, 0)    # of (batch, length, model), (b, l, heads, each), (model, h, e)
 
 
 def convolutional_net(rng, nodes):
-    """A residual or plain image classifier with its backward pass.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    nodes : int
-        About how many.
-
-    Returns
-    -------
-    Program
-    """
+    """A residual or plain image classifier of about `nodes` nodes with its backward pass, as a `Program`."""
     p = Program(rng, rng.choice(["f32", "bf16"]))
     batch, size = rng.choice([16, 24, 32, 48, 64, 96, 128]), rng.choice([24, 28, 32, 40, 48, 56])
     width, bias, tied = rng.choice([32, 48, 64, 96, 128, 160]), rng.random() < 0.25, rng.random() < 0.3
@@ -50,112 +43,128 @@ def convolutional_net(rng, nodes):
             x, back = p.conv_layer(x, width, 3, 2, "stride", bias, tied)
             backwards.append(back)
     images, flat = p.shapes[x], int(np.prod(p.shapes[x][1:]))
-    x = p.reshape(x, (batch, flat), "reshape", ((1, 0), ACTIVATION))
-    backwards.append(lambda grad: p.reshape(grad, images, "reshape/back", (ACTIVATION, (1, 0))))
+    x = p.reshape(x, (batch, flat), "reshape", (MATRIX, ACTIVATION))
+    backwards.append(lambda grad: p.reshape(grad, images, "reshape/back", (ACTIVATION, MATRIX)))
     classes = int(rng.choice([10, 100, 200]))
-    x, back = p.dense_layer(x, p.weight((flat, classes), (1, 0)), (batch, classes), "head",
-                            ((1, 0), (1, 0), (1, 0)), True)
+    x, back = p.dense_layer(x, p.weight((flat, classes), MATRIX), (batch, classes), "head", (MATRIX,) * 3, True)
     _chain_rule([*backwards, back], p.each("subtract", x, p.weight((batch, classes))))
     return p.finish(f"{'residual' if residual else 'plain'}_net_batch_{batch}_{p.dtype}")
 
 
 def transformer(rng, nodes):
-    """An encoder of attention and feed-forward layers; four in five with the backward pass.
+    """An encoder of about `nodes` nodes, in 4 of 5 cases with its backward pass, as a `Program`."""
+    return _Transformer(rng, nodes).grow(nodes)
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    nodes : int
-        About how many.
 
-    Returns
-    -------
-    Program
-    """
-    p = Program(rng, rng.choice(["f32", "bf16"]))
-    heads, each, classes = int(rng.choice([6, 12])), int(rng.choice([32, 48, 64, 96, 128])), 2
-    batch, length = int(rng.choice([4, 8, 16, 32])), int(rng.choice([64, 96, 128, 192, 256]))
-    model, wide = heads * each, int(heads * each * rng.choice([1, 2, 4]))
-    flat, tied, bias = rng.random() < 0.5, rng.random() < 0.3, rng.random() < 0.25
-    train, normed = nodes > 80 and rng.random() < 0.8, rng.random() < 0.5
-    tokens, split, joined = (batch, length, model), (batch, length, heads, each), (batch * length, model)
-    plain, headed, cubic = (2, 1), (3, 1), (2, 0)           # pairs of (b, s, d), (b, s, h, e), (d, h, e)
-    backwards, x = [], p.add("get-tuple-element", tokens, [p.inputs])
+class _Transformer:
+    """The drawn sizes of one transformer, and its two kinds of layer."""
 
-    def attention(x):
-        def project():
-            y, back = p.dense_layer(x, p.weight((model, heads, each), cubic), split, "project",
-                                    (headed, plain, cubic), tied)
-            if bias:
-                y = p.each("add", p.spread(split, p.weight((heads, each)), (2, 3)), y)
-            return y, back
+    def __init__(self, rng, nodes):
+        self.p = Program(rng, rng.choice(["f32", "bf16"]))
+        self.heads, self.each = int(rng.choice([6, 12])), int(rng.choice([32, 48, 64, 96, 128]))
+        self.batch, self.length = int(rng.choice([4, 8, 16, 32])), int(rng.choice([64, 96, 128, 192, 256]))
+        self.model = self.heads * self.each
+        self.wide = int(self.model * rng.choice([1, 2, 4]))
+        self.flat, self.tied, self.bias = rng.random() < 0.5, rng.random() < 0.3, rng.random() < 0.25
+        self.train, self.normed = nodes > 80 and rng.random() < 0.8, rng.random() < 0.5
+        self.tokens = self.batch, self.length, self.model
+        self.split = self.batch, self.length, self.heads, self.each
+        self.joined = self.batch * self.length, self.model
 
-        def swap(u, shape):
-            return p.add("transpose", shape, [u], minor=(3, 1, 2, 0), columns={31: [0, 2, 1, 3]})
+    def project(self, x):
+        """Tokens -> queries, keys or values of each head."""
+        p = self.p
+        y, back = p.dense_layer(x, p.weight((self.model, self.heads, self.each), CUBIC), self.split, "project",
+                                (HEADED, PLAIN, CUBIC), self.tied)
+        if self.bias:
+            y = p.each("add", p.spread(self.split, p.weight((self.heads, self.each)), (2, 3)), y)
+        return y, back
 
-        (q, back_q), (k, back_k), (v, back_v) = project(), project(), project()
-        square, context = (batch, heads, length, length), (batch, heads, length, each)
-        scores = p.dot(square, q, k, "scores", ((3, 2), headed, headed))
+    def swap(self, u, shape):
+        """Exchange positions and heads."""
+        return self.p.add("transpose", shape, [u], minor=(3, 1, 2, 0), columns={DIMENSIONS.start: [0, 2, 1, 3]})
+
+    def attention(self, x):
+        """Self-attention with all its heads."""
+        p, last = self.p, (3, 2)
+        (q, back_q), (k, back_k), (v, back_v) = (self.project(x) for _ in range(3))
+        square = self.batch, self.heads, self.length, self.length
+        context = self.batch, self.heads, self.length, self.each
+        scores = p.dot(square, q, k, "scores", (last, HEADED, HEADED))
         top = p.spread(square, p.reduce(scores, [3], p.scalar_max), (0, 1, 2))
         power = p.each("exponential", p.each("subtract", top, scores))
         chance = p.each("divide", p.spread(square, p.reduce(power, [3], p.scalar_add), (0, 1, 2)), power)
-        mixed = p.dot(context, chance, v, "context", ((3, 2), (3, 2), headed))
-        y, back_out = p.dense_layer(swap(mixed, split), p.weight((heads, each, model), (2, 1)), tokens, "merge",
-                                    (plain, headed, (2, 1)), tied)
+        mixed = p.dot(context, chance, v, "context", (last, last, HEADED))
+        swapped, w = self.swap(mixed, self.split), p.weight((self.heads, self.each, self.model), PLAIN)
+        y, back_out = p.dense_layer(swapped, w, self.tokens, "merge", (PLAIN, HEADED, PLAIN), self.tied)
 
         def backward(grad):
-            grad = swap(back_out(grad), context)
-            of_v = p.dot(context, chance, grad, "value/back", ((3, 2), (3, 2), (3, 2)))
-            of_chance = p.dot(square, v, grad, "chance/back", ((3, 2), headed, (3, 2)))
+            grad = self.swap(back_out(grad), context)
+            of_v = p.dot(context, chance, grad, "value/back", (last, last, last))
+            of_chance = p.dot(square, v, grad, "chance/back", (last, HEADED, last))
             mean = p.spread(square, p.reduce(of_chance, [3], p.scalar_add), (0, 1, 2))
             of_scores = p.each("multiply", chance, p.each("subtract", mean, of_chance))
-            of_q = p.dot(context, k, of_scores, "scores/back", ((3, 2), headed, (3, 2)))
-            of_k = p.dot(context, q, of_scores, "scores/back", ((3, 2), headed, (3, 2)))
-            of_q, of_k, of_v = (swap(u, split) for u in (of_q, of_k, of_v))
+            of_q = p.dot(context, k, of_scores, "scores/back", (last, HEADED, last))
+            of_k = p.dot(context, q, of_scores, "scores/back", (last, HEADED, last))
+            of_q, of_k, of_v = (self.swap(u, self.split) for u in (of_q, of_k, of_v))
             return p.each("add", p.each("add", back_q(of_q), back_k(of_k)), back_v(of_v))
 
         return y, backward
 
-    def feed_forward(x):
-        shape, pair = (joined, (1, 0)) if flat else (tokens, plain)
-        inner = (*shape[:-1], wide)
-        if flat:
-            x = p.reshape(x, joined, "flatten", ((1, 0), plain))
-        y, back_in = p.dense_layer(x, p.weight((model, wide), (1, 0)), inner, "expand", (pair, pair, (1, 0)), tied)
+    def feed_forward(self, x):
+        """Two dense layers with a rectifier between them, on all positions at once if `flat`."""
+        p, wide = self.p, self.wide
+        shape, pair = (self.joined, MATRIX) if self.flat else (self.tokens, PLAIN)
+        inner, pairs = (*shape[:-1], wide), (pair, pair, MATRIX)
+        if self.flat:
+            x = self.flatten(x)
+        y, back_in = p.dense_layer(x, p.weight((self.model, wide), MATRIX), inner, "expand", pairs, self.tied)
         floor = p.spread(inner)
         z = p.each("maximum", floor, y)
-        mask = p.each("compare", floor, z, dtype="pred") if train else None
-        out, back_out = p.dense_layer(z, p.weight((wide, model), (1, 0)), shape, "contract",
-                                      (pair, pair, (1, 0)), tied)
-        if flat:
-            out = p.reshape(out, tokens, "unflatten", (plain, (1, 0)))
+        mask = p.each("compare", floor, z, dtype="pred") if self.train else None
+        out, back_out = p.dense_layer(z, p.weight((wide, self.model), MATRIX), shape, "contract", pairs, self.tied)
+        if self.flat:
+            out = self.unflatten(out)
 
         def backward(grad):
-            grad = p.reshape(grad, joined, "flatten", ((1, 0), plain)) if flat else grad
+            grad = self.flatten(grad) if self.flat else grad
             grad = back_in(p.each("select", mask, floor, back_out(grad)))
-            return p.reshape(grad, tokens, "unflatten", (plain, (1, 0))) if flat else grad
+            return self.unflatten(grad) if self.flat else grad
 
         return out, backward
 
-    while True:
-        for layer in (attention, feed_forward):
-            normal, back_norm = p.norm_layer(x) if normed else (x, lambda grad: grad)
-            y, back = layer(normal)
-            x = p.each("add", x, y)
-            backwards.append(lambda grad, back=back, norm=back_norm: p.each("add", grad, norm(back(grad))))
-        if len(p.rows) * (2 if train else 1) > 0.8 * nodes:
-            break
-    pooled = p.reduce(x, [1], p.scalar_add)
-    logits, back = p.dense_layer(pooled, p.weight((model, classes), (1, 0)), (batch, classes), "kernel",
-                                 ((1, 0), (1, 0), (1, 0)), True)
-    p.outputs.append(logits)
-    if train:
-        grad = back(p.each("subtract", logits, p.weight((batch, classes))))
-        p.outputs.append(_chain_rule(backwards, p.spread(tokens, grad, (0, 2))))
-    return p.finish(f"transformer_{'train' if train else 'inference'}_batch_{batch}_{p.dtype}")
+    def flatten(self, u):
+        """Batch and positions become one dimension."""
+        return self.p.reshape(u, self.joined, "flatten", (MATRIX, PLAIN))
+
+    def unflatten(self, u):
+        """The inverse of `flatten`."""
+        return self.p.reshape(u, self.tokens, "unflatten", (PLAIN, MATRIX))
+
+    def grow(self, nodes):
+        """Append layers until there are enough nodes, then the head and the backward pass."""
+        p, classes = self.p, 2
+        backwards, x = [], p.add("get-tuple-element", self.tokens, [p.inputs])
+        while True:
+            for layer in (self.attention, self.feed_forward):
+                normal, back_norm = p.norm_layer(x) if self.normed else (x, lambda grad: grad)
+                y, back = layer(normal)
+                x = p.each("add", x, y)
+                backwards.append(lambda grad, back=back, norm=back_norm: p.each("add", grad, norm(back(grad))))
+            if len(p.rows) * (2 if self.train else 1) > 0.8 * nodes:
+                break
+        pooled = p.reduce(x, [1], p.scalar_add)
+        logits, back = p.dense_layer(pooled, p.weight((self.model, classes), MATRIX), (self.batch, classes), "kernel",
+                                     (MATRIX,) * 3, True)
+        p.outputs.append(logits)
+        if self.train:
+            grad = back(p.each("subtract", logits, p.weight((self.batch, classes))))
+            p.outputs.append(_chain_rule(backwards, p.spread(self.tokens, grad, (0, 2))))
+        return p.finish(f"transformer_{'train' if self.train else 'inference'}_batch_{self.batch}_{p.dtype}")
 
 
 def _chain_rule(backwards, grad):
+    """Carry a gradient from the last layer to the first."""
     for back in backwards[::-1]:
         grad = back(grad)
     return grad

@@ -1,28 +1,31 @@
-"""HLO-like programs for the sample data: one operation a call, layers with their gradients.
+"""Grow one program of the sample data: one method per HLO operation, one per layer of a network.
 
-A `Program` is grown one operation a call and holds what an official layout file holds: opcodes, the 140 node
-columns as far as they are defined for the operation, edges without operand order, HLO computations, and the
-configurable nodes with the pair of dimensions of each of their tensors that may be minor-most. A layer returns its
-output and a function from that output's gradient to its input's, which appends the backward operations.
+A `Program` holds what an official layout file holds: opcodes, the 140 node columns as far as an operation defines
+them, edges without operand order, and the borders of HLO computations. It also holds the configurable nodes. Each has
+the name of its group and, for each of its tensors, a pair of dimensions; either of the pair may become minor-most.
+
+A layer method returns its output and a function from the gradient of the output to the gradient of the input. This
+function appends the backward operations.
 
 References
 ----------
 Column and opcode numbers: github.com/google-research-datasets/tpu_graphs, README.md and hlo_opcode.h.
 """
-from types import MappingProxyType
-
 import numpy as np
 
 from kit.data import OPCODE_NAMES
-from kit.pad import IS_ROOT, LAYOUT, PARAMETER_NUMBER, SHAPE, SHAPE_PRODUCT, SHAPE_SUM
+from kit.pad import DIMENSIONS, IS_ROOT, LAYOUT, PARAMETER_NUMBER, SHAPE, SHAPE_PRODUCT, SHAPE_SUM, WINDOW_SIZE
 
-TYPE_COLUMN = MappingProxyType({"pred": 3, "f32": 13, "bf16": 15, "tuple": 18})
-EMPTY_PRODUCTS = (28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132)      # 1 where a node has no such list
+# columns that the sample data alone names; a list is named by its first column
+TUPLE_SIZE, REVERSAL, CONVOLUTION_DIMENSIONS, KERNEL_OUTPUT, OUTPUT_BATCH, GROUP_COUNTS = 29, 85, 93, 100, 105, 107
+TYPE_COLUMN = {"pred": 3, "f32": 13, "bf16": 15, "tuple": 18}
+EMPTY_PRODUCTS = [28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132]      # the product of an empty list is 1
 ACTIVATION, WEIGHT = (3, 0), (3, 2)      # features before batch, output before input features: as in public files
+FORWARD = (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3)     # columns 93-106: dimensions of input, kernel, output
 
 
 class Program:
-    """A program under construction; node numbers are handed back by every call.
+    """A program under construction; each operation returns the number of its node.
 
     Parameters
     ----------
@@ -47,56 +50,44 @@ class Program:
     def add(self, op, shape=(), operands=(), dtype=None, minor=None, columns=None, root=False):
         """Append one operation.
 
-        Parameters
-        ----------
-        op : str
-        shape : sequence of int
-        operands : sequence of int
-        dtype : str
-        minor : sequence of int
-            Dimensions from minor to major; None for the usual order, last dimension first.
-        columns : dict of int to number or sequence
-            First column -> values.
-        root : bool
-            Whether it is the result of its computation.
-
-        Returns
-        -------
-        int
-            The node.
+        `minor` lists the dimensions from minor to major; None is the usual order, last dimension first. `columns`
+        maps the first column of a list to its values. `root` marks the result of a computation.
         """
         row, rank = np.zeros(140, dtype=np.float32), len(shape)
-        row[list(EMPTY_PRODUCTS)] = 1
+        row[EMPTY_PRODUCTS] = 1
         row[IS_ROOT], row[TYPE_COLUMN[dtype or self.dtype]] = root, 1
-        row[SHAPE][:rank], row[SHAPE_SUM], row[SHAPE_PRODUCT] = shape, sum(shape), np.prod(shape, dtype=np.float64)
+        row[SHAPE][:rank] = shape
+        row[SHAPE_SUM], row[SHAPE_PRODUCT] = sum(shape), np.prod(shape, dtype=np.float64)
         row[LAYOUT][:rank] = range(rank)[::-1] if minor is None else minor
         for first, values in (columns or {}).items():
             values = np.atleast_1d(values)
             row[first:first + len(values)] = values
-        node = len(self.rows)
-        self.rows.append(row)
-        self.opcodes.append(OPCODE_NAMES.index(op))
-        self.shapes.append(tuple(shape))
+        node = self._append(row, OPCODE_NAMES.index(op), tuple(shape))
         self.edges.update((node, u) for u in operands)
         return node
 
     def repeat(self, u):
         """A second node like `u`, without operands."""
-        self.rows.append(self.rows[u].copy())
-        self.opcodes.append(self.opcodes[u])
-        self.shapes.append(self.shapes[u])
-        return len(self.rows) - 1
+        return self._append(self.rows[u].copy(), self.opcodes[u], self.shapes[u])
 
     def operand_of(self, v):
         """The first operand of `v`."""
         return min(u for w, u in self.edges if w == v)
 
+    def _append(self, row, opcode, shape):
+        """Append one node and return its number."""
+        self.rows.append(row)
+        self.opcodes.append(opcode)
+        self.shapes.append(shape)
+        return len(self.rows) - 1
+
     def _computation(self, op):
+        """A computation of two scalars, as Reduce calls it; returns its root."""
         left, right = (self.add("parameter", columns={PARAMETER_NUMBER: i}) for i in range(2))
         return self.add(op, (), (left, right), root=True)
 
     def arrays(self):
-        """node_feat (n, 140), node_opcode (n,), edge_index (m, 2), node_config_ids (nc,), node_splits (1, s)."""
+        """The arrays of an official layout file that do not depend on configurations, by name."""
         return {
             "node_feat": np.stack(self.rows), "node_opcode": np.array(self.opcodes, dtype=np.uint8),
             "edge_index": np.array(sorted(self.edges), dtype=np.int64).reshape(-1, 2),
@@ -104,10 +95,10 @@ class Program:
             "node_splits": np.array([[*self.splits, len(self.rows)]], dtype=np.int64),
         }
 
-    # one operation each
+    # operations
 
     def weight(self, shape, pair=None):
-        """A model parameter; three in ten lie in memory with the two dimensions of `pair` swapped."""
+        """A model parameter; 30% lie in memory with the two dimensions of `pair` swapped."""
         minor = None
         if pair:
             minor = list(pair if self.rng.random() < 0.7 else pair[::-1])
@@ -117,47 +108,51 @@ class Program:
     def spread(self, shape, u=None, dims=()):
         """Broadcast of node `u` (None: a constant), whose dimensions become `dims`."""
         u = self.zero if u is None else u
-        return self.add("broadcast", shape, [u], columns={31: list(dims)} if dims else None)
+        return self.add("broadcast", shape, [u], columns={DIMENSIONS.start: list(dims)} if dims else None)
 
     def each(self, op, *operands, dtype=None):
         """An elementwise operation."""
         return self.add(op, self.shapes[operands[-1]], operands, dtype)
 
     def reduce(self, u, dims, scalar):
-        """Sum or maximum, as the computation `scalar` says, over `dims`."""
+        """Sum or maximum over `dims`, as the computation `scalar` says."""
         shape = [size for d, size in enumerate(self.shapes[u]) if d not in dims]
-        return self.add("reduce", shape, [scalar, u, self.zero], columns={31: list(dims)})
+        return self.add("reduce", shape, [scalar, u, self.zero], columns={DIMENSIONS.start: list(dims)})
 
     def reshape(self, u, shape, group, pairs):
-        """`pairs`: of the output and of the input."""
+        """A configurable reshape; `pairs` of the output and of the input."""
         node = self.add("reshape", shape, [u])
         self.configurable[node] = group, pairs
         return node
 
     def dot(self, shape, left, right, group, pairs):
-        """`pairs`: of the output, of `left`, of `right`; a row follows the operand order that edges imply."""
+        """A configurable dot; `pairs` of the output, of `left`, of `right`."""
         node = self.add("dot", shape, [left, right])
-        out, *of = pairs
+        out, *inputs = pairs
+        # edges have no order: the digits follow the operand roles that `kit.sample.runtimes` infers
         if left > right and (self.shapes[left][0] != shape[0] or self.shapes[right][0] == shape[0]):
-            of.reverse()                       # edges have no order: `simulate.layout_simulator` says what counts
-        self.configurable[node] = group, (out, *of)
+            inputs.reverse()
+        self.configurable[node] = group, (out, *inputs)
         return node
 
     def window(self, size, stride, low, high, dilation=(1, 1), base=(1, 1), reverse=False):
-        """Columns 37-92 of a window: per dimension, then sum and product."""
+        """Columns 37-92 of a window: six lists with their sums and products, then the reversal flags."""
         columns = {}
-        for first, values in zip(range(37, 85, 8), (size, stride, low, high, dilation, base)):
+        for i, values in enumerate((size, stride, low, high, dilation, base)):
+            first = WINDOW_SIZE.start + 8 * i
             columns |= {first: list(values), first + 6: [sum(values), int(np.prod(values))]}
         flags = len(size) * reverse
-        return columns | {85: [int(reverse)] * len(size), 91: [flags, len(size) - flags]}
+        return columns | {REVERSAL: [int(reverse)] * len(size),
+                          REVERSAL + 6: [flags, len(size) - flags]}
 
     def convolution(self, x, w, shape, numbers, window, group, pairs):
-        """`numbers`: columns 93-106, the dimension numbers of input, kernel and output."""
-        node = self.add("convolution", shape, [x, w], columns=window | {93: numbers, 107: [1, 1]})
+        """A configurable convolution; `numbers` are columns 93-106: the dimensions of input, kernel and output."""
+        node = self.add("convolution", shape, [x, w], columns=window | {CONVOLUTION_DIMENSIONS: numbers,
+                                                                        GROUP_COUNTS: [1, 1]})
         self.configurable[node] = group, pairs
         return node
 
-    # layers: each returns its output and a function from the output's gradient to the input's
+    # layers: each returns its output and a function from the gradient of the output to the gradient of the input
 
     def update(self, w, grad):
         """One step of gradient descent; the new weight is a result of the program."""
@@ -165,7 +160,7 @@ class Program:
         self.outputs.append(self.each("subtract", w, step))
 
     def conv_layer(self, x, features, taps, stride, group, bias, tied, linear=False):
-        """Convolution, bias, rectifier unless `linear`; `tied`: its gradients share the forward group's choice."""
+        """Convolution, bias, rectifier unless `linear`; `tied`: the gradients are in the forward group."""
         batch, size, _, depth = self.shapes[x]
         after = -(-size // stride)
         low = max((after - 1) * stride + taps - size, 0) // 2
@@ -173,7 +168,7 @@ class Program:
         back = taps - 1 - low
         w = self.weight((taps, taps, depth, features), WEIGHT)
         y = z = self.convolution(
-            x, w, (batch, after, after, features), [0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3],
+            x, w, (batch, after, after, features), FORWARD,
             self.window([taps] * 2, [stride] * 2, [low] * 2, [high] * 2), group, (ACTIVATION, ACTIVATION, WEIGHT))
         if bias:
             z = self.each("add", self.spread(self.shapes[y], self.weight((features,)), (3,)), y)
@@ -192,7 +187,7 @@ class Program:
                 self.window([after] * 2, [1] * 2, [low] * 2, [high] * 2, dilation=[stride] * 2),
                 group if tied else "kernel", (WEIGHT, ACTIVATION, ACTIVATION)))
             if self.opcodes[x] == OPCODE_NAMES.index("get-tuple-element"):
-                return None                                # nobody asks for the gradient of the images
+                return None                                # the images need no gradient
             return self.convolution(
                 grad, w, self.shapes[x], [0, 3, 1, 2, 0, 0, 3, 2, 0, 1, 0, 0, 0, 3],
                 self.window([taps] * 2, [1] * 2, [back] * 2, [size + taps - 2 - (after - 1) * stride - back] * 2,
@@ -211,19 +206,18 @@ class Program:
                                         [self.scalar_add, x, grad, self.zero], columns=window)
 
     def dense_layer(self, x, w, shape, group, pairs, tied):
-        """A Dot with a weight; `pairs` of output, input and weight."""
+        """A dot with a weight; `pairs` of output, input and weight."""
         out, of_x, of_w = pairs
         y = self.dot(shape, x, w, group, pairs)
 
         def backward(grad):
-            self.update(w, self.dot(self.shapes[w], x, grad, group if tied else "kernel",
-                                    (of_w, of_x, out)))
+            self.update(w, self.dot(self.shapes[w], x, grad, group if tied else "kernel", (of_w, of_x, out)))
             return self.dot(self.shapes[x], grad, w, group if tied else group + "/input", (of_x, out, of_w))
 
         return y, backward
 
     def norm_layer(self, x):
-        """x / root mean square of its last dimension; the gradient through the mean is left out."""
+        """x / root mean square of its last dimension; the gradient ignores the mean."""
         last = len(self.shapes[x]) - 1
         mean = self.reduce(self.each("multiply", x), [last], self.scalar_add)
         scale = self.spread(self.shapes[x], self.each("rsqrt", mean), range(last))
@@ -231,6 +225,6 @@ class Program:
 
     def finish(self, name):
         """Append the root tuple of all results."""
-        self.add("tuple", (), self.outputs, dtype="tuple", columns={29: len(self.outputs)}, root=True)
+        self.add("tuple", (), self.outputs, dtype="tuple", columns={TUPLE_SIZE: len(self.outputs)}, root=True)
         self.name = name
         return self

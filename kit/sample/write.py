@@ -1,79 +1,78 @@
-"""Sample data: a small data set in the official format, for which every true runtime is known.
+"""Write the sample data: a small data set in the official format, for which every true runtime is known.
 
 `write_sample` writes all five collections and three splits with the official names, keys, dtypes and quirks:
-0-padded node columns, -1-padded configuration digits, the default configuration measured many times, repeated
-configurations, edges without operand order, placeholder labels in the test split. The truth of the test split
-stands beside it, so that a run can score itself as a leaderboard would.
+0-padded node columns, -1-padded configuration digits, a default configuration that is measured many times, repeated
+configurations, edges without operand order, placeholder labels in the test split. The true runtimes of the test split
+are in a folder beside it, so that a run can score itself as a leaderboard would.
 
 - Graphs: `kit.sample.architectures` (convolutional nets for xla, transformers for nlp) and `kit.sample.kernels`
   (fused kernels).
 - Runtimes: `kit.sample.runtimes` (layout) and `kit.sample.kernels` (tile), times lognormal noise of 0.3-0.5%
   (layout) or 1% (tile).
-  They are functions of the arrays in a file, so a search can ask for the runtime of any configuration.
-- Configurations: configurable nodes of one kind form a group, and a group takes one of 3-9 options, one row of 18
-  digits a node. An option swaps, or not, the two minor-most dimensions of each tensor; -1 is the compiler's layout.
-  The compiler's default is option 0 of every group: the fastest of 8 settings drawn. Collection `random` draws
-  every group's option uniformly; `default` changes one to three groups of the default, so its spread is smaller.
+- Configurations: configurable nodes of one kind form a group. A group takes one of 3-9 options; an option is one row
+  of 18 digits per node. It swaps, or not, the two minor-most dimensions of each tensor; -1 is the compiler's layout.
+  The compiler's default is option 0 of every group: the fastest of 8 drawn configurations. Collection `random` draws
+  the option of every group uniformly. Collection `default` changes one to three groups of the default, so its
+  runtimes spread less.
 """
 import hashlib
 import os
 import shutil
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
+from kit.data import COLLECTIONS, DIGITS, SPLITS
 from kit.files import part_name, remove_leftovers, unwritable_named
 from kit.sample.architectures import convolutional_net, transformer
 from kit.sample.kernels import simulate_tile, tile_kernel
-from kit.sample.runtimes import RESHAPE, layout_simulator
+from kit.sample.runtimes import RESHAPE, LayoutSimulator
 
-SAMPLE_FORMAT = 1                    # counts up when other bytes are written for the same seed and size
-SPLIT_NAMES = ("train", "valid", "test")
-SOURCES = ("xla", "nlp")
-SEARCHES = ("random", "default")
+SAMPLE_FORMAT = 1                    # counts up when the same seed and size give other arrays
+NETWORKS = {"xla": convolutional_net, "nlp": transformer}
 TILE_NOISE = 0.01                    # relative, of a runtime and of its normalizer
-ABOUT = """Sample data, format {format}, seed {seed}, size {size}, {files} files.
+TITLE = "Sample data, format {format}, seed {seed}, size {size}, {files} files."
+ABOUT = """{title}
 
-Not measured: the graphs are generated, the runtimes simulated by a roofline model of one TPU v3 core and
-multiplied by lognormal noise. kit/sample/runtimes.py and kit/sample/kernels.py give the formulae and where each
-constant comes from.
+These files are not measurements. The graphs are generated. The runtimes come from a formula, a roofline model of one
+TPU v3 core, and are multiplied by lognormal noise. kit/sample/runtimes.py and kit/sample/kernels.py give the formula
+and the source of each constant.
 
-npz/    the official folders; test files carry placeholder labels
-truth/  config_runtime (and config_runtime_normalizers) of the test files, under the same relative paths
+npz/    the data set, in the official folders; runtimes of the test files are placeholders
+truth/  the true config_runtime (and config_runtime_normalizers) of the test files, under the same relative paths
 """
 
 
 class SampleSize(NamedTuple):
-    """How much `write_sample` writes; pairs are the least and the most, triples train, valid and test."""
-    kernels: tuple
-    tiles: tuple                     # configurations of a kernel
-    graphs: tuple                    # of each layout collection
-    nodes: tuple                     # of a layout graph, about
-    configs: tuple                   # of a layout graph
+    """How much `write_sample` writes: counts for train, valid and test, and ranges from least to most."""
+    kernels: tuple                   # files of the tile collection, per split
+    tiles: tuple                     # range of the configurations of a kernel
+    graphs: tuple                    # files of each layout collection, per split
+    nodes: tuple                     # range of the nodes of a layout graph, about
+    configs: tuple                   # range of the configurations of a layout graph
     repeats: int                     # measurements of its default configuration; about 40 in the public files
 
 
-SAMPLE_SIZES = MappingProxyType({
+SAMPLE_SIZES = {
     "tiny": SampleSize((6, 3, 3), (16, 60), (3, 2, 2), (30, 60), (90, 120), 12),
     "small": SampleSize((60, 16, 20), (20, 400), (20, 6, 8), (60, 220), (300, 600), 40),
-})
+}
 
 
 def write_sample(root, seed=0, size="small", progress=False):
-    """Write the sample data, whole or not at all, and say where its npz folder is.
+    """Write the sample data, whole or not at all.
 
     Parameters
     ----------
     root : str or Path
-        Folder to create. One that already holds this very sample is returned as it is.
+        Folder to create. If it already holds the same sample, nothing is written.
     seed : int
-        Same seed and size, same bytes.
+        The same seed and size give the same arrays.
     size : str
         "small" (232 files, 11 s, 5 MB) or "tiny" (40 files, under a second, for tests).
     progress : bool
-        Print one line a collection.
+        Print one line per split.
 
     Returns
     -------
@@ -83,7 +82,7 @@ def write_sample(root, seed=0, size="small", progress=False):
     Raises
     ------
     ValueError
-        If `size` is unknown, or `root` exists and is anything but this sample.
+        If `size` is unknown, or `root` exists and holds anything but this sample.
 
     Examples
     --------
@@ -96,9 +95,9 @@ def write_sample(root, seed=0, size="small", progress=False):
     if size not in SAMPLE_SIZES:
         raise ValueError(f"size is {size!r}; expected one of {', '.join(SAMPLE_SIZES)}")
     root, plan = Path(root), SAMPLE_SIZES[size]
-    files = sum(plan.kernels) + len(SOURCES) * len(SEARCHES) * sum(plan.graphs)
-    about = ABOUT.format(format=SAMPLE_FORMAT, seed=seed, size=size, files=files)
-    if _is_this_sample(root, about, files):
+    files = sum(plan.kernels) + len(COLLECTIONS[1:]) * sum(plan.graphs)
+    title = TITLE.format(format=SAMPLE_FORMAT, seed=seed, size=size, files=files)
+    if _is_this_sample(root, title, files):
         return root / "npz"
     for _ in remove_leftovers(root.parent, root.name):
         print(f"note  {root} was half-written; made again", flush=True)
@@ -106,40 +105,40 @@ def write_sample(root, seed=0, size="small", progress=False):
     try:
         with unwritable_named(root):
             _write_all(fresh, seed, plan, progress)
-            (fresh / "README.txt").write_text(about, encoding="utf-8")
+            (fresh / "README.txt").write_text(ABOUT.format(title=title), encoding="utf-8")
             try:
                 if root.exists():
                     root.rmdir()                                # empty; os.replace would refuse on Windows
                 os.replace(fresh, root)
             except OSError:
-                if not _is_this_sample(root, about, files):     # else another process was faster
+                if not _is_this_sample(root, title, files):     # else another process was faster
                     raise
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)                # not there where it took its place
+        shutil.rmtree(fresh, ignore_errors=True)                # gone if it took its place
     return root / "npz"
 
 
 def _write_all(fresh, seed, plan, progress):
     """The npz files of all splits, and the truth of the test split."""
-    for split, split_name in enumerate(SPLIT_NAMES):
+    for split, split_name in enumerate(SPLITS):
         for i in range(plan.kernels[split]):
-            _write_kernel(fresh, np.random.default_rng([seed, 0, split, i]), split_name, i, seed, plan)
-        for s, source in enumerate(SOURCES, 1):
+            _write_kernel(fresh, np.random.default_rng([seed, 0, split, i]), split_name, i, plan)
+        for s, source in enumerate(NETWORKS, 1):
             for i in range(plan.graphs[split]):
                 _write_program(fresh, [seed, s, split, i], source, split_name, plan)
         if progress:
-            print(f"sample data: {split_name} written ({split + 1} of {len(SPLIT_NAMES)})", flush=True)
+            print(f"sample data: {split_name} written ({split + 1} of {len(SPLITS)})", flush=True)
 
 
-def _is_this_sample(root, about, files):
+def _is_this_sample(root, title, files):
+    """Whether a folder holds this sample; False if it is empty or not there, an error if it holds anything else."""
     if not root.exists() or root.is_dir() and not any(root.iterdir()):
         return False
     readme = root / "README.txt"
-    found = readme.read_text(encoding="utf-8") if readme.is_file() else ""
-    if found != about:
-        what = found.splitlines()[0] if found.startswith("Sample data") else "something else"
-        raise ValueError(f"{root} holds {what}; expected {about.splitlines()[0]} "
-                         "Delete the folder or give another one.")
+    found = readme.read_text(encoding="utf-8").partition("\n")[0] if readme.is_file() else ""
+    if found != title:
+        what = found if found.startswith("Sample data") else "something else"
+        raise ValueError(f"{root} holds {what}; expected {title} Delete the folder or give another one.")
     count = sum(1 for _ in (root / "npz").rglob("*.npz"))
     if count != files:
         raise ValueError(f"{root} has {count} npz files; expected {files}. Delete the folder to have it written anew.")
@@ -147,7 +146,7 @@ def _is_this_sample(root, about, files):
 
 
 def _save(fresh, folder, split_name, stem, arrays, placeholders):
-    """One npz file; in the test split with placeholder labels, and the labels under truth/."""
+    """Write one npz file; in the test split with placeholders, and the true values under truth/."""
     truth = {key: arrays[key] for key in placeholders}
     if split_name == "test":
         stem = hashlib.md5(stem.encode()).hexdigest()           # official test files hide their program's name
@@ -157,11 +156,13 @@ def _save(fresh, folder, split_name, stem, arrays, placeholders):
 
 
 def _save_npz(path, arrays):
+    """Write one npz file and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **arrays)                         # its zip entries carry no time of writing
 
 
-def _write_kernel(fresh, rng, split_name, i, seed, plan):
+def _write_kernel(fresh, rng, split_name, i, plan):
+    """Draw one kernel and write its file."""
     gain = np.inf
     while not gain < 1.6:              # from the default to the best; at most 1.14 in the public kernels seen
         arrays, config_feat = tile_kernel(rng, int(rng.integers(*plan.tiles)))
@@ -179,50 +180,41 @@ def _write_kernel(fresh, rng, split_name, i, seed, plan):
 
 
 def _write_program(fresh, key, source, split_name, plan):
-    """The same program and groups for both searches, as in the official files."""
+    """Draw one program and write its two files: both searches share graph and groups, as in the official data."""
     rng = np.random.default_rng(key)
-    net = convolutional_net if source == "xla" else transformer
-    program = net(rng, int(rng.integers(*plan.nodes)))
+    program = NETWORKS[source](rng, int(rng.integers(*plan.nodes)))
     arrays = program.arrays()
     if key[-1] % 2:
         arrays["edge_index"] = np.asfortranarray(arrays["edge_index"])       # as most official files have it
     group, options = layout_options(program, rng)
-    run = layout_simulator(*(arrays[k] for k in ("node_feat", "node_opcode", "edge_index", "node_config_ids")))
+    run = LayoutSimulator(*(arrays[k] for k in ("node_feat", "node_opcode", "edge_index", "node_config_ids")))
     tried = np.stack([_draw("random", options, rng) for _ in range(8)])
-    best = tried[run(layout_rows(tried, group, options)).argmin()]
+    best = tried[run(_layout_rows(tried, group, options)).argmin()]
     for option, code in zip(options, best):
         option[[0, code]] = option[[code, 0]]
     stem = f"sample_{program.name}_{split_name}_{key[-1]}"
-    for search in SEARCHES:
+    for collection in COLLECTIONS:
+        kind, _, search = collection.rpartition(":")
+        if kind != f"layout:{source}":
+            continue
         total = int(rng.integers(*plan.configs))
         again = int(total * rng.uniform(0.1, 0.3))
         fresh_codes = [_draw(search, options, rng) for _ in range(total - plan.repeats - again)]
         codes = np.array([*fresh_codes, *(fresh_codes[j] for j in rng.integers(len(fresh_codes), size=again)),
                           *[np.zeros(len(options), dtype=int)] * plan.repeats])
-        rows = layout_rows(codes[rng.permutation(total)], group, options)
+        rows = _layout_rows(codes[rng.permutation(total)], group, options)
         runtime = _measured(run(rows), rng, rng.uniform(0.003, 0.005))
-        _save(fresh, f"layout/{source}/{search}", split_name, stem,
+        _save(fresh, collection.replace(":", "/"), split_name, stem,
               arrays | {"node_config_feat": rows.astype(np.float32), "config_runtime": runtime}, {"config_runtime": 0})
 
 
 def _measured(seconds, rng, noise):
+    """Seconds (k,) -> int64 ns (k,), times lognormal noise."""
     return np.rint(seconds * 1e9 * rng.lognormal(0, noise, len(seconds))).astype(np.int64)
 
 
 def layout_options(program, rng):
-    """Draw what each group of a program may choose from.
-
-    Parameters
-    ----------
-    program : Program
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    group : ndarray, shape (nc,)
-        Group of each configurable node, in node order.
-    options : list of ndarray, each of shape (options, nodes of the group, 18)
-    """
+    """Draw the options of each group -> group of each configurable node (nc,), [(options, nodes of the group, 18)]."""
     nodes = sorted(program.configurable)
     names = sorted({name for name, _ in program.configurable.values()})
     group = np.array([names.index(program.configurable[v][0]) for v in nodes])
@@ -234,15 +226,15 @@ def layout_options(program, rng):
         else:
             corners = [(i, j, k) for i in (0, 1) for j in (0, 1) for k in (0, 1)]
             usual = all(a - b == 1 for v in members for a, b in program.configurable[v][1])
-            swaps = [None] * (usual and rng.random() < 0.5)      # elsewhere -1 never agrees with an explicit pair
+            swaps = [None] * (usual and rng.random() < 0.5)      # elsewhere no explicit pair agrees with -1
             swaps += [corners[j] for j in rng.permutation(8)[:rng.integers(3, 9)]]
         options.append(np.array([[_row(program, v, swap) for v in members] for swap in swaps], dtype=np.int8))
     return group, options
 
 
 def _row(program, v, swap):
-    """18 digits: pairs of output, input, kernel as they are (0) or swapped (1); None leaves all to the compiler."""
-    row = np.full(18, -1)
+    """18 digits: the pairs of output, input, kernel as they are (0) or swapped (1); None: the compiler's choice."""
+    row = np.full(DIGITS, -1)
     if swap is not None:
         for slot, (pair, swapped) in enumerate(zip(program.configurable[v][1], swap)):
             digits = list(pair[::-1] if swapped else pair)
@@ -253,27 +245,16 @@ def _row(program, v, swap):
     return row
 
 
-def layout_rows(codes, group, options):
-    """Option numbers -> configuration rows.
-
-    Parameters
-    ----------
-    codes : ndarray, shape (k, g)
-    group : ndarray, shape (nc,)
-    options : list of ndarray, each of shape (options, nodes of the group, 18)
-
-    Returns
-    -------
-    ndarray, shape (k, nc, 18), int8
-    """
-    rows = np.empty((len(codes), len(group), 18), dtype=np.int8)
+def _layout_rows(codes, group, options):
+    """Option numbers (k, g) -> configuration rows (k, nc, 18) int8."""
+    rows = np.empty((len(codes), len(group), DIGITS), dtype=np.int8)
     for g, option in enumerate(options):
         rows[:, group == g] = option[codes[:, g]]
     return rows
 
 
 def _draw(search, options, rng):
-    """One configuration as option numbers (g,)."""
+    """Draw one configuration, as option numbers (g,)."""
     count = np.array([len(option) for option in options])
     codes = rng.integers(count)
     if search == "default":

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from kit.prune import config_ids, prune
-from kit.sample import layout_simulator
+from kit.sample import LayoutSimulator
 from kit.search.droplet_search import droplet
 from kit.search.gradient import on_codes, relaxed_token_cost
 from kit.search.kept import SEARCH_FORM, fingerprint
@@ -71,7 +71,7 @@ def default_codes(graph):
 
 def simulated_runtime(graph):
     """The true runtimes of a whole graph of the sample data: (k, g) int codes -> (k,) ns, without noise."""
-    run = layout_simulator(graph.node_feat, graph.node_opcode, graph.edge_index, graph.node_config_ids)
+    run = LayoutSimulator(graph.node_feat, graph.node_opcode, graph.edge_index, graph.node_config_ids)
     nodes = np.arange(len(graph.node_group))
     return lambda points: 1e9 * run(graph.code_rows[nodes, np.asarray(points)[:, graph.node_group]])
 
