@@ -31,9 +31,10 @@ class GaussianProcess:
     """
 
     def __init__(self, dims, ordered, model, rng):
-        self.dims, self.ordered, self.model = dims, ordered, model
+        self.dims, self.model = dims, model
         self.queries, self.centre, self.scale = 0, 0.0, 1.0
-        self.measured_opinions = np.zeros((0, 1))      # of the measured points, so that each is asked for once
+        self.tables = [_code_features(n, order) for n, order in zip(dims, ordered)]
+        self.known_opinions = np.zeros((0, 1))         # of the measured points
         if model is not None:
             reference = np.asarray(model(rng.integers(dims, size=(REFERENCE_QUERIES, len(dims)))), np.float64)
             reference, self.queries = reference[np.isfinite(reference)], REFERENCE_QUERIES
@@ -50,15 +51,19 @@ class GaussianProcess:
 
     def kernel(self, a, b, opinions_a, opinions_b):
         """Prior covariance of points `a` (j, g) and `b` (k, g); (j, k)."""
-        apart = np.abs(a[:, None] - b) / np.maximum(self.dims - 1, 1)
-        alike = np.where(self.ordered, 1 - apart, apart == 0).mean(axis=2)
+        a, b = (np.concatenate([table[points[:, i]] for i, table in enumerate(self.tables)], axis=1)
+                for points in (a, b))
+        alike = a @ b.T / len(self.dims)
         # weights: the best of a few on random landscapes, where a factor of 2 in any of them hardly mattered
         return alike + np.exp(4 * (alike - 1)) + 2 * opinions_a @ opinions_b.T
 
     def lower_bound(self, points, measured):
         """Mean minus standard deviation of the cost of `points` (k, g); the lowest are worth measuring first."""
-        new = np.array(measured.points[len(self.measured_opinions):], np.int64).reshape(-1, len(self.dims))
-        self.measured_opinions = np.concatenate([self.measured_opinions, self.opinions(new)])
+        # the model is asked once, about the points measured since the last call and about `points`
+        new = np.array(measured.points[len(self.known_opinions):], np.int64).reshape(-1, len(self.dims))
+        opinions = self.opinions(np.concatenate([new, points]))
+        self.known_opinions = np.concatenate([self.known_opinions, opinions[:len(new)]])
+        asked = opinions[len(new):]
         # an invalid point counts as the slowest valid one; only the fastest points are remembered
         cost = np.array(measured.costs)
         valid = np.isfinite(cost)
@@ -66,10 +71,18 @@ class GaussianProcess:
         few = np.sort(np.argsort(cost, kind="stable")[:MOST_REMEMBERED])
         # ranks as normal quantiles: only the order of costs counts
         normal = ndtri(rankdata(cost[few]) / (len(few) + 1))
-        seen, known, asked = np.array(measured.points)[few], self.measured_opinions[few], self.opinions(points)
+        seen, known = np.array([measured.points[i] for i in few]), self.known_opinions[few]
         # posterior mean and variance, in one solve for both
         cross = self.kernel(seen, points, known, asked)
         gram = self.kernel(seen, seen, known, known) + NOISE * np.eye(len(seen))
         solved = np.linalg.solve(gram, np.column_stack([normal, cross]))
         variance = 2 + 2 * asked[:, 0] ** 2 - (cross * solved[:, 1:]).sum(axis=0)
         return cross.T @ solved[:, 0] - np.sqrt(np.maximum(variance, 0))
+
+
+def _code_features(n, ordered):
+    """Features (n, w) of a coordinate's values: two rows have the product 1 if equal, 0 if as different as possible."""
+    if n == 1 or not ordered:
+        return np.eye(n)
+    passed = np.tri(n, n - 1, -1)                      # steps counted from below; from above: 1 - passed
+    return np.hstack([passed, 1 - passed]) / np.sqrt(n - 1)
