@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from test_house import HOMES
+from test_public import HOMES
 
 KIT = Path(__file__).resolve().parents[1] / "kit"
 TREE = {".".join(path.relative_to(KIT).with_suffix("").parts): ast.parse(path.read_text())

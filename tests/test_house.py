@@ -1,4 +1,4 @@
-"""The shape of `kit/`: a short listing, imports that run one way, wings with a face, public names in their homes."""
+"""The shape of `kit/`: a short listing, imports that run one way, wings with a face."""
 import ast
 import importlib
 import re
@@ -12,22 +12,6 @@ from kit import data, metrics, submit
 KIT = Path(__file__).resolve().parents[1] / "kit"
 TREE = {path.relative_to(KIT): ast.parse(path.read_text()) for path in sorted(KIT.rglob("*.py"))}
 WINGS = sorted(path.name for path in KIT.iterdir() if (path / "__init__.py").is_file())
-HOMES = {
-    "kit.data": "find_data_root npz_paths read_tile read_layout dense_configs COLLECTIONS DataError TileGraph "
-                "LayoutGraph",
-    "kit.prune": "k_hop_nodes prune drop_duplicate_configs",
-    "kit.pad": "repad_layout tensor_rank pad_batch",
-    "kit.metrics": "kendall_tau slowdown tile_score opa collection_score competition_score",
-    "kit.noise": "noise_ceiling bootstrap_interval",
-    "kit.train": "train predict TrainSettings",
-    "kit.models": "LayoutGNN ConfigTokenModel TileModel",
-    "kit.recipes": "recipes_for",
-    "kit.submit": "top_configs write_submission read_submission check_submission",
-    "kit.kaggle": "download submit wait_for_score push_notebook KaggleError",
-    "kit.search": "random_search annealing genetic droplet explore_then_droplet",
-    "kit.proto": "read_layout_pb read_tile_pb",
-    "kit.sample": "write_sample",
-}
 
 
 def unit(parts):
@@ -77,12 +61,6 @@ def test_a_file_takes_from_another_wing_only_what_that_wing_names(path):
                 named = set(importlib.import_module(f"kit.{wing}").__all__)
                 strangers = {alias.name for alias in node.names} - named
                 assert not inner and not strangers, f"line {node.lineno}: {node.module}: {', '.join(strangers)}"
-
-
-@pytest.mark.parametrize("home", HOMES)
-def test_public_names_are_at_home(home):
-    module = importlib.import_module(home)
-    assert [name for name in HOMES[home].split() if not hasattr(module, name)] == []
 
 
 def test_files_that_paste_alone_repeat_the_collections_as_they_are():
