@@ -6,18 +6,21 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from kit.data import COLLECTIONS, OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
-from kit.plots.data import _depths, _positions, group_options, opcode_shares, program_graph, runtime_spread
-from kit.plots.scores import (
+from kit.plots import (
     collection_lines,
-    collection_style,
     ensemble_gain,
     graph_scatter,
+    group_options,
     learning_curve,
+    opcode_shares,
     per_graph_scores,
+    program_graph,
+    runtime_spread,
     scores_with_intervals,
-    shortened,
     spaced,
 )
+from kit.plots.data import _depths, _positions
+from kit.plots.style import collection_style, shortened
 from kit.prune import k_hop_nodes
 
 NAN = float("nan")

@@ -1,20 +1,8 @@
-"""Pictures: of scores, of the data, of searches. One function per picture, on `ax` if one is given."""
-from kit.plots.data import group_options, opcode_shares, program_graph, runtime_spread
-from kit.plots.scores import (
-    MARKS,
-    PALETTE,
-    QUIET,
-    collection_lines,
-    dress,
-    ensemble_gain,
-    graph_scatter,
-    learning_curve,
-    new_axes,
-    per_graph_scores,
-    scores_with_intervals,
-    spaced,
-)
+"""Pictures of scores, of the data, of searches: one function per picture, on `ax` if one is given."""
+from kit.plots.data import collection_lines, graph_scatter, group_options, opcode_shares, program_graph, runtime_spread
+from kit.plots.scores import ensemble_gain, learning_curve, per_graph_scores, scores_with_intervals
 from kit.plots.search import regret_curves
+from kit.plots.style import MARKS, PALETTE, QUIET, dress, new_axes, spaced
 
 __all__ = [
     "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",

@@ -1,18 +1,29 @@
-"""Pictures of the data: one function a picture, on `ax` if one is given; see `kit.plots.scores`."""
+"""Pictures of the data: its graphs, operations, runtimes and configurations."""
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from kit.plots.scores import PALETTE, QUIET, collection_style, dress, new_axes, shortened, spaced
+from kit.plots.style import (
+    PALETTE,
+    QUIET,
+    STROKES,
+    collection_style,
+    dress,
+    name_rows,
+    new_axes,
+    row_marks,
+    shortened,
+    spaced,
+)
 
-SHAPES = (("convolution", "o"), ("dot", "s"), ("reshape", "^"))      # all that can be configured
-WIDE = 26.0                  # of a drawn graph, where a node is about 0.6 across
-DARK = (0, 1, 2)             # colours of the palette on which white is easier to read than black
+MARK_OF = (("convolution", "o"), ("dot", "s"), ("reshape", "^"))      # the configurable operations
+WIDE = 26.0                  # width of a drawn graph; a node is about 0.6 wide
+DARK = (0, 1, 2)             # colours of the palette on which white text is easier to read than black
 
 
 def opcode_shares(counts, names, most=15, ax=None, title=""):
-    """Draw how large a share of a collection's nodes the most frequent operations have.
+    """Draw the share of each of the most frequent operations in the nodes of each collection.
 
     Parameters
     ----------
@@ -21,9 +32,8 @@ def opcode_shares(counts, names, most=15, ax=None, title=""):
     names : sequence of str, length opcodes
         `kit.data.OPCODE_NAMES`.
     most : int
-        Operations drawn: those with the largest mean share over the collections.
-    ax : Axes, optional
-    title : str
+        Operations drawn: those with the largest mean share over collections.
+    ax, title : Axes and str, optional
 
     Returns
     -------
@@ -42,23 +52,22 @@ def opcode_shares(counts, names, most=15, ax=None, title=""):
 
 
 def runtime_spread(runtimes, noise=None, most=8, points=300, rng=None, ax=None, title=""):
-    """Draw how much slower than its best configuration each graph runs: all, the middle half, the median.
+    """Draw how much slower than the best the other configurations of each graph run: all, middle half, median.
 
     Parameters
     ----------
     runtimes : dict of str to dict
-        {collection: {graph: runtimes (c,), > 0}}, ns or for tiles the normalised ratio. A graph whose runtimes
-        are all equal has no spread and is left out.
+        {collection: {graph: runtimes (c,), > 0}}, in ns, or for tiles the normalised ratio. Graphs whose
+        runtimes are all equal are left out.
     noise : dict of str to dict, optional
         {collection: {graph: relative noise of one measurement}}.
     most : int
-        Graphs drawn of a collection; of more, evenly spaced ones in the order of their medians.
+        Graphs drawn per collection; if there are more, an evenly spaced choice in the order of their medians.
     points : int
-        Configurations drawn of a graph, at random; lines and medians are of all.
+        Configurations drawn per graph, at random; lines and medians use all.
     rng : numpy.random.Generator
         None: a fresh one with seed 0.
-    ax : Axes, optional
-    title : str
+    ax, title : Axes and str, optional
 
     Returns
     -------
@@ -77,38 +86,102 @@ def runtime_spread(runtimes, noise=None, most=8, points=300, rng=None, ax=None, 
         ax.hlines(y, x.min(), x.max(), color=style["color"], linewidth=0.8)
         ax.hlines(y, quarter, three, color=style["color"], linewidth=4, alpha=0.5)
         ax.plot(median, y, linestyle="", markersize=6, label=label, **style)
-    marks = [((noise or {}).get(c, {}).get(g, np.nan), y) for y, (c, g) in enumerate(rows)]
-    marks = [(sigma, y) for sigma, y in marks if sigma > 0]      # NaN is not
-    if marks:
-        ax.plot(*zip(*marks), linestyle="", marker="|", markersize=12, markeredgewidth=2, color="black",
-                label="noise of one\nmeasurement")
+    sigma = [(noise or {}).get(c, {}).get(g, np.nan) for c, g in rows]
+    row_marks(ax, [s if s > 0 else np.nan for s in sigma], "noise of one\nmeasurement")
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(numticks=6))          # more labels than that overlap
+    ax.xaxis.set_major_locator(LogLocator(numticks=6))          # more labels would overlap
     ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_yticks(range(len(rows)), [shortened(g) for _, g in rows], fontsize="small")
-    ax.set_ylim(len(rows) - 0.4, -0.6)
+    name_rows(ax, [shortened(g) for _, g in rows])
     return dress(ax, title, "slower than the graph's best configuration by", "graph")
 
 
-def group_options(groups, ax=None, title=""):
-    """Draw the configurable nodes of each graph as one bar, cut into groups and coloured by their options.
+def graph_scatter(points, xlabel, ylabel, ratios=(), ax=None, title=""):
+    """Draw one dot per graph on logarithmic axes, coloured by collection.
 
     Parameters
     ----------
-    groups : dict of str to (ndarray, ndarray), shapes (g,)
-        {graph: nodes and options of each group}; a group's nodes always change together.
-    ax : Axes, optional
-    title : str
+    points : dict of str to ndarray, shapes (graphs, 2)
+        {collection: x and y}. Points with a value that is not > 0 are left out.
+    xlabel, ylabel : str
+        With units.
+    ratios : sequence of (float, str)
+        Lines y = ratio * x with their labels.
+    ax, title : Axes and str, optional
 
     Returns
     -------
     Axes
-        A colour bar stands in the same figure.
+    """
+    ax = new_axes(ax)
+    drawn = []
+    for name, xy in points.items():
+        xy = np.asarray(xy, dtype=float).reshape(-1, 2)
+        xy = xy[(np.isfinite(xy) & (xy > 0)).all(axis=1)]
+        if len(xy):
+            drawn.append(xy)
+            ax.plot(*xy.T, linestyle="", markersize=6, alpha=0.7, label=f"{name} ({len(xy)})", **collection_style(name))
+    ax.set(xscale="log", yscale="log")
+    if drawn:
+        low, high = np.min(np.vstack(drawn), axis=0), np.max(np.vstack(drawn), axis=0)
+        ends = np.array([low[0] / 1.5, high[0] * 1.5])
+        for place, (ratio, meaning) in enumerate(ratios):
+            ax.plot(ends, ratio * ends, color=QUIET, linestyle=STROKES[place % len(STROKES)], linewidth=1,
+                    label=meaning)
+        ax.set_xlim(ends)
+        ax.set_ylim(min([low[1], *(r * low[0] for r, _ in ratios)]) / 1.5,
+                    max([high[1], *(r * high[0] for r, _ in ratios)]) * 1.5)
+        for axis, (start, stop) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+            # a narrow range needs more labels than the powers of ten
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if stop < 100 * start else (1,), numticks=8))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(NullFormatter())
+    return dress(ax, title, xlabel, ylabel)
+
+
+def collection_lines(lines, xlabel, ylabel, ax=None, title=""):
+    """Draw one line per collection and variant: the colour is the collection, the stroke is the variant.
+
+    Parameters
+    ----------
+    lines : dict of (str, str) to ndarray, shape (2, points)
+        {(collection, variant): x and y}.
+    xlabel, ylabel : str
+        With units.
+    ax, title : Axes and str, optional
+
+    Returns
+    -------
+    Axes
+    """
+    ax = new_axes(ax)
+    variants = list(dict.fromkeys(variant for _, variant in lines))
+    for (name, variant), (x, y) in lines.items():
+        place = variants.index(variant)
+        ax.plot(x, y, linestyle=STROKES[place % len(STROKES)], markersize=5, label=None if place else name,
+                **collection_style(name))
+    for place, variant in enumerate(variants if len(variants) > 1 else ()):
+        ax.plot([], [], color=QUIET, linestyle=STROKES[place % len(STROKES)], label=variant)
+    return dress(ax, title, xlabel, ylabel)
+
+
+def group_options(groups, ax=None, title=""):
+    """Draw the configurable nodes of each graph as one bar, cut into groups; the colour is the number of options.
+
+    Parameters
+    ----------
+    groups : dict of str to (ndarray, ndarray), shapes (g,)
+        {graph: number of nodes and of options of each group}; the nodes of a group always change together.
+    ax, title : Axes and str, optional
+
+    Returns
+    -------
+    Axes
+        The figure also has a colour bar.
     """
     ax = new_axes(ax, height=1.6 + 0.3 * len(groups))
     largest = max([int(np.max(options)) for _, options in groups.values() if len(options)], default=1)
-    top = max(2, min(largest, 9))                                # 9 in every public file seen; more share a colour
+    top = max(2, min(largest, 9))                                # no public file has more than 9
     colours = plt.get_cmap("cividis", top)
     for y, (nodes, options) in enumerate(groups.values()):
         order = np.lexsort((-np.asarray(nodes), -np.asarray(options)))
@@ -118,8 +191,8 @@ def group_options(groups, ax=None, title=""):
                 color=colours(np.minimum(options, top) - 1))
         ax.text(101, y, f"{np.sum(nodes)} nodes, {len(nodes)} group{'s' * (len(nodes) != 1)}", va="center",
                 fontsize="small")
-    ax.set_yticks(range(len(groups)), [shortened(g, 36) for g in groups], fontsize="small")
-    ax.set(xlim=(0, 100), ylim=(max(len(groups), 1) - 0.4, -0.6))
+    name_rows(ax, [shortened(g, 36) for g in groups])
+    ax.set_xlim(0, 100)
     if groups:
         scale_of = plt.cm.ScalarMappable(plt.Normalize(0.5, top + 0.5), colours)
         bar = ax.figure.colorbar(scale_of, ax=ax, orientation="horizontal", shrink=0.5, aspect=40,
@@ -131,20 +204,19 @@ def group_options(groups, ax=None, title=""):
 def program_graph(graph, nodes, names, most=200, ax=None, title=""):
     """Draw part of a layout graph from its inputs (left) to its outputs (right).
 
-    Configurable nodes carry the number of their group; the six groups with most nodes in the picture have a colour.
+    Configurable nodes show the number of their group. The six groups with most nodes in the picture have a colour.
 
     Parameters
     ----------
     graph : LayoutGraph
-        Whole: depths are counted along all edges.
+        Not pruned, because depths are counted along all edges.
     nodes : ndarray of int, shape (j,)
-        The nodes to draw, as `kit.prune.k_hop_nodes` gives them.
+        The nodes to draw, such as `kit.prune.k_hop_nodes` returns.
     names : sequence of str
         `kit.data.OPCODE_NAMES`.
     most : int
-        Nodes drawn at most, the shallowest first.
-    ax : Axes, optional
-    title : str
+        Most nodes drawn; the deepest are left out.
+    ax, title : Axes and str, optional
 
     Returns
     -------
@@ -165,7 +237,7 @@ def program_graph(graph, nodes, names, most=200, ax=None, title=""):
     ax.add_collection(LineCollection(xy[edges], colors="0.75", linewidths=0.8, zorder=1))
     by_size = np.argsort(-np.bincount(group[~plain], minlength=1), kind="stable").tolist()
     ax.plot(*xy[plain].T, linestyle="", marker="o", markersize=4, color=QUIET, label="not configurable")
-    for shape, marker in SHAPES:
+    for shape, marker in MARK_OF:
         own = np.flatnonzero(~plain & (opcode == shape))
         rank = np.array([by_size.index(g) for g in group[own]], dtype=int)
         fill = [PALETTE[r] if r < len(PALETTE) - 1 else "white" for r in rank]
@@ -181,15 +253,15 @@ def program_graph(graph, nodes, names, most=200, ax=None, title=""):
 
 
 def _excess(runtime):
-    """How much slower than the fastest the others are; equals of the fastest as little as the next slower one."""
+    """Relative excess over the fastest runtime; an excess of 0 becomes the smallest one > 0, for a logarithmic axis."""
     excess = np.sort(np.asarray(runtime) / np.min(runtime) - 1)[1:]
     return np.maximum(excess, excess[excess > 0].min())
 
 
 def _depths(edge_index, n, shown):
-    """Longest path from an input to each node, in edges; ends of what is `shown` move next to their neighbours."""
+    """Longest path from an input to each node, in edges; in the part `shown`, ends move next to their neighbours."""
     depth = np.zeros(n, dtype=np.int64).tolist()
-    # a node comes after all that it consumes, as in every public file
+    # nodes are in topological order, as in every public file
     for u, v in edge_index[np.argsort(edge_index[:, 0], kind="stable")].tolist():
         depth[u] = max(depth[u], depth[v] + 1)
     depth = np.array(depth)
@@ -202,15 +274,15 @@ def _depths(edge_index, n, shown):
 
 
 def _positions(depth, edges, large):
-    """x by depth, y by forces: edges pull their ends together, nodes push, large ones never touch; (j, 2)."""
+    """Positions (j, 2): x from depth, y from forces; edges attract, nodes repel, large nodes never touch."""
     if not len(depth):
         return np.empty((0, 2))
     level, size = np.unique(depth, return_inverse=True, return_counts=True)[1:]
-    x = WIDE * ((np.cumsum(size) - size / 2) / len(depth))[level.reshape(-1)]      # crowded depths get room
-    y = np.sin(np.arange(len(depth)))                            # any start without ties
+    x = WIDE * ((np.cumsum(size) - size / 2) / len(depth))[level.reshape(-1)]      # crowded depths get more room
+    y = np.sin(np.arange(len(depth)))                            # any start that has no ties
     degree = np.maximum(np.bincount(edges.ravel(), minlength=len(depth)), 1)
     dx = x[:, None] - x
-    for step in np.linspace(0.5, 0.02, 300):                     # these numbers: by eye, on public graphs
+    for step in np.linspace(0.5, 0.02, 300):                     # constants chosen by eye on public graphs
         dy = y[:, None] - y
         force = 1.5 * (dy / (dx ** 2 + dy ** 2 + 0.05)).sum(axis=1) - 0.4 * y
         for u, v in (edges.T, edges.T[::-1]):

@@ -1,28 +1,27 @@
-"""Pictures of searches: what is left to gain after so many measurements."""
+"""Pictures of searches: how far from the best the found configuration is, per budget of measurements."""
 import numpy as np
 
-from kit.plots.scores import MARKS, PALETTE, QUIET, dress, new_axes
+from kit.plots.style import QUIET, dress, new_axes, series_style
 
-LEAST_SHOWN = 1e-3         # slowdown; a straight scale below, a logarithmic one above
+_LINEAR_BELOW = 1e-3       # slowdown; the scale is linear below and logarithmic above
 
 
 def regret_curves(regret, budgets, guided=(), noise=None, bands=None, ax=None, title=""):
-    """Draw how much slower than the best the found configuration is, against the measurements spent.
+    """Draw how much slower than the best the found configuration is, against the number of measurements.
 
     Parameters
     ----------
     regret : dict of str to ndarray, shape (runs, budgets)
-        {strategy: slowdown of the best measured, 0.1 = 10%}; NaN: not run with that budget.
+        {strategy: slowdown of the best configuration measured, 0.1 = 10%}; NaN: not run with this budget.
     budgets : sequence of int
         Measurements.
     guided : collection of str
-        Strategies that a model guides: filled marks on a solid line, the others hollow ones on a dashed line.
+        Strategies guided by a model have filled marks on a solid line; others have hollow marks on a dashed line.
     noise : float, optional
-        Relative noise of what a file measured, a grey line: there, what lies below could not be told apart.
+        Relative noise of one measurement, drawn as a grey line; smaller differences cannot be measured.
     bands : collection of str, optional
-        Strategies whose quartiles are drawn; None: of all.
-    ax : Axes, optional
-    title : str
+        Strategies whose quartiles are drawn; None: all.
+    ax, title : Axes and str, optional
 
     Returns
     -------
@@ -36,17 +35,16 @@ def regret_curves(regret, budgets, guided=(), noise=None, bands=None, ax=None, t
         places[solid] += 1
         if known.any():
             low, middle, high = np.quantile(runs[:, known], (0.25, 0.5, 0.75), axis=0)
-            colour = PALETTE[place % len(PALETTE)]
+            style = series_style(place)
             if bands is None or name in bands:
-                ax.fill_between(budgets[known], low, high, color=colour, alpha=0.15, linewidth=0)
-            ax.plot(budgets[known], middle, color=colour, linestyle="-" if solid else "--",
-                    markersize=max(9 - 1.5 * place, 4),                    # of equal curves the first still shows
-                    linewidth=2 if solid else 1.2, marker=MARKS[place % len(MARKS)], label=name,
-                    markerfacecolor=colour if solid else "white")
+                ax.fill_between(budgets[known], low, high, color=style["color"], alpha=0.15, linewidth=0)
+            ax.plot(budgets[known], middle, linestyle="-" if solid else "--", linewidth=2 if solid else 1.2, label=name,
+                    markersize=max(9 - 1.5 * place, 4),                    # under an equal curve the first still shows
+                    markerfacecolor=style["color"] if solid else "white", **style)
     if noise is not None and np.isfinite(noise) and regret:
         ax.axhline(noise, color=QUIET, linewidth=1, linestyle=":", label="noise of a file's measurement")
     ax.set_xscale("log")
-    ax.set_yscale("symlog", linthresh=LEAST_SHOWN)
+    ax.set_yscale("symlog", linthresh=_LINEAR_BELOW)
     ax.set_ylim(bottom=0)
     ax.set_xticks(budgets, [f"{b:g}" for b in budgets])
     ax.minorticks_off()
