@@ -1,7 +1,8 @@
-"""The competition's numbers. How sure they are, and how high they can get, is in `kit/noise.py`.
+"""The competition's scores; `score_for` gives the score function of a collection.
 
-No score here depends on the order of the rows: ties are counted, never broken by position. In a raw tile
-file the compiler's default comes first, so a rule such as "lower index wins" would hand out that leak.
+No score depends on the order of the rows: ties are counted, never broken by position. In a raw tile file the
+compiler's default comes first, so a rule such as "lower index wins" would leak which one it is. Confidence intervals
+and the highest reachable scores are in `kit/noise.py`.
 """
 import math
 import warnings
@@ -11,12 +12,12 @@ from functools import partial
 import numpy as np
 from scipy.stats import kendalltau
 
-# the five that the competition averages; as in kit/data.py, which this file does not need
+# the five that the competition averages; repeated from kit/data.py, so that this file works alone
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 
 
 def _cost_and_runtime(cost, runtime):
-    """Both as 1-D arrays of one length, without NaN, with runtimes that still differ where they did in ns."""
+    """Both as arrays (c,) without NaN; floats so large that distinct ns merge are refused."""
     cost, runtime = np.asarray(cost), np.asarray(runtime)
     if cost.ndim != 1 or cost.shape != runtime.shape:
         raise ValueError(f"cost has shape {cost.shape}, runtime {runtime.shape}; expected (c,) for both")
@@ -58,13 +59,13 @@ def kendall_tau(cost, runtime, strict=False):
     runtime : ndarray, shape (c,)
         Measured, ns; int64 is exact at any size.
     strict : bool
-        False: tau-b, the number of scipy.stats.kendalltau. True: what a submission, which cannot tie, scores
-        on average when the ties of `cost` are broken at random; lower than tau-b where costs tie.
+        False: tau-b, as scipy.stats.kendalltau. True: the mean score of a submission, which cannot contain ties, if
+        the ties of `cost` are broken at random. It is lower than tau-b if costs tie.
 
     Returns
     -------
     float
-        -1 to 1. nan where tau is undefined: all runtimes equal, or (unless strict) all costs equal.
+        -1 to 1. nan if tau is undefined: all runtimes are equal, or (unless strict) all costs are equal.
 
     Raises
     ------
@@ -92,7 +93,7 @@ def opa(cost, runtime):
     Parameters
     ----------
     cost, runtime : ndarray, shape (c,)
-        As in `kendall_tau`. Equal runtimes are no pair; equal costs of a pair count as wrong.
+        As in `kendall_tau`. Pairs of equal runtimes are left out; pairs of equal costs count as wrong.
 
     Returns
     -------
@@ -114,21 +115,21 @@ def opa(cost, runtime):
 
 
 def slowdown(cost, runtime, k=5):
-    """How much slower the best of the `k` configurations ranked first is than the fastest one.
+    """How much slower the best of the first `k` ranked configurations is than the fastest configuration.
 
     Parameters
     ----------
     cost : ndarray, shape (c,)
-        Predicted; lower is faster. Where the k-th place is tied, the mean over all ways to break the tie.
+        Predicted; lower is faster. If costs tie for place k, the result is the mean over all ways to break the tie.
     runtime : ndarray, shape (c,)
         Measured; for tiles config_runtime / config_runtime_normalizers, a ratio > 0.
     k : int
-        How many one may try; the competition uses 5.
+        Configurations that may be tried; the competition uses 5.
 
     Returns
     -------
     float
-        min over the k chosen / min over all - 1; 0.0 is perfect.
+        Fastest of the k / fastest of all - 1; 0.0 is perfect.
 
     Raises
     ------
@@ -153,22 +154,23 @@ def slowdown(cost, runtime, k=5):
     k = min(int(k), len(cost))
     last = np.partition(cost, k - 1)[k - 1]
     surely, tied = runtime[cost < last], np.sort(runtime[cost == last])
-    draws = k - len(surely)                                  # so many of the tied ones are tried as well
+    draws = k - len(surely)                                  # of the tied configurations, this many are tried
     best = np.minimum(tied, surely.min()) if len(surely) else tied
-    skipped = np.arange(len(tied))                           # P(the j + 1 fastest tied are not drawn)
+    # missed[j]: probability that none of the j fastest tied configurations is drawn
+    skipped = np.arange(len(tied))
     missed = np.r_[1.0, np.cumprod(np.maximum(len(tied) - draws - skipped, 0) / (len(tied) - skipped))]
     return float(((missed[:-1] - missed[1:]) * (best / runtime.min())).sum() - 1)
 
 
 def tile_score(cost, runtime, k=5):
-    """The competition's score of one tile kernel, 1 - slowdown; 1.0 is perfect, below 0 is possible.
+    """The competition's score of one tile kernel: 1 - slowdown. 1.0 is perfect; negative scores are possible.
 
     Parameters
     ----------
     cost, runtime : ndarray, shape (c,)
         As in `slowdown`.
     k : int
-        How many one may try.
+        Configurations that may be tried.
 
     Returns
     -------
@@ -221,18 +223,19 @@ def score_for(collection, strict=False):
 
 
 def program_slowdown(slowdowns):
-    """Mean slowdown of each program's kernels: the official evaluation's view, where a program counts once.
+    """Mean slowdown over the kernels of each program, as in the official evaluation.
 
     Parameters
     ----------
     slowdowns : dict of str to float
-        {ID or file stem: slowdown}; a stem is the program, "_", a hash. Test stems hide the program, so there
-        every kernel is its own.
+        {ID or file stem: slowdown}. A stem is the program, "_", a hash. Test stems hide the program, so there each
+        kernel counts as a program.
 
     Returns
     -------
     dict of str to float
-        {program: mean}, sorted; `collection_score` of it weighs programs equally, of `slowdowns` kernels.
+        {program: mean}, sorted. Its `collection_score` weighs programs equally; that of `slowdowns` weighs kernels
+        equally.
 
     Examples
     --------
@@ -246,22 +249,22 @@ def program_slowdown(slowdowns):
 
 
 def collection_score(scores):
-    """Mean over graphs. Graphs without a score (nan) are left out, with a warning that names them.
+    """Mean score over graphs; graphs without a score (nan) are left out, and a warning names them.
 
     Parameters
     ----------
     scores : dict of str to float, or sequence of float
-        One score a graph.
+        One score per graph.
 
     Returns
     -------
     float
-        nan when no graph has a score.
+        nan if no graph has a score.
 
     Raises
     ------
     ValueError
-        If there is no graph at all, or a score is infinite.
+        If there is no graph, or a score is infinite.
 
     Examples
     --------
@@ -271,7 +274,7 @@ def collection_score(scores):
     named = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(scores))
     values = np.array(list(named.values()), dtype=float)
     if values.size == 0 or np.isinf(values).any():
-        raise ValueError(f"expected one finite score a graph, at least one; found {named}")
+        raise ValueError(f"expected one finite score per graph, at least one; found {named}")
     skipped = [str(name) for name, value in named.items() if math.isnan(value)]
     if skipped:
         warnings.warn(f"{len(skipped)} of {len(named)} graphs have no score and are left out: "

@@ -1,4 +1,4 @@
-"""From costs to a submission.csv that has been checked."""
+"""Turn costs into a submission.csv, read one, and check one."""
 import math
 import re
 from pathlib import Path
@@ -8,36 +8,36 @@ import numpy as np
 try:
     from kit.data import DataError, NpzFile, npz_paths
     from kit.files import replace_file
-except ImportError:              # pasted into a notebook: all works but the check against test files
+except ImportError:              # pasted into a notebook: only the check against test files needs the kit
     DataError, npz_paths, replace_file = ValueError, None, Path.write_text
 
-# as in kit/data.py, which this file does not need
+# repeated from kit/data.py, so that this file works alone
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 HEADER = "ID,TopConfigs"
-TILE_TOP = 5                                       # the competition tries the first five
+TILE_TOP = 5                     # the competition tries the first five
 INTEGERS = re.compile("-?[0-9]{1,18}(;-?[0-9]{1,18})*")     # 18 digits fit int64
 
 
 def top_configs(cost, collection):
-    """The indices that go into a submission, fastest first.
+    """Rank the configurations of one graph for a submission.
 
     Parameters
     ----------
     cost : ndarray, shape (c,)
         Predicted; lower is faster. Equal costs are ordered by fixed random bits, not by index: a raw tile file
-        starts with the compiler's default, and a model that knows nothing must not profit from that.
+        starts with the compiler's default, which a model that predicts nothing must not find.
     collection : str
         One of the five.
 
     Returns
     -------
     ndarray of int64
-        tile: the best 5, or all c where there are fewer. layout: all c.
+        Indices, fastest first. tile: the first 5, or all c if there are fewer. layout: all c.
 
     Raises
     ------
     ValueError
-        If the collection is unknown, or `cost` is not one non-empty axis of numbers without NaN.
+        If the collection is unknown, or `cost` is empty, has another number of axes, or contains NaN.
 
     Examples
     --------
@@ -57,14 +57,14 @@ def top_configs(cost, collection):
 
 
 def write_submission(costs, path):
-    """Write the CSV: five collections in their order, stems sorted; the file appears whole or not at all.
+    """Write the CSV, sorted by collection and stem; the file appears whole or not at all.
 
     Parameters
     ----------
     costs : dict of str to ndarray, shape (c,)
         {ID: cost}, ID = "{collection}:{file stem}".
     path : str or Path
-        Folders above it are made.
+        Missing parent folders are made.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def write_submission(costs, path):
     Raises
     ------
     ValueError
-        If there is nothing to write, an ID is not "{collection}:{stem}", or a cost cannot be ranked; names the ID.
+        If `costs` is empty, an ID is not "{collection}:{stem}", or a cost cannot be ranked; the message names the ID.
     """
     if not costs:
         raise ValueError(f"{path}: no costs to write; expected {{ID: cost}}")
@@ -94,7 +94,7 @@ def write_submission(costs, path):
 
 
 def read_submission(path):
-    """Read a submission, or the competition's sample.
+    """Read a submission, or the competition's sample submission.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def read_submission(path):
     Raises
     ------
     DataError
-        If the file is not there or not in the exact form; names the first fault and its line.
+        If the file is missing or not in the exact form; the message names the first fault and its line.
     """
     rows, _, problems = _parse_submission(path)
     if problems:
@@ -117,26 +117,26 @@ def read_submission(path):
 
 
 def check_submission(path, data_root=None, sample=None):
-    """Say in words what is wrong with a submission; strict, so that what is valid here is accepted and meant.
+    """List what is wrong with a submission; the check is at least as strict as Kaggle's.
 
-    The sample decides which IDs there must be; without it the test files under `data_root` do. The number of
-    configurations comes from the test files, whichever of them are there. Without either, only what the CSV
-    alone can show is checked. Tile rows hold exactly 5 indices (all where there are fewer): more would not count.
+    The sample decides which IDs are expected; without a sample, the test files under `data_root` decide. The number of
+    configurations of a graph comes from its test file, if there is one. Without sample and test files, the check uses
+    the CSV alone. A tile row must have 5 indices, or all if there are fewer: the competition ignores more.
 
     Parameters
     ----------
     path : str or Path
         The CSV.
     data_root : str or Path
-        As in `npz_paths`; may be partial.
+        As in `kit.data.npz_paths`; may be incomplete.
     sample : str or Path
-        The competition's sample_submission.csv; its indices are not trusted, they stop at 1000 where there
-        are 1001 and name five where there are fewer.
+        The competition's sample_submission.csv. Only its IDs are trusted: some rows have 1000 indices for 1001
+        configurations, others five indices for fewer configurations.
 
     Returns
     -------
     list of str
-        The problems; empty = valid.
+        The problems; empty if the submission is valid.
     """
     rows, named, problems = _parse_submission(path)
     counts, sample_sizes = {}, None
@@ -162,14 +162,14 @@ def check_submission(path, data_root=None, sample=None):
 
 
 def _split_id(name):
-    """"layout:xla:random:abc" -> ("layout:xla:random", "abc"); (None, None) if it is no ID."""
+    """"layout:xla:random:abc" -> ("layout:xla:random", "abc"); (None, None) for anything but an ID."""
     collection, _, stem = str(name).rpartition(":")
     ok = collection in COLLECTIONS and re.fullmatch(r"[^\s,;\"/\\]+", stem)
     return (collection, stem) if ok else (None, None)
 
 
 def _parse_submission(path):
-    """([(line, ID, indices)] that can be read, each ID once; all IDs named; [problem])."""
+    """-> [(line, ID, indices)] of the valid rows, set of all IDs that occur, [problem]."""
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
@@ -207,7 +207,7 @@ def _parse_submission(path):
 
 
 def _config_counts(data_root):
-    """({ID: number of configurations or None}, [problem]) from the headers of the test files alone."""
+    """-> {ID: number of configurations or None}, [problem]; only the headers of the test files are read."""
     counts, problems = {}, []
     if npz_paths is None:
         return {}, [f"the test files under {data_root} can only be read with the kit installed; pass the sample alone"]
@@ -228,7 +228,7 @@ def _config_counts(data_root):
 
 
 def _index_problems(indices, collection, count, least):
-    """What is wrong with one row; count: configurations of the graph or None; least: indices in the sample."""
+    """Problems of one row; `count`: configurations of the graph or None, `least`: indices in the sample."""
     tile, size, words = collection.startswith("tile:"), len(indices), []
     if count is not None:
         wanted = min(TILE_TOP, count) if tile else count
@@ -249,7 +249,7 @@ def _index_problems(indices, collection, count, least):
 
 
 def _listed(kind, where, names):
-    """One problem a collection, not one a row: a partial submission may lack hundreds."""
+    """One problem per collection, not per row: an incomplete submission may lack hundreds."""
     groups = {}
     for name in sorted(names):
         groups.setdefault(name.rpartition(":")[0], []).append(name)

@@ -189,7 +189,7 @@ def test_graphs_without_a_score_are_named_and_left_out():
 
 @pytest.mark.parametrize("scores", [[], {}, [0.5, math.inf]])
 def test_a_collection_needs_finite_scores(scores):
-    with pytest.raises(ValueError, match="expected one finite score a graph, at least one"):
+    with pytest.raises(ValueError, match="expected one finite score per graph, at least one"):
         collection_score(scores)
 
 
@@ -223,12 +223,6 @@ def test_an_interval_widens_with_confidence_and_with_seeds_that_disagree():
     assert width(bootstrap_interval(np.stack([graphs] * 3))) == pytest.approx(width(one), rel=0.1)
 
 
-def test_an_interval_follows_its_statistic():
-    values = np.r_[np.zeros(20), 100.0]
-    assert bootstrap_interval(values, np.median) == (0.0, 0.0)
-    assert bootstrap_interval(values)[1] > 5
-
-
 def test_one_graph_says_nothing_about_others():
     assert all(map(math.isnan, bootstrap_interval([0.5])))
     assert all(map(math.isnan, bootstrap_interval([[0.5], [0.6]])))
@@ -244,8 +238,7 @@ def measured_graph(rng, truth, sigma):
     def rows():
         return np.exp(20 + truth[config] + rng.normal(0, sigma, len(config)))
     tau = [stats.kendalltau(truth[config], rows()).statistic for _ in range(10)]
-    means = [stats.kendalltau(truth, np.bincount(config, rows()) / count).statistic for _ in range(10)]
-    return rows().round().astype(np.int64), config, np.mean(tau), np.mean(means)
+    return rows().round().astype(np.int64), config, np.mean(tau)
 
 
 @pytest.mark.parametrize("name, spread, off", [("one mode", 1.0, 0.04), ("one mode", 3.0, 0.02),
@@ -254,19 +247,17 @@ def measured_graph(rng, truth, sigma):
 def test_the_ceiling_is_the_tau_of_the_true_means(name, spread, off):
     rng, sigma = np.random.default_rng(7), 1e-4
     truth = rng.normal(0, spread * sigma, 1000) + (name == "two modes") * rng.integers(0, 2, 1000) * 0.01
-    runtime, config, tau, tau_of_means = measured_graph(rng, truth, sigma)
+    runtime, config, tau = measured_graph(rng, truth, sigma)
     ceiling = noise_ceiling(runtime, config, kendall_tau, rng=rng)
     assert ceiling.mean == pytest.approx(tau, abs=off)
     assert ceiling.low <= ceiling.mean <= ceiling.high and ceiling.reason == ""
     assert ceiling.sigma == pytest.approx(sigma, rel=0.06)
     assert ceiling.repeats == len(runtime) - len(truth)
-    means = noise_ceiling(runtime, config, kendall_tau, rng=rng, distinct=True)
-    assert means.mean == pytest.approx(tau_of_means, abs=off) and means.mean > ceiling.mean - off
 
 
 def test_measured_means_taken_for_the_truth_would_promise_too_much():
     rng, sigma = np.random.default_rng(0), 1e-4
-    runtime, config, tau, _ = measured_graph(rng, rng.normal(0, sigma, 2000), sigma)
+    runtime, config, tau = measured_graph(rng, rng.normal(0, sigma, 2000), sigma)
     means = (np.bincount(config, np.log(runtime)) / np.bincount(config))[config]
     naive = kendall_tau(means, np.exp(means + rng.normal(0, sigma, len(means))))
     assert naive - tau > 0.05 > 0.02 > abs(noise_ceiling(runtime, config, rng=rng).mean - tau)
@@ -274,7 +265,7 @@ def test_measured_means_taken_for_the_truth_would_promise_too_much():
 
 def test_a_ceiling_ignores_the_order_of_rows_and_the_names_of_configurations():
     rng = np.random.default_rng(1)
-    runtime, config, _, _ = measured_graph(rng, rng.normal(0, 1e-3, 300), 1e-3)
+    runtime, config, _ = measured_graph(rng, rng.normal(0, 1e-3, 300), 1e-3)
     order = rng.permutation(len(runtime))
     first, second = (noise_ceiling(r, c, kendall_tau) for r, c in
                      ((runtime, config), (runtime[order], 1000 - 3 * config[order])))
