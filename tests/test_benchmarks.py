@@ -45,7 +45,7 @@ def test_a_table_has_medians_and_ratios_to_the_first_case(run):
     found = {("gnn", "published"): [{"seconds": [4.0, 2.0, 9.0], "configs": 64, "peak": 3 << 20},
                                     {"seconds": [4.0, 4.0], "configs": 64, "peak": 1 << 20}],
              ("gnn", "ours"): [{"seconds": [0.5], "configs": 32, "peak": 5 << 19}]}
-    assert run.table(found)[2:] == ["| published | 4.000 | 16 | 1.00 | 2 |", "| ours | 0.500 | 64 | 4.00 | 2 |"]
+    assert run.table(found)[2:] == ["| published | 4.00 | 16 | 1.00 | 2 |", "| ours | 0.500 | 64 | 4.00 | 2 |"]
 
 
 def test_a_table_replaces_the_one_between_its_marks(run, tmp_path, monkeypatch):

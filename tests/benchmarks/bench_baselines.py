@@ -1,7 +1,8 @@
 """Training steps of the published baselines and of the kit's networks, each with its default settings; AdamW.
 
-One drawn program of 1,000 nodes with 200 configurable ones in 20 groups of 6 codes, one drawn kernel of 60 nodes, 64
-configurations a step. The default `LayoutGNN` has the first place's cross-config attention.
+Layout networks read one random program of 1,000 nodes, of which 200 are configurable, in 20 groups of 6 codes. Tile
+networks read one random kernel of 60 nodes. A step takes 64 configurations. The default `LayoutGNN` has the first
+place's attention over configurations.
 """
 import numpy as np
 import torch

@@ -1,6 +1,6 @@
 """Training steps of the first place's network: as published, and as `LayoutGNN`; hinge loss, AdamW.
 
-A function of CASES gives (step, configs): `step` does one whole training step on `configs` configurations.
+A function in CASES returns (step, configs): `step` does one whole training step on `configs` configurations.
 """
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ def drawn_graph(n=NODES, m=EDGES, nc=CONFIGURABLE, c=CONFIGS, groups=26, codes=9
 
 
 def stepper(model, cost_of, loss):
-    """One step of the first place's optimiser, as a function."""
+    """A function that does one training step with the first place's optimiser."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-5)
 
     def step():
@@ -41,8 +41,8 @@ def stepper(model, cost_of, loss):
 
 
 def published(device="cpu"):
-    """The first place's network in PyTorch Geometric; without its mixed precision."""
-    from published_gnn import PublishedGNN, published_hinge  # needs PyTorch Geometric, the others do not
+    """The first place's network in PyTorch Geometric; in float32, not in its mixed precision."""
+    from published_gnn import PublishedGNN, published_hinge  # the other cases run without PyTorch Geometric
     graph = drawn_graph()
     x = torch.from_numpy(graph.node_feat).to(device)
     inputs = [torch.from_numpy(dense_configs(graph, np.arange(CONFIGS)).astype(np.int64)),
@@ -55,7 +55,7 @@ def published(device="cpu"):
 
 
 def layout_gnn(settings=None, autocast=None, device="cpu", **graph_size):
-    """`LayoutGNN`; `autocast` names a dtype."""
+    """A training step of `LayoutGNN`; `autocast` is the dtype of mixed precision, None for float32."""
     graph = drawn_graph(**graph_size)
     model, runtime = LayoutGNN(settings).to(device).train(), torch.from_numpy(graph.config_runtime).to(device)
     model.fit_scale([graph])

@@ -1,7 +1,7 @@
-"""One training step on a graph of 21,918 nodes, unpruned: whole, or one segment with gradient.
+"""One training step on a graph of 21,918 nodes, not pruned: on the whole graph, or with gradients of one segment.
 
-The graph is the real one where the data set is found (kit.data.find_data_root), else one drawn at its size. Its
-runtimes are placeholders, so runtimes are drawn.
+The graph is the real test program if kit.data.find_data_root finds the data set, else a random graph of the same
+size. Runtimes are random, because the runtimes of test files are placeholders.
 """
 from dataclasses import replace
 from functools import partial
@@ -14,13 +14,13 @@ from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings
 from kit.models.segments import SegmentSettings, SegmentTraining
 
-REAL = "3a0c5517a87df8d82fd637b83298a3ba"                # of layout:nlp:default, test split
-SIZES = ((256, 8), (64, 16))                             # width, configurations a step; whole it takes 5 and 3 GB
+REAL = "3a0c5517a87df8d82fd637b83298a3ba"                # in the test split of layout:nlp:default
+SIZES = ((256, 8), (64, 16))                             # width, configurations per step; whole graph: 5 and 3 GB
 PLAIN = LayoutGNNSettings(config_attention=False)
 
 
 def large_graph():
-    """The real graph, or one with as many nodes, edges, configurable nodes, groups and configurations."""
+    """The real graph, or a random one with the same number of nodes, edges, groups, configurations."""
     rng = np.random.default_rng(0)
     try:
         path = next((p for p in npz_paths(find_data_root(), "layout:nlp:default", "test") if p.stem == REAL), None)
@@ -41,7 +41,7 @@ def large_graph():
 
 
 def training_step(device, width, configs, nodes=None, margin=0, settings=PLAIN):
-    """(step, configurations a step): forward, hinge loss, backward, AdamW; `nodes` a segment, None: whole graph."""
+    """(step, configurations per step): forward, hinge loss, backward, AdamW; `nodes` per segment, None: whole graph."""
     graph, rng = large_graph(), np.random.default_rng(0)
     model = LayoutGNN(replace(settings, width=width))
     if nodes:

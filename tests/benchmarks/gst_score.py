@@ -1,4 +1,4 @@
-"""Segment training against training on whole graphs, on unseen test programs of the sample data.
+"""Compare segment training with training on whole graphs, on unseen test programs of the sample data.
 
     python tests/benchmarks/gst_score.py [--collections layout:xla:random,layout:nlp:random] [--steps 1000]
 """
@@ -19,7 +19,7 @@ from kit.train import TrainSettings, predict, train
 
 SEEDS = 3
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
-WAYS = {            # name: (segments, or None for whole graphs; times the steps); sample programs have 60-220 nodes
+WAYS = {            # name: (segments, or None for whole graphs; factor on the steps); programs have 60-220 nodes
     "whole graphs": (None, 1),
     "1 segment of 64 nodes": (SegmentSettings(64), 1),
     "1 segment of 64 nodes, twice the steps": (SegmentSettings(64), 2),
@@ -29,7 +29,7 @@ WAYS = {            # name: (segments, or None for whole graphs; times the steps
 
 
 def taus(graphs, tests, truth, way, seed, steps):
-    """Kendall's tau of each test program after training, and the seconds of training."""
+    """Train once -> Kendall's tau per test program, seconds of training."""
     model = LayoutGNN(LayoutGNNSettings(seed=seed, **NETWORK))
     model = model if way is None else SegmentTraining(model, way)
     about = train(model, graphs, TrainSettings(steps=steps, configs_per_step=64, seed=seed, validate_every=steps,
@@ -38,14 +38,14 @@ def taus(graphs, tests, truth, way, seed, steps):
 
 
 def main():
-    """Train every way on every collection and print a line for each."""
+    """Train in every way on every collection and print one line per training."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--collections", metavar="A,B", default="layout:xla:random,layout:nlp:random")
-    parser.add_argument("--steps", type=int, default=1000, help="of training on whole graphs")
+    parser.add_argument("--steps", type=int, default=1000, help="steps of training on whole graphs")
     args = parser.parse_args()
     root, _ = open_data("sample")
-    print(f"sample data, {SEEDS} seeds, {args.steps} steps: Kendall's tau on test programs and its 95% interval; then "
-          "the difference to whole graphs, program by program")
+    print(f"sample data, {SEEDS} seeds, {args.steps} steps: Kendall's tau on test programs with its 95% interval, then "
+          "the difference to whole graphs, paired by program and seed")
     for collection in wanted(args.collections):
         graphs, _ = training_graphs(root, collection)
         truth = {name.rsplit(":", 1)[1]: value for name, value in sample_truth(root, collection).items()}

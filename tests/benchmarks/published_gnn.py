@@ -1,7 +1,7 @@
-"""The first place's layout network as published, in PyTorch Geometric: what `LayoutGNN` is measured against.
+"""The first place's layout network as published, in PyTorch Geometric, to compare with `LayoutGNN`.
 
-Source of the facts: thanhhau097/google_fast_or_slow, model.py, loss.py and train_xla_default.sh: dense activations
-(configs, nodes, features), all 18 digits of every node and configuration embedded, SAGEConv over the node axis.
+Source: thanhhau097/google_fast_or_slow, model.py, loss.py and train_xla_default.sh. Activations are dense (configs,
+nodes, features), all 18 digits of every node and configuration are embedded, SAGEConv runs over the node axis.
 """
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ OPCODE_WIDTH, DIGIT_WIDTH, REDUCTION, DROPOUT = 16, 4, 8, 0.2
 
 
 class PublishedAttention(nn.Module):
-    """Squeeze-and-excite, then each feature once more, weighted by its softmax over the configurations."""
+    """Squeeze-and-excite; then each feature is repeated, weighted by its softmax over the configurations."""
 
     def __init__(self, width):
         super().__init__()
@@ -60,11 +60,11 @@ class PublishedGraph(nn.Module):
 
 
 class PublishedGNN(nn.Module):
-    """Two linear and two graph blocks, mean over nodes, one cost a configuration."""
+    """Two linear and two graph blocks, mean over nodes, one cost per configuration."""
 
     def __init__(self, width=256):
         super().__init__()
-        self.opcode = nn.Embedding(121, OPCODE_WIDTH)    # published with 120, one too few
+        self.opcode = nn.Embedding(121, OPCODE_WIDTH)    # the published code has 120, one too few
         self.digit = nn.Embedding(8, DIGIT_WIDTH)
         self.linears = nn.ModuleList([PublishedLinear(134 + OPCODE_WIDTH + (6 + 18) * DIGIT_WIDTH, width),
                                       PublishedLinear(width, width)])

@@ -2,12 +2,12 @@
 
     python tests/benchmarks/rehearsal.py [--size full] [--folder DIR] [--threads 1] [--print-only]
 
-Generates a data set with the official counts of layout:xla:random, from its smallest files to the largest of the
-whole data set, and takes it through the kit's own functions: reading, pruning, two training steps of each layout
-model, prediction, submission and its check. Every step is a process of its own, which may not have more than
-`LIMIT` of address space; it leaves its graphs for the next one as plain arrays. Runtimes are drawn, so that no score
-here means anything. --folder keeps the generated files, and a later call finds them there and repeats what they took.
-The last table extrapolates to the whole real data set.
+The script generates a data set with the official counts of layout:xla:random. File sizes run from the smallest files
+of that collection to the largest files of the whole data set. Then the kit reads and prunes the files, does two
+training steps of each layout model, predicts, and writes and checks the submission. Every step is a process of its
+own with at most `LIMIT` bytes of address space. A step saves its graphs as plain arrays for the next step. Runtimes
+are random, so no score is given. --folder keeps the generated files: a later call with the same folder uses them and
+shows the time that their generation took. The last table extrapolates to the whole real data set.
 """
 import argparse
 import json
@@ -45,7 +45,7 @@ COLLECTION = "layout:xla:random"
 LIMIT = 8 << 30                  # bytes of address space of each process
 ARRAY = 100_040 * 364 * 72       # bytes of the largest configuration array of the public files, in float32
 GIB = 1 << 30
-# official counts: layout files of all four collections, those to rank; tile kernels; rows of a submission
+# official counts: all layout files, layout files to rank (test split), tile kernels, rows of a submission
 LAYOUTS = [files for name, files in FILES.items() if name != "tile:xla"]
 LAYOUT_FILES, LAYOUT_TEST = sum(map(sum, LAYOUTS)), sum(test for _, _, test in LAYOUTS)
 TILE_FILES, ROWS = sum(FILES["tile:xla"]), sum(files[2] for files in FILES.values())
@@ -53,12 +53,12 @@ LAYOUT_GIB = 4 * 99              # all configuration arrays: 99 GiB as bytes, an
 
 
 class Size(NamedTuple):
-    """Files of each split, and the least and the most nodes, configurable nodes and configurations of one."""
+    """Number of files per split; smallest and largest number of nodes, configurable nodes and configurations."""
     files: tuple
     nodes: tuple
     configurable: tuple
     configs: tuple
-    tested: int                  # configurations of a test program
+    tested: int                  # configurations per test program
 
 
 SIZES = {"full": Size((69, 7, 8), (372, 43_615), (26, 3143), (20, 100_040), 1000),
@@ -68,18 +68,19 @@ SIZES = {"full": Size((69, 7, 8), (372, 43_615), (26, 3143), (20, 100_040), 1000
 def plan(size):
     """[(split, nodes, configurable nodes, configurations)], spread evenly on a logarithmic scale, the largest first.
 
-    The more nodes, the more of them can be configured; configurations go their own way, as in the public files, where
-    none has both most nodes and most configurations: what would pass the largest public array has fewer of them.
+    A program with more nodes has more configurable nodes. The number of configurations is independent of the nodes, as
+    in the public files, where no file has both the most nodes and the most configurations. A program whose array would
+    be larger than the largest public array gets fewer configurations.
     """
     total = sum(size.files)
     nodes, configurable, configs = (np.rint(np.geomspace(high, low, total)).astype(int)
                                     for low, high in (size.nodes, size.configurable, size.configs))
     allowed = ARRAY // (72 * configurable)
-    most = int(np.argmax(allowed >= configs[0]))                     # the largest program that can have most of all
+    most = int(np.argmax(allowed >= configs[0]))                     # the largest that can have the most configurations
     order = np.random.default_rng(0).permutation(np.arange(1, total))
     configs = np.minimum(configs[np.insert(order, most, 0)], allowed)
     split = np.full(total, "train")
-    others = np.setdiff1d(np.arange(1, total), most)                 # valid and test are spread over all sizes
+    others = np.setdiff1d(np.arange(1, total), most)                 # the validation and test programs cover all sizes
     split[others[np.linspace(0, len(others) - 1, sum(size.files[1:])).astype(int)]] = "valid"
     split[np.flatnonzero(split == "valid")[np.linspace(0, sum(size.files[1:]) - 1, size.files[2]).astype(int)]] = "test"
     configs[split == "test"] = size.tested
@@ -88,17 +89,18 @@ def plan(size):
 
 
 def write_program(path, rng, split, nodes, configurable, configs):
-    """One file: the first nodes of a drawn program, some of its configurable nodes, drawn options and runtimes."""
+    """One file: the first nodes of a random program, some of its configurable nodes, random options and runtimes."""
     program = convolutional_net(rng, int(1.5 * nodes) + 100)
     arrays, able = program.arrays(), sorted(v for v in program.configurable if v < nodes)
     chosen = [able[i] for i in np.linspace(0, len(able) - 1, min(configurable, len(able))).astype(int)]
-    # about the square root of the configurable nodes in groups, as in real files: 848 in 26, 62 in 8, 26 in 9
+    # groups grow with the square root of the configurable nodes, as in real files: 848 nodes have 26 groups, 62 have 8,
+    # 26 have 9
     parts = max(1, round(len(chosen) ** 0.5 / 9))
     program.configurable = {v: (f"{program.configurable[v][0]} {i * parts // len(chosen)}", program.configurable[v][1])
                             for i, v in enumerate(chosen)}
     group, options = layout_options(program, rng)
     codes = np.stack([rng.integers(len(option), size=configs) for option in options], axis=1)
-    codes[rng.permutation(configs)[:min(40, configs // 3)]] = 0                  # the default, measured again and again
+    codes[rng.permutation(configs)[:min(40, configs // 3)]] = 0                  # the default, measured many times
     effects = [rng.lognormal(0, 0.3, len(option)) for option in options]
     runtime = sum(effect[codes[:, g]] for g, effect in enumerate(effects)) * rng.lognormal(0, 0.003, configs)
     edges = arrays["edge_index"]
@@ -107,7 +109,7 @@ def write_program(path, rng, split, nodes, configurable, configs):
              "node_splits": np.array([[0, nodes]]),
              "config_runtime": np.rint(1e6 * runtime).astype(np.int64) * (split != "test")}
     options = [option.astype("<f4") for option in options]
-    # level 1 packs half as fast again; a reader does not notice
+    # level 1 compresses 1.5 times as fast, and reading takes the same time
     with whole_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, array in small.items():
             with archive.open(f"{name}.npy", "w") as file:
@@ -131,7 +133,7 @@ def sources(root):
 
 
 def keep(root, kind, split, graph):
-    """Leave a graph for the next step."""
+    """Save a graph for the next step."""
     arrays = {name: value for name, value in graph._asdict().items() if name not in ("graph_id", "meetings")}
     for name, value in graph.meetings._asdict().items() if graph.meetings else ():
         arrays[f"meetings {name}"] = value
@@ -141,7 +143,7 @@ def keep(root, kind, split, graph):
 
 
 def kept(root, kind, split):
-    """The graphs that an earlier step left."""
+    """The graphs that an earlier step saved."""
     for path in sorted((root / kind / split).glob("*.npz")):
         with np.load(path) as arrays:
             met = {name[9:]: arrays[name] for name in arrays if name.startswith("meetings")}
@@ -149,7 +151,7 @@ def kept(root, kind, split):
             yield LayoutGraph(path.stem, **plain, meetings=Meetings(**met) if met else None)
 
 
-# --- the steps; each gives back what it did in words, and the numbers that are extrapolated from
+# --- the steps; each returns a description of its work, and the numbers for the extrapolation
 
 
 def generate(root, size):
@@ -162,7 +164,7 @@ def generate(root, size):
     write_sample(root / "tiles", size="small" if size == "full" else "tiny")
     total = sum(72 * file["configurable"] * file["configs"] for file in files) / GIB
     stored = sum(path.stat().st_size for path in sources(root))
-    return (f"{len(files)} files, {total:.1f} GiB of configurations, packed {stored / 1e6:,.0f} MB",
+    return (f"{len(files)} files, {total:.1f} GiB of configurations, {stored / 1e6:,.0f} MB compressed",
             {"gib": total, "files": len(files)})
 
 
@@ -174,9 +176,10 @@ def read(root, size):
         seconds = time.perf_counter() - begin
         spent += seconds
         c, nc = len(graph.config_runtime), len(graph.node_config_ids)
-        most = max(most, (seconds, f"{len(graph.node_feat):,} nodes, {c:,} configurations of {nc:,} nodes"))
+        most = max(most, (seconds, f"{len(graph.node_feat):,} nodes, {nc:,} of them configurable, "
+                                   f"{c:,} configurations"))
         keep(root, "read", split, graph)
-    return f"slowest: {most[1]}, {most[0]:.1f} s", {"seconds": spent}
+    return f"slowest file: {most[1]}, {most[0]:.1f} s", {"seconds": spent}
 
 
 def read_tiles(root, size):
@@ -199,8 +202,8 @@ def prune_all(root, size):
             most = max(most, (seconds, f"{len(graph.node_feat):,} nodes"))
             share.append(len(small.node_feat) / len(graph.node_feat))
             keep(root, "pruned", split, small)
-    return (f"with what meets where, and repeats merged; {np.median(share):.0%} of the nodes stay (median); slowest: "
-            f"{most[1]}, {most[0]:.1f} s", {"seconds": spent, "files": len(share)})
+    return (f"prune, find where layouts meet, merge repeats; median share of nodes kept: {np.median(share):.0%}; "
+            f"slowest file: {most[1]}, {most[0]:.1f} s", {"seconds": spent, "files": len(share)})
 
 
 def two_steps(root, name):
@@ -212,8 +215,8 @@ def two_steps(root, name):
     seconds = train(model, graphs, settings, recipe.loss)["seconds"]
     ready = time.perf_counter() - start - seconds
     save_checkpoint(root / f"{name}.pt", model)
-    return (f"two steps of {settings.configs_per_step} configurations, each of one of {len(graphs)} programs: "
-            f"{seconds:.2f} s, after {ready:.1f} s to make all ready; two of the largest, "
+    return (f"two steps of {settings.configs_per_step} configurations, each step from one of {len(graphs)} programs: "
+            f"{seconds:.2f} s, after {ready:.1f} s to prepare all programs; two steps on the largest, "
             f"{len(largest.node_feat):,} nodes after pruning: {alone:.2f} s",
             {"seconds": seconds, "steps": recipe.settings.steps})
 
@@ -233,7 +236,7 @@ def predictions(root, name):
     start = time.perf_counter()
     save_costs(root / f"{name}.npz", {f"{COLLECTION}:{graph.graph_id}": predict(model, graph) for graph in graphs})
     seconds, count = time.perf_counter() - start, sum(len(graph.config_runtime) for graph in graphs)
-    return (f"{len(graphs)} test programs, {count:,} configurations, {count / seconds:,.0f} a second",
+    return (f"{len(graphs)} test programs, {count:,} configurations, {count / seconds:,.0f} per second",
             {"seconds": seconds, "files": len(graphs)})
 
 
@@ -261,7 +264,7 @@ STEPS = {"generate the data": generate, "read": read, "read tile kernels": read_
 
 
 def one_step(name, root, size, threads):
-    """Run one step in this process -> what it says, seconds, peak bytes."""
+    """Run one step in this process -> its description, seconds, peak bytes, numbers for the extrapolation."""
     torch.set_num_threads(threads)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     start = time.perf_counter()
@@ -277,7 +280,7 @@ def one_step(name, root, size, threads):
 
 
 def extrapolated(found):
-    """[(what, how, hours or minutes)] for the whole real data set, each from one measured step."""
+    """[(work, scaled by, seconds)] for the whole real data set, each row from one measured step."""
     reading = found["read"]["seconds"] / found["generate the data"]["gib"] * LAYOUT_GIB
     tiles = found["read tile kernels"]["seconds"] / found["read tile kernels"]["files"] * TILE_FILES
     pruning = found["prune"]["seconds"] / found["prune"]["files"] * LAYOUT_FILES
@@ -296,7 +299,7 @@ def extrapolated(found):
 
 
 def spoken(seconds):
-    """Seconds in words of one unit."""
+    """A time with its unit: "3.2 min"."""
     units = ((3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (0, "us"))
     unit, name = next((u, n) for u, n in units if seconds >= 2 * u)
     return f"{seconds / (unit or 1e-6):,.1f} {name}"
@@ -304,14 +307,14 @@ def spoken(seconds):
 
 def tables(found, size, threads):
     """The markdown lines."""
-    lines = [f"{machine(threads, 'cpu')}; generated files, drawn runtimes; the limit of each "
+    lines = [f"{machine(threads, 'cpu')}; generated files, random runtimes; the limit per "
              f"process is {LIMIT / GIB:.0f} GiB of address space.", "",
              "| step | what | wall time | CPU time | peak resident memory, GiB |", "|---|---|---|---|---|"]
     lines += [f"| {name} | {step['words']} | {spoken(step['wall'])} | {spoken(step['cpu'])} "
               f"| {step['peak'] / GIB:.2f} |"
               for name, step in found.items()]
-    lines += ["", "**Extrapolation, not measured**: the whole real data set on this machine, each line from the step "
-              "above that it repeats.", "", "| the whole data set | extrapolated | time |", "|---|---|---|"]
+    lines += ["", "**Extrapolation, not measured**: the whole real data set on this machine. Each row scales one "
+              "measured step of the table above.", "", "| the whole data set | scaled | time |", "|---|---|---|"]
     return lines + [f"| {what} | {how} | about {spoken(seconds)} |" for what, how, seconds in extrapolated(found)]
 
 
@@ -319,11 +322,11 @@ def main():
     """Run every step in a process of its own, print and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="full")
-    parser.add_argument("--folder", help="of the generated data; default: a temporary one")
+    parser.add_argument("--folder", help="for the generated data; default: a temporary folder")
     parser.add_argument("--threads", type=int, default=1,
-                        help="of PyTorch; reading inflates in one more")
+                        help="threads of PyTorch; reading uses one more thread to decompress")
     parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
-    parser.add_argument("--step", help="one step, in this process; prints JSON")
+    parser.add_argument("--step", help="run one step in this process and print JSON")
     args = parser.parse_args()
     if args.step:
         return print(json.dumps(one_step(args.step, args.folder, args.size, args.threads)))

@@ -2,14 +2,16 @@
 
     python tests/benchmarks/run.py [--only gnn,gst] [--rounds 3] [--steps 3] [--threads 2] [--device cpu]
 
-A bench_*.py beside this file has CASES, {name: function}; function(device) gives (step, configs): `step` does one
-whole training step, `configs` says on how many configurations. Every case runs in a fresh process, and all cases
-take turns, round by round, so that a busy machine slows each of them; a figure is the median over rounds and steps.
-Peak memory is what the process grew by while stepping; on a GPU what PyTorch allocated.
+Each bench_*.py beside this file has CASES, {name: function}. function(device) returns (step, configs): `step` does one
+whole training step, `configs` is the number of configurations in that step. Every case runs in a fresh process. All
+cases take turns, round by round, so that other work on the machine slows all of them alike. A number in the table is
+the median over rounds and steps. Peak memory is the growth of the process during the steps, or on a GPU the memory
+that PyTorch allocated.
 """
 import argparse
 import importlib.util
 import json
+import math
 import os
 import platform
 import re
@@ -42,7 +44,7 @@ def resident(kind):
 
 
 def measure(name, case, steps, threads, device):
-    """Run one case in this process -> seconds a step, configurations a step, peak bytes."""
+    """Run one case in this process -> seconds per step, configurations per step, peak bytes."""
     torch.set_num_threads(threads)
     step, configs = cases(name)[case](device)
     cuda, seconds = torch.device(device).type == "cuda", []
@@ -63,7 +65,7 @@ def measure(name, case, steps, threads, device):
 
 
 def machine(threads, device):
-    """What the figures were measured on, in words."""
+    """Processor, threads and PyTorch version, for the line above a table."""
     if torch.device(device).type == "cuda":
         return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
     model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
@@ -71,21 +73,26 @@ def machine(threads, device):
             f"{os.cpu_count()} cores, PyTorch {torch.__version__}")
 
 
+def three_digits(value):
+    """Three significant digits, never as a power of ten."""
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
 def table(found):
-    """Markdown rows; the ratio is to the first case of the same bench file."""
-    lines = ["| case | step, s | configurations a second | times the first row | peak memory, MiB |",
+    """Markdown rows; speed is relative to the first case of the same bench file."""
+    lines = ["| case | seconds per step | configurations per second | speed, first row = 1 | peak memory, MiB |",
              "|---|---|---|---|---|"]
     first = {}
     for (name, case), runs in found.items():
         step = statistics.median(second for run in runs for second in run["seconds"])
         rate, peak = runs[0]["configs"] / step, statistics.median(run["peak"] for run in runs) / MIB
         ratio = rate / first.setdefault(name, rate)
-        lines.append(f"| {case} | {step:.3g} | {rate:,.0f} | {ratio:.3g} | {peak:,.0f} |")
+        lines.append(f"| {case} | {three_digits(step)} | {rate:,.0f} | {three_digits(ratio)} | {peak:,.0f} |")
     return lines
 
 
 def write_page(name, lines):
-    """Put a table between the markers of its bench file in README.md, all or nothing."""
+    """Replace the table between the markers of its bench file in README.md; a stopped run never leaves half a page."""
     text, marks = PAGE.read_text(), (f"<!-- {name} -->", f"<!-- end {name} -->")
     before, _, rest = text.partition(marks[0])
     if marks[1] not in rest:
@@ -96,11 +103,11 @@ def write_page(name, lines):
 
 
 def main():
-    """Measure what was asked for, print and write the tables."""
+    """Measure the chosen bench files, print and write their tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(sorted(p.stem[6:] for p in HERE.glob("bench_*.py"))))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=3, help="timed, in each round")
+    parser.add_argument("--steps", type=int, default=3, help="timed steps per round")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--case", nargs=2, metavar=("FILE", "CASE"), help="one case, in this process; prints JSON")
@@ -119,7 +126,7 @@ def main():
                     raise SystemExit(f"bench_{name}.py, {case}: exit status {done.returncode}")
                 run = json.loads(done.stdout.splitlines()[-1])
                 found.setdefault((name, case), []).append(run)
-                print(f"{name} {turn + 1}/{args.rounds} {case}: {min(run['seconds']):.3g} s", flush=True)
+                print(f"{name} {turn + 1}/{args.rounds} {case}: {three_digits(min(run['seconds']))} s", flush=True)
         steps = f"{args.rounds} round{'s' * (args.rounds != 1)} of {args.steps} step{'s' * (args.steps != 1)}"
         lines = [f"{machine(args.threads, args.device)}; {steps}.", "", *table(found)]
         print("\n".join(lines))

@@ -1,9 +1,9 @@
-"""The config-token model beside LayoutGNN: time to rank, time to learn, programs never seen. Prints markdown tables.
+"""The config-token model against LayoutGNN: time to rank, time to train, unseen programs. Prints markdown tables.
 
     python tests/benchmarks/token_study.py [rank,files,alexnet,unseen,zero-shot] [--data-root DIR] [--threads 2]
 
-`unseen` needs nothing but the sample data; the others need real files under the data root. Side by side means in
-one run, in turns: compare figures within a table.
+`unseen` needs nothing but the sample data. The other parts need real files under the data root. All rows of a table
+are measured in one run, so compare numbers within a table.
 """
 import argparse
 import sys
@@ -41,29 +41,29 @@ def timed(call):
 
 
 def named(root, collection, split, name):
-    """A file of the data set that a figure is about, read whole."""
+    """Read the file whose name starts with `name`, not pruned."""
     path = next((p for p in npz_paths(root, collection, split) if p.stem.startswith(name)), None)
     if path is None:
-        raise SystemExit(f"{root}: no {name}*.npz of {collection}, {split} split, which this part measures")
+        raise SystemExit(f"{root}: no {name}*.npz in the {split} split of {collection}, which this part measures")
     return read_layout(path)
 
 
 def table(head, rows):
-    """Print a markdown table, each row as it comes."""
+    """Print a markdown table, each row as soon as it is known."""
     print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for row in rows:
         print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
 
 
 def trained(recipe, graphs, seed, **changes):
-    """A model trained by a recipe, its last weights; (model, seconds)."""
+    """Train by a recipe and keep the last weights -> (model, seconds)."""
     model = recipe.network(replace(recipe.shape, seed=seed))
     settings = replace(recipe.settings, seed=seed, keep="last", **{"validate_every": 1 << 30, **changes})
     return model, train(model, graphs, settings, recipe.loss)["seconds"]
 
 
 def rank(root):
-    """All configurations of the largest real graph at hand."""
+    """Time to rank all configurations of the real program of 21,918 nodes."""
     whole = named(root, "layout:nlp:default", "test", LARGEST)
     graph = prune(whole)
     token, gnn = ConfigTokenModel(), LayoutGNN()
@@ -73,14 +73,14 @@ def rank(root):
         fast += [timed(lambda: predict(token, graph))[0] for _ in range(3)]
         slow.append(timed(lambda: predict(gnn, graph))[0])
     c = len(graph.config_runtime)
-    table(("model", "seconds", "configurations a second", "times faster"),
+    table(("model", "seconds", "configurations per second", "times faster"),
           [("LayoutGNN, first place's settings", f"{median(slow):.1f}", f"{c / median(slow):.0f}", 1),
            ("ConfigTokenModel", f"{median(fast):.2f}", f"{c / median(fast):,.0f}",
             f"{median(slow) / median(fast):.0f}")])
 
 
 def files(root):
-    """Every test file: reading, pruning, preparing and ranking."""
+    """Time to read, prune, prepare and rank every test file."""
     token, tile, count, start = ConfigTokenModel(), TileModel(), 0, time.perf_counter()
     for collection in COLLECTIONS:
         for path in npz_paths(root, collection, "test"):
@@ -94,9 +94,9 @@ def files(root):
 
 
 def alexnet(root, seeds=3):
-    """The shortest training that ends at tau .845, and how far a longer one gets; one 80/20 split.
+    """The shortest training that reaches tau .845, and the tau of longer trainings; one 80/20 split.
 
-    Tau is what a ranking without ties gets: tau-b of costs that tie is higher, .89 of trees that are stumps.
+    Tau is the score of a ranking without ties. Tau-b of tied costs is higher, up to .89 for trees that are stumps.
     """
     graph = drop_duplicate_configs(prune(named(root, "layout:xla:default", "train", KNOWN[0])))[0]
     seen, held = hold_out_configs(graph, 0.2, np.random.default_rng(0))
@@ -124,13 +124,13 @@ def alexnet(root, seeds=3):
     tau = [kendall_tau(trees.predict(x), g.config_runtime, strict=True) for x, g in zip(shown[1:], (few, held))]
     rows.append(("gradient boosting of one-hot codes", 400, 0.1, f"{took:.1f}", *(f"{t:.4f}" for t in tau)))
     table(("model", "steps", "learning rate", "seconds", "tau on 1,000 of the held-out configurations",
-           f"on all {len(held.config_runtime):,}, a seed each"), rows)
+           f"tau on all {len(held.config_runtime):,}, one number per seed"), rows)
 
 
 def unseen(root, seeds=3):
-    """Sample data: programs that none has seen, at the recipes' cost, at less, and a GNN as wide as published."""
+    """Sample data: the recipes' models, shorter trainings and a wide GNN rank unseen programs."""
     root, _ = open_data("sample")
-    table(("collection (sample data)", "model", "seconds of training", "times cheaper", "tau",
+    table(("collection (sample data)", "model", "seconds of training", "times faster", "tau",
            "difference to the wide GNN"), unseen_rows(root, seeds))
 
 
@@ -157,14 +157,14 @@ def unseen_rows(root, seeds):
 
 
 def zero_shot(root, seeds=5):
-    """Trained on alexnet and unet3d alone, with and without sample data first, tried on unet_3d."""
+    """Train on alexnet and unet3d alone, with and without sample data first, and rank unet_3d."""
     graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
     third = {s: prune(named(root, f"layout:xla:{s}", "valid", THIRD)) for s in ("random", "default")}
     sample, _ = open_data("sample")
     programs = [g for c in COLLECTIONS[1:] for g in training_graphs(sample, c, k_hops=1)[0]]
     short, full = (recipes_for("layout:xla:default", programs=p)["token"] for p in (len(graphs), None))
     rows = []
-    for name, recipe in (("opcode and agreement alone", short), ("all that the token model reads", full)):
+    for name, recipe in (("opcode and agreement alone (short form)", short), ("all (long form)", full)):
         for how in ("real programs", "sample data, then real programs", "sample data alone"):
             taus = []
             for seed in range(seeds):
@@ -181,7 +181,8 @@ def zero_shot(root, seeds=5):
                 cells.append(f"{tau.mean():.3f} ({low:.3f} to {high:.3f})")
             rows.append((name, how, *cells))
     ceiling = noise_ceiling(third["default"].config_runtime, config_ids(third["default"])).mean
-    table(("reads", "trained on", "unet_3d random", f"unet_3d default (ceiling {ceiling:.3f})"), rows)
+    table(("inputs of the token model", "trained on", "unet_3d random", f"unet_3d default (ceiling {ceiling:.3f})"),
+          rows)
 
 
 def main():

@@ -1,9 +1,9 @@
-"""How to weigh kinds of models that differ much: equally, or as validation programs say. Prints a markdown table.
+"""Weights of an ensemble of different models: equal, or chosen on validation programs. Prints a markdown table.
 
     python tests/benchmarks/weights_study.py [--seeds 3] [--draws 100] [--threads 1]
 
-Sample data: the recipes' token model and GNN, ranked on programs that none was trained on. Some of these are drawn
-as validation programs, which choose the weights; the score is that of all others, over many draws.
+On sample data, the recipes' token model and GNN rank programs that neither was trained on. Some of these programs are
+drawn as validation programs and choose the weights. The score is the mean over all other programs and over many draws.
 """
 import argparse
 import sys
@@ -25,7 +25,7 @@ from kit.train import predict
 
 
 def ranked(collection, root, seeds):
-    """({kind: {ID: cost}} over seeds, {ID: runtime}) of the unseen programs of one collection."""
+    """({kind: {ID: cost}}, mean over seeds; {ID: runtime}) of the unseen programs of one collection."""
     graphs = training_graphs(root, collection, k_hops=1)[0]
     others = unseen_programs(root, collection, True, k_hops=1, seed=1)
     kinds = {}
@@ -41,7 +41,7 @@ def score(kinds, shares, runtimes, names):
 
 
 def by_draws(kinds, runtimes, size, draws):
-    """Mean score of the programs not drawn, and mean share of the GNN, with weights chosen by `size` drawn ones."""
+    """Score with weights chosen on `size` drawn programs: mean over the other programs, and the GNN's mean weight."""
     rng, found = np.random.default_rng(0), []
     for _ in range(draws):
         names = [str(name) for name in rng.permutation(sorted(runtimes))]
@@ -60,8 +60,8 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     root, _ = open_data("sample")
-    print("\n| collection (sample data) | token alone | GNN alone | equal weights | 5 programs choose | "
-          "8 programs choose |\n|---|---|---|---|---|---|")
+    print("\n| collection (sample data) | token alone | GNN alone | equal weights | weights from 5 programs | "
+          "weights from 8 programs |\n|---|---|---|---|---|---|")
     for collection in COLLECTIONS[1:]:
         kinds, runtimes = ranked(collection, root, args.seeds)
         fixed = [f"{score(kinds, shares, runtimes, runtimes):.3f}" for shares in (
