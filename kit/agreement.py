@@ -1,9 +1,12 @@
-"""How far configured layouts agree where they meet: what the copies that a compiler inserts depend on.
+"""Where the layouts given to two nodes meet, and how far they agree there: the cause of the copies in a program.
 
-A configured node may be given the layout of its output, its input and its kernel. A given layout that differs from
-the layout its neighbour delivers, wants, or would have by default means a copy of that tensor. All of it is a table
-over codes, computed once a graph: `own` for a node and its code, `pair` for two configurable nodes whose layouts
-meet and both their codes. Features of this kind carried the 11th place's boosted trees.
+A configuration may give a configurable node the layout of its output, of its input and of its kernel. Where a given
+layout differs from the layout that a neighbour delivers, wants or has by default, the compiler inserts a copy of
+that tensor. Neighbours may be several edges apart, because many operations pass a layout on.
+
+Two steps. `find_meetings` lists the pairs of configurable nodes whose layouts meet. `agreement_tables` tabulates the
+disagreements over codes, once per graph: one table for a node and its code, one for a pair and both codes. Features
+of this kind carried the boosted trees of the 11th place.
 """
 from typing import NamedTuple
 
@@ -13,66 +16,72 @@ from kit.data import OPCODE_NAMES
 from kit.pad import DIMENSIONS, LANES, LAYOUT, SHAPE, SUBLANES, repad_layout, tensor_rank
 
 TRANSPOSE = OPCODE_NAMES.index("transpose")
-REACH = 12                       # edges; pairs of public U-Nets are 6 to 10 apart, those of sample data mostly 1 to 6
-MAX_WALKS = 1 << 20              # (node, source) at once, 70 MB; the largest public graph at hand has 2,000
+REACH = 12                       # edges; pairs of public U-Nets are 6 to 10 apart, pairs of sample data mostly 1 to 6
+MAX_WALKS = 1 << 20              # walks open at once, 70 MB; the largest public graph at hand has 2,000
+MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs of 9 codes, 200 MB while tabulating; public graphs have some thousand
+MEMORY_TILE = LANES, SUBLANES    # of the minor-most dimension and of the next one
 
 
 class Meetings(NamedTuple):
     """Pairs of configurable nodes whose layouts meet; p of them, sorted."""
-    ends: np.ndarray             # (p, 2) int64; positions in node_config_ids: producer, consumer or other producer
-    joins: np.ndarray            # (p,) bool; both are producers whose outputs meet as operands of one operation
-    hops: np.ndarray             # (p,) int64; edges between them, by way of where they meet
-    names: np.ndarray            # (p, 2, 6) int64; what each dimension of the output of either end is called there
+    ends: np.ndarray             # (p, 2) int64; positions in node_config_ids: producer, then consumer or other producer
+    joins: np.ndarray            # (p,) bool; True: two producers whose outputs are operands of one operation
+    hops: np.ndarray             # (p,) int64; edges between the two, by way of the place where they meet
+    names: np.ndarray            # (p, 2, 6) int64; what each output dimension of either end is called in that place
+
+
+class OwnColumns:
+    """Columns of `Agreement.own`: one code of one configurable node."""
+    GIVEN = slice(0, 3)          # 1 if a layout is given: of the output, of the input, of the kernel
+    DISAGREE = slice(3, 7)       # 0 to 1: output with the node's default, input and kernel each with the default of
+    #                              the operand that fits best, output with the defaults of consumers of its shape
+    BY_SIZE = slice(7, 11)       # DISAGREE times log(1 + elements of the tensor) / 10
+    GROWTH = slice(11, 14)       # log2 of memory under the given layout over memory under the default layout, both
+    #                              padded to tiles of 8 x 128: output, largest operand, smallest operand
+    COUNT = 14
+
+
+class PairColumns:
+    """Columns of `Agreement.rows`: one pair of configurable nodes, under one code each."""
+    DISAGREE = slice(0, 5)       # 0 to 1: the producer's output with the consumer's input, with its kernel, with the
+    #                              better of the two, with the consumer's output, with the other producer's output
+    BY_SIZE = slice(5, 10)       # DISAGREE times log(1 + elements of the producer's output) / 10
+    NEARNESS = slice(10, 12)     # 1 / edges between the two: as producer and consumer, as two producers
+    COUNT = 12
+
+
+class Agreement(NamedTuple):
+    """Tables over the codes of a layout graph; p pairs of configurable nodes, r distinct rows of pair features."""
+    own: np.ndarray              # (nc, k, 14) float32; see OwnColumns
+    share: np.ndarray            # (nc,) float32; elements of the node's tensor over those of the graph's largest
+    reads: np.ndarray            # (nc,) float32; the same for the node's largest operand
+    pairs: np.ndarray            # (p, 2) int64; positions in node_config_ids: producer, consumer
+    pair: np.ndarray             # (p, k, k) int32 in 0..r-1; by the producer's code and the consumer's code
+    row_pair: np.ndarray         # (r,) int64 in 0..p-1; a row belongs to one pair
+    rows: np.ndarray             # (r, 12) float32; see PairColumns
 
 
 def find_meetings(graph, reach=REACH):
-    """Follow the output of each configurable node through the program until another configurable node reads it.
+    """Find the pairs of configurable nodes whose layouts meet.
 
-    It is followed through nodes that are not configurable and have its shape, or are transposes of it.
+    The output of each configurable node is followed until another configurable node reads it. It is followed
+    through nodes that are not configurable and that have its shape, or are transposes of it.
 
     Parameters
     ----------
     graph : LayoutGraph
-        The whole program: pruning cuts the ways. `prune` calls this before it cuts and keeps the result.
+        The whole program, because pruning cuts the ways between nodes. `prune` calls this function before it cuts.
     reach : int
-        Edges that a pair may be apart. Fewer, if ever more than `MAX_WALKS` ways are open.
+        The most edges between the two nodes of a pair. Fewer if more than `MAX_WALKS` walks are ever open.
 
     Returns
     -------
     Meetings
-        Each pair once by its shortest way; where several alike come together, by that whose names come first in
-        order. A pair of producers is in it both ways round.
+        Each pair once, by its shortest way. Of equally short ways the one whose names come first in order counts.
+        A pair of two producers is listed both ways round.
     """
-    ids, n = graph.node_config_ids, len(graph.node_feat)
-    place = np.full(n, -1)
-    place[ids] = np.arange(len(ids))
-    producer, consumer, renaming = _passages(graph)
-    walks = np.stack([np.arange(len(ids)), ids], axis=1)                   # source, node that it has reached
-    names = np.tile(np.arange(6), (len(ids), 1))
-    visited, arrived, seen = [], [], np.zeros(0, np.int64)
-    for hop in range(1, reach + 1):
-        walk, edge = matches(walks[:, 1], producer)
-        source, node = walks[walk, 0], consumer[edge]
-        read = place[node] >= 0
-        arrived.append((np.stack([source[read], place[node[read]]], axis=1), hop, names[walk[read]]))
-        on = ~read & (renaming[edge, 0] >= 0)
-        key, name = source[on] * n + node[on], np.take_along_axis(renaming[edge[on]], names[walk[on]], axis=1)
-        order = np.lexsort((*name.T[::-1], key))                           # of ways alike, the first in order
-        key, first = np.unique(key[order], return_index=True)
-        new = ~np.isin(key, seen)
-        if new.sum() > MAX_WALKS:
-            reach = hop
-            break
-        seen, names = np.concatenate([seen, key[new]]), name[order][first[new]]
-        walks = np.stack([key[new] // n, key[new] % n], axis=1)
-        visited.append((walks, np.full(len(walks), hop), names))
-    ends, hops, names = (np.concatenate(some) for some in zip(
-        (np.zeros((0, 2), np.int64), np.zeros(0, np.int64), np.zeros((0, 2, 6), np.int64)),
-        *((pair, np.full(len(pair), hop), np.stack([own, np.tile(np.arange(6), (len(own), 1))], axis=1))
-          for pair, hop, own in arrived)))
-    both = _joins(visited, reach)
-    joins = np.repeat([False, True], [len(ends), len(both[0])])
-    ends, hops, names = (np.concatenate(some) for some in zip((ends, hops, names), both))
+    read, visited, reach = _follow(graph, reach)
+    ends, joins, hops, names = map(np.concatenate, zip(*read, _joins(visited, reach)))
     order = np.lexsort((*names.reshape(-1, 12).T[::-1], hops, joins, ends[:, 1], ends[:, 0]))
     ends, joins, hops, names = ends[order], joins[order], hops[order], names[order]
     once = np.ones(len(ends), bool)
@@ -80,22 +89,53 @@ def find_meetings(graph, reach=REACH):
     return Meetings(ends[once], joins[once], hops[once], names[once])
 
 
-def matches(wanted, values):
+def _follow(graph, reach):
+    """Walk from each configurable node -> meetings with readers; (walks, hops, names) per hop; the reach kept."""
+    ids, n = graph.node_config_ids, len(graph.node_feat)
+    place = np.full(n, -1)
+    place[ids] = np.arange(len(ids))
+    producer, consumer, renaming = _passages(graph)
+    walks = np.stack([np.arange(len(ids)), ids], axis=1)                   # (w, 2): source, the node reached
+    names = np.tile(np.arange(6), (len(ids), 1))                           # (w, 6): names of the source's dimensions
+    read, visited, seen = [], [(walks, np.zeros(len(ids), np.int64), names)], np.zeros(0, np.int64)
+    for hop in range(1, reach + 1):
+        walk, edge = _matches(walks[:, 1], producer)
+        source, node, name = walks[walk, 0], consumer[edge], names[walk]
+        # a walk that reaches a configurable node ends in a meeting
+        reader = place[node] >= 0
+        own_names = np.broadcast_to(np.arange(6), name[reader].shape)
+        read.append(Meetings(np.stack([source[reader], place[node[reader]]], axis=1), np.zeros(reader.sum(), bool),
+                             np.full(reader.sum(), hop), np.stack([name[reader], own_names], axis=1)))
+        # the others go on; of equally short ways to a node the one whose names come first
+        on = ~reader & (renaming[edge, 0] >= 0)
+        key, name = source[on] * n + node[on], np.take_along_axis(renaming[edge[on]], name[on], axis=1)
+        order = np.lexsort((*name.T[::-1], key))
+        key, first = np.unique(key[order], return_index=True)
+        new = ~np.isin(key, seen)
+        if new.sum() > MAX_WALKS:
+            return read, visited, hop
+        seen, names = np.concatenate([seen, key[new]]), name[order][first[new]]
+        walks = np.stack([key[new] // n, key[new] % n], axis=1)
+        visited.append((walks, np.full(len(walks), hop), names))
+    return read, visited, reach
+
+
+def _matches(wanted, values):
     """Find each of `wanted` (a,) in sorted `values` (b,) -> all pairs of positions, (q,) and (q,)."""
     low, high = np.searchsorted(values, wanted), np.searchsorted(values, wanted, side="right")
     count = high - low
-    return np.repeat(np.arange(len(wanted)), count), np.arange(count.sum()) + np.repeat(low - (count.cumsum() - count),
-                                                                                       count)
+    start = np.repeat(low - (count.cumsum() - count), count)
+    return np.repeat(np.arange(len(wanted)), count), np.arange(count.sum()) + start
 
 
 def _passages(graph):
-    """Edges by producer: (m,) producer, (m,) consumer, (m, 6) what a dimension is called after it, -1 if cut off."""
+    """Edges by producer: (m,) producer, (m,) consumer, (m, 6) new name of each dimension, -1 where the way ends."""
     order = np.argsort(graph.edge_index[:, 1], kind="stable")
     consumer, producer = graph.edge_index[order].T
     shape, rank = graph.node_feat[:, SHAPE], tensor_rank(graph.node_feat)
     renaming = np.tile(np.arange(6), (len(order), 1))
     moved = graph.node_opcode[consumer] == TRANSPOSE
-    # dimension i of a transpose is dimension source[i] of its operand; past the rank each keeps its name
+    # dimension i of a transpose is dimension source[i] of its operand; past the rank each dimension keeps its name
     source = graph.node_feat[consumer[moved], DIMENSIONS].astype(np.int64)
     source = np.where(np.arange(6) < rank[consumer[moved], None], source, np.arange(6))
     whole = (np.sort(source, axis=1) == np.arange(6)).all(axis=1)
@@ -107,150 +147,151 @@ def _passages(graph):
 
 
 def _joins(visited, reach):
-    """Pairs of sources that have reached one node: ends (q, 2), hops (q,), names (q, 2, 6)."""
-    walks, hop, names = (np.concatenate(some) for some in zip(*visited)) if visited else (
-        np.zeros((0, 2), np.int64), np.zeros(0, np.int64), np.zeros((0, 6), np.int64))
+    """Meetings of two sources whose walks have visited one node."""
+    walks, hop, names = map(np.concatenate, zip(*visited))
     order = np.argsort(walks[:, 1], kind="stable")
     walks, hop, names = walks[order], hop[order], names[order]
-    for within in range(max(reach, 1), 0, -1):               # nearer ones only, where there are too many
+    for within in range(max(reach, 1), 0, -1):               # if there are too many pairs, only the nearer ones
         near = np.flatnonzero(hop < within)
         count = np.unique(walks[near, 1], return_counts=True)[1]
         if (count.astype(float) ** 2).sum() <= 4 * MAX_WALKS:
             break
-    one, other = (near[i] for i in matches(walks[near, 1], walks[near, 1]))
+    one, other = (near[i] for i in _matches(walks[near, 1], walks[near, 1]))
     apart = (walks[one, 0] != walks[other, 0]) & (hop[one] + hop[other] <= within)
     one, other = one[apart], other[apart]
-    return (np.stack([walks[one, 0], walks[other, 0]], axis=1), hop[one] + hop[other],
-            np.stack([names[one], names[other]], axis=1))
+    return Meetings(np.stack([walks[one, 0], walks[other, 0]], axis=1), np.ones(len(one), bool), hop[one] + hop[other],
+                    np.stack([names[one], names[other]], axis=1))
 
 
-OWN_FEATURES = 14                # see agreement_tables
-PAIR_FEATURES = 12
-PLACES = 5                       # in which the layouts of a pair may disagree
-MEMORY_TILE = LANES, SUBLANES    # of the minor-most dimension and of the next one
-MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs of 9 codes, 200 MB on the way; public graphs have some thousand
-
-
-class Agreement(NamedTuple):
-    """Disagreements of a layout graph's codes; p pairs of configurable nodes, r distinct rows of features."""
-    own: np.ndarray              # (nc, k, 14) float32
-    share: np.ndarray            # (nc,) float32; the tensor's size over the graph's largest
-    reads: np.ndarray            # (nc,) float32; likewise of the largest operand
-    pairs: np.ndarray            # (p, 2) int64; positions in node_config_ids: producer, consumer
-    pair: np.ndarray             # (p, k, k) int32 in 0..r-1; code of the producer, code of the consumer
-    row_pair: np.ndarray         # (r,) int64 in 0..p-1; a row belongs to one pair
-    rows: np.ndarray             # (r, 12) float32
+class _Program(NamedTuple):
+    """What the tables are computed from; a layout is its two minor-most dimensions."""
+    ids: np.ndarray              # (nc,) int64
+    place: np.ndarray            # (n,) int64; position in ids, -1 for the other nodes
+    default: np.ndarray          # (n, 2) int8; layout of each node
+    shape: np.ndarray            # (n, 6)
+    elements: np.ndarray         # (n,) float64
+    size: np.ndarray             # (n,) float64; log(1 + elements) / 10, about 0 to 2
+    given: np.ndarray            # (nc, k, 3) bool; whether a code gives a layout of output, input, kernel
+    rows: np.ndarray             # (nc, k, 3, 2) int8; the layouts given
 
 
 def agreement_tables(graph, reach=REACH):
-    """Tabulate in how many of the two minor-most dimensions configured layouts disagree with their surroundings.
+    """Tabulate how far the layouts given to nodes agree with their surroundings.
+
+    Only the two minor-most dimensions of a layout are compared. A layout that is not given disagrees with nothing;
+    only where two producers meet, their defaults are compared.
 
     Parameters
     ----------
     graph : LayoutGraph
     reach : int
-        Pairs more edges apart are left out.
+        The most edges between the two nodes of a pair. Fewer if pairs times codes squared would pass `MAX_PAIR_ROWS`.
 
     Returns
     -------
     Agreement
-        Features of `own`, three: whether an output, an input, a kernel layout is given. Four: the share of
-        disagreeing dimensions of the output with the node's default, of the input and of the kernel with the
-        default of the operand that fits best, of the output with the defaults of consumers of its shape on average.
-        Then these four times a tenth of the logarithm of the tensor's size. Three: how much larger the given layout
-        makes the output, the largest operand and the smallest in memory than its default does, where the minor-most
-        dimension is padded to 128 and the next to 8, as a logarithm to base 2. Features of `rows`, five: the
-        producer's output (its default if none is given) with the consumer's input, its kernel, the better of the
-        two, and, if that has the shape of what it reads, its output; with the other producer's output where those
-        two meet. Then these five times a tenth of the logarithm of the producer's size. Then how near the two are,
-        1 / edges, as producer and consumer, and as two producers. What is not given disagrees with nothing, but for
-        two defaults where they meet. Pairs are those of `find_meetings`, the nearer ones only where pairs times codes
-        squared would pass `MAX_PAIR_ROWS`.
     """
-    layout = repad_layout(graph.node_feat)[0][:, LAYOUT].clip(-1, 5).astype(np.int8)[:, :2]       # (n, 2)
-    shape = graph.node_feat[:, SHAPE]
+    ids, shape = graph.node_config_ids, graph.node_feat[:, SHAPE]
+    place = np.full(len(shape), -1)
+    place[ids] = np.arange(len(ids))
+    default = repad_layout(graph.node_feat)[0][:, LAYOUT].clip(-1, 5).astype(np.int8)[:, :2]
     elements = np.maximum(shape, 1).prod(axis=1, dtype=np.float64)
-    size = np.log1p(elements) / 10                                                        # (n,), about 0 to 2
-    ids = graph.node_config_ids
-    nc, k = graph.code_rows.shape[:2]
-    given = graph.code_rows[:, :, (0, 6, 12)] >= 0                                        # (nc, k, 3)
-    rows = graph.code_rows.reshape(nc, k, 3, 6)[..., :2]                                  # output, input, kernel
-    place = np.full(len(layout), -1)
-    place[ids] = np.arange(nc)
-
-    own = np.zeros((nc, k, 4, 2), np.float32)
-    own[:, :, 0, 0] = _differ(rows[:, :, 0], layout[ids][:, None]) * given[:, :, 0]
-    own[:, :, 0, 1] = own[:, :, 0, 0] * size[ids, None]
+    program = _Program(ids, place, default, shape, elements, np.log1p(elements) / 10, graph.code_rows[:, :, ::6] >= 0,
+                       graph.code_rows.reshape(*graph.code_rows.shape[:2], 3, 6)[..., :2])
     consumer, producer = graph.edge_index.T
-    operand = place[consumer] >= 0
-    u, v = place[consumer[operand]], producer[operand]
-    differ = _differ(rows[u, :, 1:], layout[v][:, None, None])                            # (edges, k, 2)
-    best = np.full((nc, k, 2), np.inf, np.float32)
-    np.minimum.at(best, u, differ)
-    # edges are not in the order of operands: of those that fit alike, the larger is the input, the smaller the kernel
-    sign = np.array([1, -1], np.float32)
-    most = np.full((nc, k, 2), -np.inf, np.float32)
-    np.maximum.at(most, u, np.where(differ == best[u], size[v][:, None, None] * sign, -np.inf).astype(np.float32))
-    own[:, :, 1:3, 0] = np.where(np.isfinite(best), best, 0) * given[:, :, 1:]
-    own[:, :, 1:3, 1] = own[:, :, 1:3, 0] * np.where(np.isfinite(most), most * sign, 0)
-    same = (shape[consumer] == shape[producer]).all(axis=1) & (place[producer] >= 0)
-    v, u = place[producer[same]], consumer[same]
-    count = np.maximum(np.bincount(v, minlength=nc), 1)[:, None]
-    np.add.at(own[:, :, 3, 0], v, _differ(rows[v, :, 0], layout[u][:, None]) * given[v, :, 0])
-    own[:, :, 3, 0] /= count
-    own[:, :, 3, 1] = own[:, :, 3, 0] * size[ids, None]
-    largest, smallest = _extreme_operands(place[consumer[operand]], producer[operand], elements, shape, layout, nc)
-    grown = [np.where(given[:, :, part] & (tensor >= 0)[:, None],
-                      _growth(shape[tensor][:, None], rows[:, :, part])
-                      - _growth(shape[tensor], layout[tensor])[:, None], 0)
-             for part, tensor in enumerate((ids, largest, smallest))]
-    own = np.concatenate([given, own[..., 0], own[..., 1], np.stack(grown, axis=-1)], axis=-1).astype(np.float32)
+    largest, smallest = _extreme_operands(program, consumer, producer)
     share = elements / elements.max()
-    return Agreement(own, share[ids].astype(np.float32), (share[largest] * (largest >= 0)).astype(np.float32),
-                     *_pair_tables(graph, reach, layout[ids], rows, given, shape[ids], size[ids]))
+    return Agreement(_own_table(program, consumer, producer, (ids, largest, smallest)), share[ids].astype(np.float32),
+                     (share[largest] * (largest >= 0)).astype(np.float32), *_pair_tables(graph, program, reach))
 
 
-def _pair_tables(graph, reach, default, rows, given, shape, size):
-    """The last four of Agreement; of the configurable nodes all but the first."""
-    met, k = graph.meetings or find_meetings(graph), rows.shape[1]
+def _own_table(p, consumer, producer, tensors):
+    """Features of each node and code, (nc, k, 14); `tensors`: output, largest and smallest operand of each node."""
+    own = np.zeros((*p.given.shape[:2], OwnColumns.COUNT), np.float32)
+    disagree, size = own[..., OwnColumns.DISAGREE], np.zeros((*p.given.shape[:2], 4))
+    own[..., OwnColumns.GIVEN] = p.given
+    disagree[..., 0] = _differ(p.rows[:, :, 0], p.default[p.ids][:, None]) * p.given[:, :, 0]
+    disagree[..., 1:3], size[..., 1:3] = _operand_disagreements(p, consumer, producer)
+    size[..., 0] = size[..., 3] = p.size[p.ids, None]
+    # the output with the defaults of consumers of its shape: the mean over these consumers
+    same = (p.shape[consumer] == p.shape[producer]).all(axis=1) & (p.place[producer] >= 0)
+    node, reader = p.place[producer[same]], consumer[same]
+    np.add.at(disagree[..., 3], node, _differ(p.rows[node, :, 0], p.default[reader][:, None]) * p.given[node, :, 0])
+    disagree[..., 3] /= np.maximum(np.bincount(node, minlength=len(own)), 1)[:, None]
+    own[..., OwnColumns.BY_SIZE] = disagree * size
+    growth = own[..., OwnColumns.GROWTH]
+    for part, tensor in enumerate(tensors):
+        shape, default = p.shape[tensor][:, None], p.default[tensor][:, None]
+        grown = _padding(shape, p.rows[:, :, part]) - _padding(shape, default)
+        growth[..., part] = np.where(p.given[:, :, part] & (tensor >= 0)[:, None], grown, 0)
+    return own
+
+
+def _operand_disagreements(p, consumer, producer):
+    """Input and kernel of each node and code with the operand that fits best -> disagreement, size; (nc, k, 2) each.
+
+    Edges do not keep operand order. Of operands that fit equally well, the larger is taken as the input and the
+    smaller as the kernel.
+    """
+    read = p.place[consumer] >= 0
+    node, operand = p.place[consumer[read]], producer[read]
+    differ = _differ(p.rows[node, :, 1:], p.default[operand][:, None, None])              # (edges, k, 2)
+    best = np.full((*p.given.shape[:2], 2), np.inf, np.float32)
+    np.minimum.at(best, node, differ)
+    sign = np.array([1, -1], np.float32)
+    most = np.full(best.shape, -np.inf, np.float32)
+    np.maximum.at(most, node, np.where(differ == best[node], p.size[operand][:, None, None] * sign, -np.inf)
+                  .astype(np.float32))
+    return (np.where(np.isfinite(best), best, 0) * p.given[:, :, 1:], np.where(np.isfinite(most), most * sign, 0))
+
+
+def _pair_tables(graph, p, reach):
+    """The last four fields of Agreement."""
+    met, k = graph.meetings or find_meetings(graph), p.rows.shape[1]
     near = met.hops <= next(h for h in range(min(reach, met.hops.max(initial=0)), -1, -1)
                             if (met.hops <= h).sum() * k * k <= MAX_PAIR_ROWS)
-    (v, u), joins, hops = met.ends[near].T, met.joins[near], met.hops[near]
-    delivered = np.where(given[:, :, :1], rows[:, :, 0], default[:, None])                # (nc, k, 2)
+    (v, u), joins, hops = met.ends[near].T, met.joins[near], met.hops[near]               # v: producer
+    # the layout that either end delivers, in the names of the place where the two meet; (pairs, k, 2) each
+    delivered = np.where(p.given[:, :, :1], p.rows[:, :, 0], p.default[p.ids][:, None])
     first, other = ((np.pad(met.names[near, end], ((0, 0), (0, 1)), constant_values=-1)[
-        np.arange(len(v))[:, None, None], delivered[node]]) for end, node in enumerate((v, u)))       # (p, k, 2)
-    # 0, 1 or 2 dimensions; a join has only the last place, which others lack
-    differ = (first[:, :, None, None] != rows[u][:, None]).sum(axis=-1, dtype=np.int8)    # (p, k, k, 3)
-    differ *= given[u][:, None] & ~joins[:, None, None, None]
-    both = np.where(given[u][:, None, :, 1:].all(axis=-1), differ[..., 1:].min(axis=-1), differ[..., 1:].max(axis=-1))
+        np.arange(len(v))[:, None, None], delivered[node]]) for end, node in enumerate((v, u)))
+    # how many of the two dimensions differ between the delivered layout and output, input, kernel of the consumer
+    differ = (first[:, :, None, None] != p.rows[u][:, None]).sum(axis=-1, dtype=np.int8)  # (pairs, k, k, 3)
+    differ *= p.given[u][:, None] & ~joins[:, None, None, None]
+    better = np.where(p.given[u][:, None, :, 1:].all(axis=-1), differ[..., 1:].min(axis=-1),
+                      differ[..., 1:].max(axis=-1))
+    shape = p.shape[p.ids]
     like = (shape[v] == np.take_along_axis(shape[u], met.names[near, 0], axis=1)).all(axis=1)
     outputs = differ[..., 0] * like[:, None, None]
-    meet = (first[:, :, None] != other[:, None]).sum(axis=-1, dtype=np.int8) * joins[:, None, None]
-    # a pair has few distinct rows: numbered in base 3, then anew
-    number = 3 ** PLACES * np.arange(len(v))[:, None, None]
-    for place, some in enumerate((differ[..., 1], differ[..., 2], both, outputs, meet)):
-        number = number + 3 ** place * some.astype(np.int64)
+    joined = (first[:, :, None] != other[:, None]).sum(axis=-1, dtype=np.int8) * joins[:, None, None]
+    # a pair has few distinct rows: a row is a number in base 3, and each distinct number is kept once
+    places = PairColumns.DISAGREE.stop
+    number = 3 ** places * np.arange(len(v))[:, None, None]
+    for place, digit in enumerate((differ[..., 1], differ[..., 2], better, outputs, joined)):
+        number = number + 3 ** place * digit.astype(np.int64)
     kept, pair = np.unique(number, return_inverse=True)
-    row_pair, number = np.divmod(kept, 3 ** PLACES)
-    differ = number[:, None] // 3 ** np.arange(PLACES) % 3 / 2                            # (r, 5)
-    nearness = np.stack([~joins / hops, joins / hops], axis=1)[row_pair]
-    features = np.concatenate([differ, differ * size[v[row_pair], None], nearness], axis=1)
-    return (np.stack([v, u], axis=1), pair.reshape(len(v), k, k).astype(np.int32), row_pair,
-            features.astype(np.float32))
+    row_pair, number = np.divmod(kept, 3 ** places)
+    rows = np.empty((len(kept), PairColumns.COUNT), np.float32)
+    rows[:, PairColumns.DISAGREE] = number[:, None] // 3 ** np.arange(places) % 3 / 2
+    rows[:, PairColumns.BY_SIZE] = rows[:, PairColumns.DISAGREE] * p.size[p.ids[v[row_pair]], None]
+    rows[:, PairColumns.NEARNESS] = np.stack([~joins / hops, joins / hops], axis=1)[row_pair]
+    return np.stack([v, u], axis=1), pair.reshape(len(v), k, k).astype(np.int32), row_pair, rows
 
 
-def _extreme_operands(consumer, producer, elements, shape, layout, nc):
-    """The largest and the smallest operand of each configurable node; (nc,) and (nc,), -1 without any."""
-    # of equal size: by shape, then by layout, so that the order of the edges does not matter
-    order = np.lexsort((*layout[producer].T, *shape[producer].T, elements[producer], consumer))
-    found = np.full((2, nc), -1)
-    found[0, consumer[order]] = producer[order]                            # the last one stays
-    found[1, consumer[order[::-1]]] = producer[order[::-1]]
+def _extreme_operands(p, consumer, producer):
+    """The largest and the smallest operand of each configurable node, (nc,) and (nc,); -1 if it has no operand."""
+    read = p.place[consumer] >= 0
+    node, operand = p.place[consumer[read]], producer[read]
+    # equal sizes are ordered by shape, then by layout, so that the order of the edges does not matter
+    order = np.lexsort((*p.default[operand].T, *p.shape[operand].T, p.elements[operand], node))
+    found = np.full((2, len(p.ids)), -1)
+    found[0, node[order]] = operand[order]                                 # the last one stays
+    found[1, node[order[::-1]]] = operand[order[::-1]]
     return found
 
 
-def _growth(shape, digits):
-    """log2 of how much padding the two minor-most dimensions, `digits` (..., 2), adds to `shape` (..., 6)."""
+def _padding(shape, digits):
+    """log2 of how much memory padding adds to `shape` (..., 6) under the layout `digits` (..., 2)."""
     shape = np.broadcast_to(shape, digits.shape[:-1] + shape.shape[-1:])
     size = np.take_along_axis(shape, digits.clip(0).astype(np.int64), axis=-1)
     size = np.where((digits < 0) | (size < 1), 1, size)

@@ -1,62 +1,64 @@
-"""Boosted trees on where neighbours' layouts agree: the 11th place's idea in its simplest form, CPU only.
+"""Boosted trees on how far the layouts of neighbours agree: the 11th place's idea in its simplest form, CPU only.
 
-Trees want a row of fixed length whatever the program. So disagreements of producers, configured nodes and consumers
-are added up over the program and divided by the most that any configuration could have: 1 is all that can go wrong.
+Trees need rows of a fixed length for every program. So the disagreements of all nodes and pairs are added up over
+the program, and each sum is divided by the largest value that any configuration could reach.
 """
 import numpy as np
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from kit.agreement import PLACES, agreement_tables
+from kit.agreement import OwnColumns, PairColumns, agreement_tables
 from kit.baselines.ridge import CONFIGURABLE
 
-TREE_ROWS = 20_000               # an even share of each graph; more gained .01 tau at most (sample data and alexnet)
-# of a node: whether an output, an input, a kernel layout is given; four disagreements; these seven by size, below
-DISAGREES = (False,) * 3 + (True,) * 4 + (True,) * 4 + (False,) * 3 + (True,) * 4
+TREE_ROWS = 20_000               # drawn from all graphs; more rows gained .01 tau at most (sample data and alexnet)
 
 
 def agreement_sums(graph):
-    """Describe each configuration by how much disagrees under it, as a share of the most that could.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-
-    Returns
-    -------
-    ndarray, shape (c, 69), float32
-        For convolution, dot and reshape each 18 sums over nodes: the first 11 columns of `own` in
-        `agreement_tables`, and the first 7 weighted by the node's share. Then 15 sums over pairs: the first 10
-        columns of `rows`, and the first 5 weighted by the producer's share. Each is divided by the sum of its
-        largest values, group by group and pair of groups by pair; 0 where that is 0. The compiler's default
-        disagrees with nothing but itself, where two producers meet. A row does not depend on the other
-        configurations.
-    """
+    """Sums of disagreements per configuration, (c, 69) float32: 18 for each configurable opcode, then 15 for pairs."""
     tables, codes = agreement_tables(graph), graph.config_codes
     k, groups = graph.code_rows.shape[1], codes.shape[1]
-    own = tables.own[..., :11]
-    own = np.concatenate([own, own[..., :7] * tables.share[:, None, None]], axis=2)                    # (nc, k, 18)
+    # sums over the nodes of a group, one block of columns per opcode: (g, k, 3 * 18)
+    own = _own_columns(tables.own, tables.share[:, None, None])
     opcode = graph.node_opcode[graph.node_config_ids]
     by_opcode = np.stack([own * (opcode == o)[:, None, None] for o in CONFIGURABLE], axis=2)        # (nc, k, 3, 18)
     by_group = np.zeros((groups, k, len(CONFIGURABLE) * own.shape[2]))
     np.add.at(by_group, graph.node_group, by_opcode.reshape(len(own), *by_group.shape[1:]))
-
-    share = tables.share[tables.pairs[:, 0]]
-    rows = tables.rows[:, :2 * PLACES]
-    rows = np.concatenate([rows, rows[:, :PLACES] * share[tables.row_pair, None]], axis=1)             # (r, 15)
+    # sums over the pairs of nodes between two groups: (pairs of groups, k, k, 15)
+    rows = _pair_columns(tables.rows, tables.share[tables.pairs[tables.row_pair, 0], None])
     slots, slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
     by_slot = np.zeros((len(slots), k, k, rows.shape[1]))
     for s, pair in zip(slot.reshape(-1), tables.pair):
         by_slot[s] += rows[pair]
-
+    # look both up for each configuration
     nodes, pairs = np.zeros((len(codes), by_group.shape[2])), np.zeros((len(codes), rows.shape[1]))
     for g in range(groups):
         nodes += by_group[g, codes[:, g]]
     for table, (producer, consumer) in zip(by_slot, slots.reshape(-1, 2)):
         pairs += table[codes[:, producer], codes[:, consumer]]
+    # divide by the sum of the largest values per group and per pair of groups, so that a row does not depend on the
+    # other configurations
     most = np.concatenate([by_group.max(axis=1).sum(axis=0), by_slot.max(axis=(1, 2)).sum(axis=0)])
     sums = np.concatenate([nodes, pairs], axis=1)
     return np.divide(sums, most, out=np.zeros_like(sums), where=most > 0).astype(np.float32)
+
+
+def _own_columns(own, share):
+    """The 18 columns that are added up over nodes; the last 7 are weighted by the node's `share`."""
+    given, disagree, by_size = (own[..., c] for c in (OwnColumns.GIVEN, OwnColumns.DISAGREE, OwnColumns.BY_SIZE))
+    return np.concatenate([given, disagree, by_size, given * share, disagree * share], axis=-1)
+
+
+def _pair_columns(rows, share):
+    """The 15 columns that are added up over pairs; the last 5 are weighted by the producer's `share`."""
+    disagree, by_size = rows[..., PairColumns.DISAGREE], rows[..., PairColumns.BY_SIZE]
+    return np.concatenate([disagree, by_size, disagree * share], axis=-1)
+
+
+def _rises():
+    """1 for the columns of `agreement_sums` that count disagreements, 0 for the others; (69,)."""
+    own, pair = np.ones(OwnColumns.COUNT, int), np.ones(PairColumns.COUNT, int)
+    own[OwnColumns.GIVEN] = 0
+    return np.concatenate([np.tile(_own_columns(own, 1), len(CONFIGURABLE)), _pair_columns(pair, 1)])
 
 
 def fit_agreement_trees(graphs, seed=0, monotonic=False):
@@ -65,19 +67,19 @@ def fit_agreement_trees(graphs, seed=0, monotonic=False):
     Parameters
     ----------
     graphs : sequence of LayoutGraph
-        Training graphs; every graph weighs the same. Of many configurations an even share of each graph is drawn,
-        `TREE_ROWS` in all.
+        Training graphs. Every graph has the same weight. At most `TREE_ROWS` configurations are drawn in all, the
+        same number per graph.
     seed : int
-        Of what is drawn.
+        Seeds the drawn configurations and the trees.
     monotonic : bool
-        Let costs only rise with each disagreement. Trained on two real programs (alexnet, unet3d) this loses tau on
-        other configurations of the same (alexnet .85 -> .68) and gains on a third program (unet_3d random -.18 ->
-        .24, default .00 -> .13); trained on 20 sample programs it does little.
+        True: a cost never falls when a disagreement rises. Trained on two real programs (alexnet, unet3d), this
+        loses tau on other configurations of the same programs (alexnet .85 -> .68) and gains tau on a third program
+        (unet_3d random -.18 -> .24, default .00 -> .13). Trained on 20 sample programs, it changes little.
 
     Returns
     -------
     callable
-        LayoutGraph -> cost (c,), lower is faster.
+        LayoutGraph -> cost (c,); lower is faster.
 
     Raises
     ------
@@ -93,10 +95,9 @@ def fit_agreement_trees(graphs, seed=0, monotonic=False):
         features.append(agreement_sums(graph._replace(config_codes=graph.config_codes[drawn])))
         ranks.append(rankdata(graph.config_runtime)[drawn] / c)
     weights = np.concatenate([np.full(len(x), 1 / len(x)) for x in features])
-    rises = [*np.tile(DISAGREES, len(CONFIGURABLE)), *[True] * 3 * PLACES]
-    # few leaves and many rows a leaf: configurations of a graph are many, graphs are few
+    # few leaves and many rows per leaf, because graphs are few while configurations of a graph are many
     trees = HistGradientBoostingRegressor(max_iter=150, max_leaf_nodes=8, min_samples_leaf=50, random_state=seed,
-                                          monotonic_cst=np.array(rises, int) if monotonic else None,
+                                          monotonic_cst=_rises() if monotonic else None,
                                           early_stopping=False)
     trees.fit(np.concatenate(features), np.concatenate(ranks), weights / weights.mean())
     return lambda graph: trees.predict(agreement_sums(graph))

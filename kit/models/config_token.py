@@ -1,10 +1,10 @@
-"""The config-token model: encode the graph once, each (group, code) once, and a configuration as a few look-ups.
+"""The config-token model: encode the graph once, each (group, code) once, and score configurations by look-ups.
 
-Configurations of a file differ only in the codes of a few groups of nodes. So the network never sees nodes x
-configurations: it tabulates a term for each configurable node and code, a term for each pair of configurable
-neighbours and both codes, and a vector for each group and code. The cost of a configuration is the sum of its
-terms, plus a small network of the sum of its vectors for what is not additive. Tensor sizes weigh the terms, since
-a copy costs what its bytes cost.
+The configurations of a file differ only in the codes of a few groups of nodes. So the network never computes nodes
+x configurations. It tabulates three things that all configurations share: a term for each configurable node and code,
+a term for each pair of configurable neighbours and both codes, and a vector (token) for each group and code. The cost
+of a configuration is the sum of its terms, plus a small network of the sum of its tokens, for effects that do not add
+up. Terms are weighted by tensor sizes, because the time of a copy grows with its bytes.
 """
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,10 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.agreement import OWN_FEATURES, PAIR_FEATURES, REACH, agreement_tables, find_meetings
-from kit.data import OPCODES
-from kit.models.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors
-from kit.scale import fit_scaler
+from kit.agreement import REACH, OwnColumns, PairColumns, agreement_tables, find_meetings
+from kit.models.layers import Network, mean_messages, node_tensors
 
 
 class TokenTensors(NamedTuple):
@@ -28,34 +26,34 @@ class TokenTensors(NamedTuple):
     messages: tuple              # Messages, one for each direction
     ids: torch.Tensor            # (nc,) int64; the configurable nodes
     code_rows: torch.Tensor      # (nc, k, 18) int64, digits + 2
-    own: torch.Tensor            # (nc, k, 14) float32; see agreement_tables
     share: torch.Tensor          # (nc, 2) float32; size of a tensor and of its largest operand over the graph's largest
     node_group: torch.Tensor     # (nc,) int64
+    own: torch.Tensor            # (nc, k, 14) float32; this and the next four: see agreement_tables
     pairs: torch.Tensor          # (p, 2) int64; positions in ids
-    pair: torch.Tensor           # (p, k, k) int32, row_pair (r,) int64, rows (r, 12) float32; see agreement_tables
-    row_pair: torch.Tensor
-    rows: torch.Tensor
+    pair: torch.Tensor           # (p, k, k) int32
+    row_pair: torch.Tensor       # (r,) int64
+    rows: torch.Tensor           # (r, 12) float32
     pair_slot: torch.Tensor      # (p,) int64 in 0..q-1
     slot_groups: torch.Tensor    # (q, 2) int64; producer's group, consumer's group
     hops: torch.Tensor           # (g, g) uint8; edges between two groups, 0: the same, REACH + 1: farther; attention
-    config_codes: torch.Tensor   # (c, g) uint8, int32 where codes pass 255
+    config_codes: torch.Tensor   # (c, g) uint8, int32 if codes pass 255
 
 
 @dataclass(frozen=True)
 class ConfigTokenSettings:
-    """Small, because graphs are few."""
+    """Small, because there are few graphs."""
     width: int = 64
-    graph_blocks: int = 1                # GraphSAGE over the program, once a graph
+    graph_blocks: int = 1                # GraphSAGE blocks over the program
     token_width: int = 64
     opcode_width: int = 8
     digit_width: int = 4
-    features: bool = True                # False: of a node its opcode and what agreement tells
-    digits: bool = True                  # False: of a code what agreement tells
-    agreement: bool = True               # False: of a code its digits, and no pair terms
+    features: bool = True                # False: of node features only the opcode and agreement are read
+    digits: bool = True                  # False: of a code only agreement is read
+    agreement: bool = True               # False: of a code only its digits are read, and there are no pair terms
     pairs: bool = True                   # False: no pair terms
-    reach: int = REACH                   # edges between two nodes with a pair term, at most
-    mix: str = "pool"                    # what is not additive: a network of the "pool" of all tokens, tokens that
-    #                                      take "attention" to each other before they are pooled, or "none"
+    reach: int = REACH                   # the most edges between two nodes with a pair term
+    mix: str = "pool"                    # effects that do not add up: "pool", a network of the sum of all tokens;
+    #                                      "attention", the same after attention between tokens; "none"
     heads: int = 4                       # of attention
     near: bool = True                    # attention knows how many edges two groups are apart
     dropout: float = 0.1
@@ -70,78 +68,62 @@ class ConfigTokenSettings:
             raise ValueError(f"token_width is {self.token_width}; expected a multiple of {self.heads} heads")
 
 
-class ConfigTokenModel(nn.Module):
-    """Rank layout configurations by look-ups in tables that are computed once a graph.
+class ConfigTokenModel(Network):
+    """Rank layout configurations by look-ups in tables that are computed once per graph.
 
-    The cost of a configuration does not depend on the others scored with it.
+    The cost of a configuration does not depend on the other configurations in the call.
 
     Parameters
     ----------
     settings : ConfigTokenSettings, optional
     """
-    transductive = False
 
     def __init__(self, settings=None):
-        super().__init__()
-        self.settings = s = settings or ConfigTokenSettings()
+        super().__init__(settings or ConfigTokenSettings())
 
+    def _build(self, s):
         def network(width_in, width_out):
             return nn.Sequential(nn.GELU(), nn.Dropout(s.dropout), nn.Linear(width_in, s.width), nn.GELU(),
                                  nn.Linear(s.width, width_out))
-        numbers = NUMERIC + 6 * s.digit_width if s.features else 0
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(s.seed)
-            self.opcode = nn.Embedding(OPCODES, s.opcode_width)
-            self.digit = nn.Embedding(DIGIT_VALUES, s.digit_width)
-            self.node = nn.Linear(numbers + s.opcode_width, s.width)
-            self.sages = nn.ModuleList(Sage(s.width, s.width, 2, "sparse") for _ in range(s.graph_blocks))
-            self.norms = nn.ModuleList(nn.LayerNorm(s.width) for _ in range(s.graph_blocks))
-            # first layers are split by what they read, so that each part runs on its own small table
-            self.context = nn.Linear(s.width, 3 * s.width)
-            self.code = nn.Linear(18 * s.digit_width * s.digits + OWN_FEATURES * s.agreement, s.width, bias=False)
-            self.unary = network(s.width, 3 + s.token_width)
-            if s.agreement and s.pairs:
-                self.agree = nn.Linear(PAIR_FEATURES, s.width, bias=False)
-                self.binary = network(s.width, 2)
-            if s.mix == "attention":
-                self.attention = GroupAttention(s.token_width, s.heads, s.near)
-            if s.mix != "none":
-                self.pool = nn.Sequential(nn.LayerNorm(s.token_width), nn.Linear(s.token_width, 2 * s.width),
-                                          nn.LayerNorm(2 * s.width), nn.GELU(), nn.Dropout(s.dropout),
-                                          nn.Linear(2 * s.width, s.width), nn.LayerNorm(s.width), nn.GELU(),
-                                          nn.Linear(s.width, 1))
-        self.register_buffer("node_scale", torch.zeros(2, NUMERIC, dtype=torch.float64))
-        self.register_buffer("fitted", torch.tensor(False))
-
-    def fit_scale(self, graphs):
-        """Store the feature statistics of the training graphs."""
-        self.node_scale.copy_(torch.as_tensor(np.stack(fit_scaler(g.node_feat[:, :NUMERIC] for g in graphs))))
-        self.fitted.fill_(True)
+        self._build_encoder(s, features=s.features)
+        # the first layers are split by what they read, so that each part runs on its own small table
+        self.context = nn.Linear(s.width, 3 * s.width)
+        self.code = nn.Linear(18 * s.digit_width * s.digits + OwnColumns.COUNT * s.agreement, s.width, bias=False)
+        self.unary = network(s.width, 3 + s.token_width)
+        if s.agreement and s.pairs:
+            self.agree = nn.Linear(PairColumns.COUNT, s.width, bias=False)
+            self.binary = network(s.width, 2)
+        if s.mix == "attention":
+            self.attention = _GroupAttention(s.token_width, s.heads, s.near)
+        if s.mix != "none":
+            self.pool = nn.Sequential(nn.LayerNorm(s.token_width), nn.Linear(s.token_width, 2 * s.width),
+                                      nn.LayerNorm(2 * s.width), nn.GELU(), nn.Dropout(s.dropout),
+                                      nn.Linear(2 * s.width, s.width), nn.LayerNorm(s.width), nn.GELU(),
+                                      nn.Linear(s.width, 1))
 
     def prepare(self, graph):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
         n, device = len(graph.node_feat), self.node_scale.device
-        graph = graph._replace(meetings=graph.meetings or find_meetings(graph))              # both below read them
+        graph = graph._replace(meetings=graph.meetings or find_meetings(graph))      # tables and hops both read them
         tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
         codes = graph.config_codes
-        hops = group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)
+        hops = _group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
-
-        def tensor(array):
-            return torch.tensor(array, device=device)
+        arrays = dict(
+            ids=graph.node_config_ids, code_rows=graph.code_rows.astype(np.int64) + 2,
+            share=np.stack([tables.share, tables.reads], axis=1), node_group=graph.node_group, own=tables.own,
+            pairs=tables.pairs, pair=tables.pair, row_pair=tables.row_pair, rows=tables.rows,
+            pair_slot=pair_slot.reshape(-1), slot_groups=slots.reshape(-1, 2), hops=hops,
+            config_codes=codes if codes.dtype == np.uint8 else codes.astype(np.int32))
         return TokenTensors(
             *node_tensors(graph.node_feat, graph.node_opcode, self.node_scale),
             tuple(mean_messages(e, n, device) for e in (graph.edge_index, graph.edge_index[:, ::-1])),
-            tensor(graph.node_config_ids), tensor(graph.code_rows.astype(np.int64) + 2), tensor(tables.own),
-            tensor(np.stack([tables.share, tables.reads], axis=1)), tensor(graph.node_group),
-            *map(tensor, tables[3:]),
-            tensor(pair_slot.reshape(-1)), tensor(slots.reshape(-1, 2)), tensor(hops),
-            tensor(codes if codes.dtype == np.uint8 else codes.astype(np.int32)))
+            **{name: torch.tensor(array, device=device) for name, array in arrays.items()})
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1.
 
-        The tables that all configurations share come on top.
+        The tables that all configurations share are not counted.
         """
         s, groups = self.settings, tensors.config_codes.shape[1]
         each = 8 * (3 * groups + 4 * len(tensors.slot_groups)) + 4 * (4 * s.token_width + 6 * s.width)
@@ -149,20 +131,20 @@ class ConfigTokenModel(nn.Module):
             each += 4 * groups * (6 * s.token_width + s.heads * groups)
         return max(1, int(budget // each))
 
+    def forward(self, tensors, index):
+        """Cost of the configurations `index` (j,) -> (j,)."""
+        return self.cost(tensors, self.tables(tensors), tensors.config_codes[index].long())
+
     def tables(self, tensors):
-        """All that configurations share: (g, k, 1 + token_width) and (q, k, k)."""
+        """The tables that all configurations share: (g, k, 1 + token_width) and (q, k, k)."""
         t, s = tensors, self.settings
-        numbers = [t.numeric, self.digit(t.layout).flatten(1)] if s.features else []
-        x = self.node(torch.cat([*numbers, self.opcode(t.opcode)], dim=1))
-        for norm, sage in zip(self.norms, self.sages):
-            x = x + F.gelu(sage(norm(x), t.messages))
-        alone, giving, taking = self.context(x[t.ids]).split(s.width, dim=1)                     # (nc, width)
+        alone, giving, taking = self.context(self.encode(t, s.features)[t.ids]).split(s.width, dim=1)  # (nc, width)
         k, groups = t.code_rows.shape[1], t.config_codes.shape[1]
 
         parts = [self.digit(t.code_rows).flatten(2)] * s.digits + [t.own] * s.agreement
         code = self.code(torch.cat(parts, dim=2))                                                # (nc, k, width)
-        # against no code at all: what codes share would drown in the pool how they differ; float, as sums and
-        # differences stay whole in half precision
+        # subtract the value without a code, so that pooling sees the differences between codes; in float32, because
+        # sums and differences lose too many digits in half precision
         effect = self.unary(alone[:, None] + code).float() - self.unary(alone)[:, None].float()
         plain, by_size, token = effect.split((1, 2, s.token_width), dim=2)
         unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
@@ -175,28 +157,44 @@ class ConfigTokenModel(nn.Module):
             binary = binary.index_add(0, t.pair_slot, (plain + by_size * t.share[producer, 0])[t.pair])
         return unary, binary
 
-    def forward(self, tensors, index):
-        """Cost of the configurations `index` (j,) -> (j,)."""
-        unary, binary = self.tables(tensors)
-        codes = tensors.config_codes[index].long()                                               # (j, g)
-        k, (first, second) = unary.shape[1], tensors.slot_groups.T
-        rows = codes + k * torch.arange(codes.shape[1], device=codes.device)
-        if self.settings.mix == "attention":
-            tokens = F.embedding(rows, unary.flatten(0, 1))                                  # (j, g, 1 + token_width)
-            pooled = self.attention(tokens[..., 1:], tensors).sum(dim=1)
-            cost = tokens[..., 0].sum(dim=1)
-        else:
-            bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # given, as there may be no group
-            total = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")       # (j, 1 + token_width)
-            cost, pooled = total[:, 0], total[:, 1:]
-        if self.settings.mix != "none":
-            cost = cost + self.pool(pooled).squeeze(-1)
-        slots = torch.arange(len(first), device=codes.device)
-        cells = (slots * k + codes[:, first]) * k + codes[:, second]                             # (j, q)
-        return cost + binary.flatten()[cells].sum(dim=1)
+    def cost(self, tensors, tables, chosen):
+        """Cost from `tables` of configurations given as codes (j, g) int64, or as weights of codes (j, g, v) -> (j,).
+
+        Weights are differentiable; each row of v <= k weights sums to 1, and a one-hot row is a code.
+        """
+        mix = self.settings.mix
+        look_up = _look_up_weights if chosen.is_floating_point() else _look_up_codes
+        terms, pair_terms = look_up(*tables, tensors.slot_groups.T, chosen, summed=mix != "attention")
+        cost, tokens = terms[..., 0].sum(dim=1), terms[..., 1:]
+        if mix == "attention":
+            tokens = self.attention(tokens, tensors)
+        if mix != "none":
+            cost = cost + self.pool(tokens.sum(dim=1)).squeeze(-1)
+        return cost + pair_terms
 
 
-class GroupAttention(nn.Module):
+def _look_up_codes(unary, binary, slots, codes, summed):
+    """Terms and tokens of each group, (j, g, 1 + token_width), or `summed` (j, 1, ...); sum of the pair terms, (j,)."""
+    k, rows = unary.shape[1], codes + unary.shape[1] * torch.arange(codes.shape[1], device=codes.device)
+    if summed:
+        bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # given, as there may be no group
+        terms = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")[:, None]
+    else:
+        terms = F.embedding(rows, unary.flatten(0, 1))
+    places = torch.arange(len(binary), device=codes.device)
+    cells = (places * k + codes[:, slots[0]]) * k + codes[:, slots[1]]                               # (j, q)
+    return terms, binary.flatten()[cells].sum(dim=1)
+
+
+def _look_up_weights(unary, binary, slots, weights, summed):
+    """The same as `_look_up_codes` for weights (j, g, v): means over codes, weighted."""
+    v = weights.shape[2]
+    terms = torch.einsum("jgv,gvt->jt" if summed else "jgv,gvt->jgt", weights, unary[:, :v])
+    given = torch.einsum("jqv,qvw->jqw", weights[:, slots[0]], binary[:, :v, :v])
+    return terms[:, None] if summed else terms, (given * weights[:, slots[1]]).sum(dim=(1, 2))
+
+
+class _GroupAttention(nn.Module):
     """Self-attention over the tokens of a configuration, biased by how many edges two groups are apart."""
 
     def __init__(self, width, heads, near):
@@ -219,8 +217,8 @@ class GroupAttention(nn.Module):
         return x + self.write(mixed.transpose(1, 2).reshape(j, groups, width))
 
 
-def group_hops(graph):
-    """Edges between the nearest nodes of two groups whose layouts meet, (g, g) uint8; REACH + 1 where none do."""
+def _group_hops(graph):
+    """Edges between the nearest nodes of two groups whose layouts meet, (g, g) uint8; REACH + 1 if none meet."""
     met, groups = graph.meetings, graph.config_codes.shape[1]
     hops = np.full((groups, groups), REACH + 1, np.uint8)
     one, other = graph.node_group[met.ends].T

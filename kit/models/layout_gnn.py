@@ -1,7 +1,4 @@
-"""The first place's layout network, and the techniques of other winners as its settings.
-
-It has the methods and attributes that `kit.models` asks of a model.
-"""
+"""The first place's layout network, and the techniques of other winners as its settings."""
 import hashlib
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -11,45 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.agreement import OWN_FEATURES, PAIR_FEATURES, agreement_tables
-from kit.data import OPCODES
+from kit.agreement import OwnColumns, PairColumns, agreement_tables
 from kit.models.fused import BlockEnd, SageLayer, precise
-from kit.models.layers import DIGIT_VALUES, NUMERIC, Sage, mean_messages, node_tensors, rows_of
+from kit.models.layers import NUMERIC, Network, Sage, mean_messages, node_tensors
 from kit.pad import repad_layout
-from kit.scale import fit_scaler
-
-
-def reference_configs(graph, count):
-    """Draw configurations of a graph by what they are: neither their order nor their runtimes are looked at.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-    count : int
-        At most so many, all distinct.
-
-    Returns
-    -------
-    ndarray, shape (r,), int64
-        The compiler's default (all digits -1) first, if the graph has it; then those whose content has the smallest
-        hash. Of configurations that merely swap layouts between equal nodes one stands for all.
-    """
-    features, group, codes = repad_layout(graph.node_feat)[0], graph.node_group, graph.config_codes
-    digests = np.zeros(graph.code_rows.shape[:2], np.uint64)                                 # (nc, k)
-    for place, node in enumerate(graph.node_config_ids):
-        about = features[node].tobytes() + np.int64(graph.node_opcode[node]).tobytes()
-        for code, row in enumerate(graph.code_rows[place]):
-            digests[place, code] = int.from_bytes(hashlib.blake2b(about + row.tobytes(), digest_size=8).digest(), "big")
-    of_code = np.zeros((codes.shape[1], digests.shape[1]), np.uint64)                        # (g, k)
-    np.add.at(of_code, group, digests)                                                       # in any order; wraps
-    given = np.zeros(of_code.shape, bool)
-    np.logical_or.at(given, group, (graph.code_rows >= 0).any(axis=2))
-    content, changed = np.zeros(len(codes), np.uint64), np.zeros(len(codes), bool)
-    for column, contents, gives in zip(codes.T, of_code, given):
-        content += contents[column]
-        changed |= gives[column]
-    _, distinct = np.unique(content, return_index=True)                                      # by ascending hash
-    return distinct[np.argsort(changed[distinct], kind="stable")][:count]
 
 
 class LayoutTensors(NamedTuple):
@@ -57,16 +19,16 @@ class LayoutTensors(NamedTuple):
     numeric: torch.Tensor        # (n, 134) float32, standardised
     opcode: torch.Tensor         # (n,) int64
     layout: torch.Tensor         # (n, 6) int64, digits + 2
+    messages: tuple              # Messages, one for each direction
     code_rows: torch.Tensor      # (nc, k, 18) int64, digits + 2
     node_group: torch.Tensor     # (nc,) int64
-    config_codes: torch.Tensor   # (c, g) uint8, int32 where codes pass 255
+    config_codes: torch.Tensor   # (c, g) uint8, int32 if codes pass 255
     references: torch.Tensor     # (r, g) like config_codes; see reference_configs
-    messages: tuple              # Messages, one for each direction
-    own: torch.Tensor = None     # (nc, k, 14) float32; see agreement_tables
-    pairs: torch.Tensor = None   # (p, 2) int64; whose layouts meet
-    pair: torch.Tensor = None    # (p, k, k) int32; rows, of which each code of both has one
-    rows: torch.Tensor = None    # (r, 12) float32; see agreement_tables
-    counted: torch.Tensor = None # (n',) int64; nodes that are pooled, None: all
+    own: torch.Tensor = None     # (nc, k, 14) float32; this and the next three with `agreement`: see agreement_tables
+    pairs: torch.Tensor = None   # (p, 2) int64
+    pair: torch.Tensor = None    # (p, k, k) int32
+    rows: torch.Tensor = None    # (r, 12) float32
+    counted: torch.Tensor = None # (n',) int64; the nodes that are pooled, None: all
 
 
 @dataclass(frozen=True)
@@ -76,23 +38,23 @@ class LayoutGNNSettings:
     Attributes
     ----------
     config_attention : bool or str
-        What each configuration is compared with: True, as published, all that are scored together, so that costs
-        depend on their company; "reference", the same few of its graph in every call; False, none.
+        What each configuration is compared with. True, as published: all configurations in the call, so that a
+        cost depends on them. "reference": the same few configurations of its graph in every call. False: none.
     reinject : bool
-        Let each block read the configured digits again (19th place; the official baseline).
+        Each block reads the configured digits again (19th place; the official baseline).
     agreement : bool
-        Not published: tell each node where its neighbours' layouts disagree.
+        Not published: each node reads where its layouts disagree with its neighbours' layouts.
     """
     width: int = 256
     linear_blocks: int = 2
     graph_blocks: int = 2
     opcode_width: int = 16
     digit_width: int = 4
-    squeeze: int = 8                     # how many times narrower squeeze-and-excite is inside; 0: leave it out
+    squeeze: int = 8                     # squeeze-and-excite is this many times narrower inside; 0: leave it out
     config_attention: bool | str = True
-    reference_configs: int = 16          # at most; "reference" costs as much as scoring that many more
+    reference_configs: int = 16          # at most; "reference" costs as much as scoring this many more
     reinject: bool = False
-    both_directions: bool = False        # False: messages go from consumers to producers only
+    both_directions: bool = False        # False: messages go only from consumers to producers
     node_norm: bool = True               # instance norm over the nodes
     agreement: bool = False
     pool: str = "mean"                   # over nodes; "mean+max" gives the head both
@@ -121,7 +83,7 @@ class LayoutGNNSettings:
 
 
 def node_alone(settings):
-    """The same network blind to everything but each node itself: no messages, no norm over nodes, no attention.
+    """The same network without neighbours: no messages, no norm over nodes, no attention between configurations.
 
     Parameters
     ----------
@@ -130,17 +92,17 @@ def node_alone(settings):
     Returns
     -------
     LayoutGNNSettings
-        With a linear block for each GraphSAGE block; configurations are still pooled over nodes.
+        With a linear block for each GraphSAGE block. The nodes are still pooled.
     """
     return replace(settings, linear_blocks=settings.linear_blocks + settings.graph_blocks, graph_blocks=0,
                    config_attention=False, node_norm=False, agreement=False)
 
 
-class LayoutGNN(nn.Module):
+class LayoutGNN(Network):
     """The first place's layout network: embed, two linear and two GraphSAGE blocks, mean pool, one cost.
 
-    Each block has instance norm over nodes, squeeze-and-excite, optional attention across configurations and
-    GELU; the GraphSAGE blocks are residual. Source: thanhhau097/google_fast_or_slow, the network as published.
+    Each block has instance norm over nodes, squeeze-and-excite, optional attention between configurations and
+    GELU. The GraphSAGE blocks are residual. Source: thanhhau097/google_fast_or_slow, the network as published.
 
     Parameters
     ----------
@@ -148,73 +110,59 @@ class LayoutGNN(nn.Module):
     """
 
     def __init__(self, settings=None):
-        super().__init__()
-        self.settings = s = settings or LayoutGNNSettings()
+        super().__init__(settings or LayoutGNNSettings())
+        self.register_buffer("set_size", torch.tensor(64))       # configurations scored together in training
+
+    def _build(self, s):
         out = s.width // 2 if s.config_attention else s.width
         blocks, directions = s.linear_blocks + s.graph_blocks, 2 if s.both_directions else 1
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(s.seed)
-            self.opcode = nn.Embedding(OPCODES, s.opcode_width)
-            self.digit = nn.Embedding(DIGIT_VALUES, s.digit_width)
-            self.static = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, out)
-            self.config = nn.Linear(18 * s.digit_width, out, bias=False)
-            if s.agreement:
-                self.own = nn.Linear(OWN_FEATURES, out, bias=False)
-                self.pair = nn.Linear(2 * PAIR_FEATURES, out, bias=False)
-            self.linears = nn.ModuleList(nn.Linear(s.width, out) for _ in range(s.linear_blocks - 1))
-            for linear in (self.static, self.config, *self.linears):
-                nn.init.xavier_normal_(linear.weight)
-            self.sages = nn.ModuleList(Sage(s.width, out, directions, s.aggregation) for _ in range(s.graph_blocks))
-            self.ends = nn.ModuleList(BlockEnd(out, s.squeeze, bool(s.config_attention)) for _ in range(blocks))
-            self.head = nn.Linear(s.width * (2 if s.pool == "mean+max" else 1), 1)
-            self.again = nn.ModuleList(nn.Linear(18 * s.digit_width, out, bias=False)
-                                       for _ in range(blocks - 1 if s.reinject else 0))
-        self.register_buffer("node_scale", torch.zeros(2, NUMERIC, dtype=torch.float64))
-        self.register_buffer("fitted", torch.tensor(False))
-        self.register_buffer("set_size", torch.tensor(64))       # configurations scored together in training
+        self.static = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, out)
+        self.config = nn.Linear(18 * s.digit_width, out, bias=False)
+        if s.agreement:
+            self.own = nn.Linear(OwnColumns.COUNT, out, bias=False)
+            self.pair = nn.Linear(2 * PairColumns.COUNT, out, bias=False)
+        self.linears = nn.ModuleList(nn.Linear(s.width, out) for _ in range(s.linear_blocks - 1))
+        for linear in (self.static, self.config, *self.linears):
+            nn.init.xavier_normal_(linear.weight)
+        self.sages = nn.ModuleList(Sage(s.width, out, directions, s.aggregation) for _ in range(s.graph_blocks))
+        self.ends = nn.ModuleList(BlockEnd(out, s.squeeze, bool(s.config_attention)) for _ in range(blocks))
+        self.head = nn.Linear(s.width * (2 if s.pool == "mean+max" else 1), 1)
+        self.again = nn.ModuleList(nn.Linear(18 * s.digit_width, out, bias=False)
+                                   for _ in range(blocks - 1 if s.reinject else 0))
 
     @property
     def transductive(self):
         """Whether a cost depends on the other configurations in the same call."""
         return self.settings.config_attention is True
 
-    def fit_scale(self, graphs):
-        """Store the feature statistics of the training graphs."""
-        scaler = fit_scaler(g.node_feat[:, :NUMERIC] for g in graphs)
-        self.node_scale.copy_(torch.as_tensor(np.stack(scaler)))
-        self.fitted.fill_(True)
-
     def prepare(self, graph, counted=None):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding.
 
-        Of a segment with a margin, `counted` (n,) bool are its own nodes, which alone are pooled.
+        Only the nodes `counted` (n,) bool are pooled; None: all. A segment with a margin counts its own nodes.
         """
-        n, device = len(graph.node_feat), self.node_scale.device
+        n, device, s = len(graph.node_feat), self.node_scale.device, self.settings
         rest = np.setdiff1d(np.arange(n), graph.node_config_ids)
         rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last
         order = np.concatenate([graph.node_config_ids, rest])
         edges = np.argsort(order)[graph.edge_index]
-        codes = graph.config_codes
-        directions = (edges, edges[:, ::-1])[:2 if self.settings.both_directions else 1]
-        tables = agreement_tables(graph) if self.settings.agreement else None
-        references = np.zeros(0, np.int64)
-        if self.settings.config_attention == "reference":
-            references = reference_configs(graph, self.settings.reference_configs)
+        codes = graph.config_codes if graph.config_codes.dtype == np.uint8 else graph.config_codes.astype(np.int32)
+        chosen = reference_configs(graph, s.reference_configs) if s.config_attention == "reference" else []
+        arrays = dict(code_rows=graph.code_rows.astype(np.int64) + 2, node_group=graph.node_group, config_codes=codes,
+                      references=codes[np.asarray(chosen, np.int64)])
+        if s.agreement:
+            tables = agreement_tables(graph)
+            arrays |= dict(own=tables.own, pairs=tables.pairs, pair=tables.pair, rows=tables.rows)
+        if counted is not None:
+            arrays["counted"] = np.flatnonzero(counted[order])
         return LayoutTensors(
             *node_tensors(graph.node_feat[order], graph.node_opcode[order], self.node_scale),
-            torch.as_tensor(graph.code_rows.astype(np.int64) + 2, device=device),
-            torch.tensor(graph.node_group, device=device),
-            *(torch.tensor(some if some.dtype == np.uint8 else some.astype(np.int32), device=device)
-              for some in (codes, codes[references])),
-            tuple(mean_messages(e, n, device) for e in directions),
-            *([torch.tensor(t, device=device) for t in (tables.own, tables.pairs, tables.pair, tables.rows)]
-              if tables else [None] * 4),
-            None if counted is None else torch.tensor(np.flatnonzero(counted[order]), device=device))
+            tuple(mean_messages(e, n, device) for e in (edges, edges[:, ::-1])[:2 if s.both_directions else 1]),
+            **{name: torch.tensor(array, device=device) for name, array in arrays.items()})
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        # of each node a layer's input, its output, a product for each of two directions and one more tensor; of the
-        # nodes that are worked on, at least one, about ten
+        # five tensors of a layer hold all nodes: input, output, a product for each of two directions, one more;
+        # about ten tensors hold one block of nodes, which has at least one node
         each = 4 * self.settings.width * (5 * len(tensors.opcode) + 10)
         return max(1, int(budget // each) - len(tensors.references))
 
@@ -225,9 +173,9 @@ class LayoutGNN(nn.Module):
             return self.head(pooled).squeeze(-1)
 
     def pooled(self, tensors, index):
-        """What the graph holds under the configurations `index` (k,), pooled over nodes -> (k, pooled width)."""
+        """Last layer's nodes under the configurations `index` (k,), pooled over nodes -> (k, pooled width)."""
         s, k = self.settings, len(index)
-        # references are computed like others, as the last ones
+        # references are computed like other configurations, as the last ones
         codes = torch.cat([tensors.config_codes[index], tensors.references]).long()               # (k, g)
         chosen = codes[:, tensors.node_group].T                                                   # (nc, k)
         comparing = dict(norm=s.node_norm, references=len(tensors.references))
@@ -236,7 +184,7 @@ class LayoutGNN(nn.Module):
         for block, linear in enumerate(self.linears, start=1):
             _, x = SageLayer.apply(x, False, (), s.aggregation, linear.bias, linear.weight)
             x = self.ends[block](self.reinjected(block, x, chosen, digits), **comparing)
-        comparing["norm"] = False                # in these blocks it comes before the messages
+        comparing["norm"] = False                # in these blocks the norm comes before the messages
         for block, sage in enumerate(self.sages, start=s.linear_blocks):
             x, update = SageLayer.apply(x, s.node_norm, tensors.messages, s.aggregation, sage.own.bias,
                                         sage.own.weight, *[linear.weight for linear in sage.neighbours])
@@ -248,14 +196,13 @@ class LayoutGNN(nn.Module):
         return torch.cat([mean, x.amax(dim=0)[:k].to(mean.dtype)], dim=1) if s.pool == "mean+max" else mean
 
     def embed(self, tensors, chosen, digits):
-        """The first linear layer over (node features, digits), with all that configurations share done once."""
-        static = self.static(torch.cat([tensors.numeric, self.digit(tensors.layout).flatten(1),
-                                        self.opcode(tensors.opcode)], dim=1))                     # (n, out)
+        """The first linear layer over (node features, digits); the parts that configurations share are done once."""
+        static = self.static(self.node_input(tensors))                                            # (n, out)
         table = self.config(digits)                                                               # (nc, codes, out)
         if tensors.own is not None:
             table = table + self.own(tensors.own)
         nc = len(table)
-        configured = static[:nc, None] + rows_of(table, chosen)                                   # (nc, k, out)
+        configured = static[:nc, None] + _rows_of(table, chosen)                                   # (nc, k, out)
         if tensors.own is not None:
             configured = configured + self.pair(self.disagreements(tensors, chosen))
         none = self.config(self.digit(torch.zeros(18, dtype=torch.long, device=chosen.device)).flatten())
@@ -263,11 +210,11 @@ class LayoutGNN(nn.Module):
         return torch.cat([configured, others])
 
     def reinjected(self, block, x, chosen, digits):
-        """What a block after the first makes of its input, and of the configured digits once more."""
+        """With `reinject`, add a block's own linear layer over the configured digits to x."""
         if not self.settings.reinject:
             return x
         nc = len(chosen)
-        return torch.cat([x[:nc] + rows_of(self.again[block - 1](digits), chosen), x[nc:]])
+        return torch.cat([x[:nc] + _rows_of(self.again[block - 1](digits), chosen), x[nc:]])
 
     def disagreements(self, tensors, chosen):
         """Sum each node's pair features as producer and as consumer; chosen (nc, k) codes -> (nc, k, 24)."""
@@ -277,3 +224,32 @@ class LayoutGNN(nn.Module):
         features = F.embedding(tensors.pair.flatten()[cells], tensors.rows)                       # (p, k, 12)
         zeros = features.new_zeros(*chosen.shape, features.shape[-1])
         return torch.cat([zeros.index_add(0, end, features) for end in (producer, consumer)], dim=-1)
+
+
+def _rows_of(table, chosen):
+    """Row of each node's table (nc, codes, out) for each of its chosen codes (nc, k) -> (nc, k, out)."""
+    nc, codes = table.shape[:2]
+    return F.embedding(chosen + codes * torch.arange(nc, device=chosen.device)[:, None], table.flatten(0, 1))
+
+
+def reference_configs(graph, count):
+    """Choose at most `count` distinct configurations of a LayoutGraph by their content alone -> (r,) int64."""
+    # the compiler's default (all digits -1) comes first, if the graph has it; then the configurations whose content
+    # has the smallest hash, whatever their order and runtimes. Configurations that only swap layouts between equal
+    # nodes have the same hash, and one of them is taken
+    features, group, codes = repad_layout(graph.node_feat)[0], graph.node_group, graph.config_codes
+    digests = np.zeros(graph.code_rows.shape[:2], np.uint64)                                 # (nc, k)
+    for place, node in enumerate(graph.node_config_ids):
+        about = features[node].tobytes() + np.int64(graph.node_opcode[node]).tobytes()
+        for code, row in enumerate(graph.code_rows[place]):
+            digests[place, code] = int.from_bytes(hashlib.blake2b(about + row.tobytes(), digest_size=8).digest(), "big")
+    of_code = np.zeros((codes.shape[1], digests.shape[1]), np.uint64)                        # (g, k)
+    np.add.at(of_code, group, digests)                                                       # in any order; wraps
+    given = np.zeros(of_code.shape, bool)
+    np.logical_or.at(given, group, (graph.code_rows >= 0).any(axis=2))
+    content, changed = np.zeros(len(codes), np.uint64), np.zeros(len(codes), bool)
+    for column, contents, gives in zip(codes.T, of_code, given):
+        content += contents[column]
+        changed |= gives[column]
+    _, distinct = np.unique(content, return_index=True)                                      # by ascending hash
+    return distinct[np.argsort(changed[distinct], kind="stable")][:count]

@@ -54,23 +54,9 @@ def relaxed_token_cost(model, tensors):
     callable
         (k, g, v) weights -> (k,) costs; differentiable in the weights. v is at most the codes of the graph's groups.
     """
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        unary, binary = model.tables(tensors)
-    model.train(training)
-    parts = (deepcopy(getattr(model, name, None)) for name in ("attention", "pool"))     # None: its settings say so
-    attention, pool = (part.eval() if part is not None else None for part in parts)
-    producer, consumer = tensors.slot_groups.T
-
-    def relaxed(weights):
-        values = weights.shape[2]
-        tokens = torch.einsum("kgv,gvt->kgt", weights, unary[:, :values])
-        mixed = tokens[..., 1:] if attention is None else attention(tokens[..., 1:], tensors)
-        given = torch.einsum("kqv,qvw->kqw", weights[:, producer], binary[:, :values, :values])
-        cost = tokens[..., 0].sum(dim=1) + (given * weights[:, consumer]).sum(dim=(1, 2))
-        return cost if pool is None else cost + pool(mixed.sum(dim=1)).squeeze(-1)
-    return relaxed
+    frozen = deepcopy(model).eval().requires_grad_(False)
+    tables = frozen.tables(tensors)
+    return lambda weights: frozen.cost(tensors, tables, weights)
 
 
 def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, walks=64, rate=1.0, heat=0.03,
