@@ -15,7 +15,6 @@ from kit.data import LayoutGraph, TileGraph
 from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings, TileModelSettings
 from kit.train import TrainSettings, grad_scaler, train, train_step
-from kit.training.averages import WeightAverage
 from kit.training.processes import Team
 from kit.training.sampling import make_tasks
 
@@ -74,8 +73,7 @@ def stepped(model, graphs, settings, loss=pairwise_hinge_loss, step=0, optimizer
     tasks = make_tasks(model, graphs, loss, settings, team.device)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
     settings = replace(settings, learning_rate=1.0, warmup=0.0)              # at its peak in step 0
-    return train_step(model, tasks, loss, step, settings, team, optimizer, grad_scaler(settings.precision, team.device),
-                      WeightAverage(model, "none"))
+    return train_step(model, tasks, loss, step, settings, team, optimizer, grad_scaler(settings.precision, team.device))
 
 
 def interrupted_loss(at):

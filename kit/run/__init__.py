@@ -19,6 +19,6 @@ from kit.run.workflow import (
 
 __all__ = [
     "UNQUOTED", "checkpoint_path", "list_runs", "load_costs", "note_settings", "noted_settings", "open_data",
-    "read_split", "record_leaderboard", "record_run", "report_problems", "sample_truth", "save_costs", "training_graphs",
-    "wanted", "write_report", "write_table",
+    "read_split", "record_leaderboard", "record_run", "report_problems", "sample_truth", "save_costs",
+    "training_graphs", "wanted", "write_report", "write_table",
 ]

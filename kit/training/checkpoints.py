@@ -1,4 +1,4 @@
-"""Checkpoints: weights and plain data in one file, written whole or not at all, read without unpickling code."""
+"""Checkpoints: weights and plain data in one file, written whole or not at all, read without running pickled code."""
 import io
 
 import torch
@@ -7,7 +7,7 @@ from kit.files import whole_file
 
 
 def save_checkpoint(path, model, **extra):
-    """Write a model's weights and anything else that is plain data or tensors, all or nothing.
+    """Write the weights of a model, together with plain data and tensors, all or nothing.
 
     Parameters
     ----------
@@ -16,14 +16,14 @@ def save_checkpoint(path, model, **extra):
     **extra
         Numbers, strings, lists, dicts and tensors.
     """
-    file = io.BytesIO()              # on a full disk torch.save says "unexpected pos", and not why
+    file = io.BytesIO()              # on a full disk, torch.save would only say "unexpected pos"
     torch.save({"model": model.state_dict(), **extra}, file)
     with whole_file(path) as part:
         part.write_bytes(file.getbuffer())
 
 
 def read_checkpoint(path):
-    """Read what `save_checkpoint` wrote; nothing is unpickled but plain data and tensors.
+    """Read a checkpoint; only plain data and tensors are loaded.
 
     Parameters
     ----------
@@ -32,26 +32,26 @@ def read_checkpoint(path):
     Returns
     -------
     dict
-        The weights as "model", and what else was saved.
+        The weights as "model", and everything else that was saved.
 
     Raises
     ------
     ValueError
-        If the file is damaged or holds anything else.
+        If the file is damaged or is no checkpoint.
     """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
         saved["model"].keys()
     except FileNotFoundError:
         raise
-    except Exception as fault:               # torch.load raises a dozen types
+    except Exception as fault:               # torch.load raises a dozen types of errors
         raise ValueError(f"{path}: not a checkpoint, or a damaged one ({type(fault).__name__}); delete it and "
                          "train anew, or fetch it again") from fault
     return saved
 
 
 def load_checkpoint(path, model):
-    """Load weights into a model of the same settings; of a training checkpoint, the best ones.
+    """Load weights into a model of the same settings; from a training checkpoint, the best weights.
 
     Parameters
     ----------
@@ -61,17 +61,17 @@ def load_checkpoint(path, model):
     Returns
     -------
     dict
-        What else was saved.
+        Everything else that was saved.
 
     Raises
     ------
     ValueError
-        If the file is damaged, holds anything but plain data, or does not fit the model.
+        If the file is damaged, is no checkpoint, or does not fit the model.
     """
     saved = read_checkpoint(path)
     weights = saved.pop("model")
     try:
         model.load_state_dict(saved.get("best", weights))
-    except (RuntimeError, TypeError, AttributeError) as fault:       # the latter two of what is no dict of tensors
+    except (RuntimeError, TypeError, AttributeError) as fault:       # the last two: it is no dict of tensors
         raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
     return saved

@@ -1,4 +1,4 @@
-"""What a training run was and what it took: plain data, for a JSON file."""
+"""The record of a training run, for a JSON file: what was trained, with what, and how long it took."""
 import importlib.metadata
 import platform
 from dataclasses import asdict
@@ -12,25 +12,9 @@ from kit.training.processes import add_up
 
 
 def run_record(model, settings, loss_name, tasks, history, team):
-    """Describe a training run by plain data.
-
-    Parameters
-    ----------
-    model : Module
-    settings : TrainSettings
-    loss_name : str
-    tasks : list of Task
-    history : dict
-        As `train` returns it.
-    team : Team
-
-    Returns
-    -------
-    dict
-        Numbers that are not finite are None. "seconds" are those of all runs that a resumed training took;
-        "peak_memory" (bytes) is that of the process that took most: on a GPU what PyTorch allocated for this
-        training, else all that the process ever held, None where the system does not tell.
-    """
+    """Describe a training run -> dict of plain data; numbers that are not finite are None."""
+    # bytes, in the process that took most: on a GPU what PyTorch allocated for this training, else all that the
+    # process ever held; None if the system does not say
     peaks = torch.zeros(team.size, dtype=torch.float64, device=team.device)
     peaks[team.rank] = peak_memory(team.device) or 0
     most = [min(task.most, len(task.runtime)) for task in tasks]
@@ -45,7 +29,7 @@ def run_record(model, settings, loss_name, tasks, history, team):
 
 
 def versions():
-    """Versions of what computes; the kit's is None where it is not installed."""
+    """Versions of Python, of the libraries that compute, and of the kit (None if it is not installed)."""
     try:
         kit = importlib.metadata.version("tpugraphs-kit")
     except importlib.metadata.PackageNotFoundError:
@@ -54,7 +38,7 @@ def versions():
 
 
 def device_name(device):
-    """The name of a GPU, or of the processor."""
+    """The name of the GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -65,7 +49,7 @@ def device_name(device):
 
 
 def peak_memory(device):
-    """Bytes held at most; see `run_record`."""
+    """The most bytes that this process held at one time; on a GPU, that PyTorch allocated there."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

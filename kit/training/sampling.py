@@ -1,7 +1,7 @@
-"""What a step trains on: which graphs, which of their configurations, and how many of them fit into memory.
+"""What a step trains on: which graphs, which of their configurations, and how many of these fit into memory.
 
-Everything is drawn from (seed, step, place), where a place is a position among the graphs of a step. So it does not
-matter which process computes a place, nor in which order.
+Each draw is seeded by (seed, step, place); a place is the position of a graph within the step. So it does not matter
+which process computes a place, nor in which order.
 """
 import copy
 from typing import NamedTuple
@@ -14,70 +14,54 @@ from kit.predict import autocast_to
 
 
 class Task(NamedTuple):
-    """A training graph, ready to be drawn from."""
+    """A training graph, ready for draws."""
     tensors: object          # what the model prepared
     runtime: torch.Tensor    # (c,) int64 or float64
     by_runtime: np.ndarray   # (c,) configurations, fastest first
     first: np.ndarray        # (u,) where each of the u distinct runtimes begins in by_runtime
-    most: int                # configurations a step
+    most: int                # configurations per step
 
 
 class Draw(NamedTuple):
     """What one place of a step computes."""
     task: Task
     index: torch.Tensor      # (k,) configurations
-    seed: int                # of dropout
+    seed: int                # for dropout
 
 
 def make_tasks(model, graphs, loss, settings, device):
-    """Prepare training graphs and find how many configurations of each a step may take.
-
-    Parameters
-    ----------
-    model : LayoutGNN, TileModel or any module with their methods
-    graphs : sequence of LayoutGraph or TileGraph
-    loss : callable
-        (cost (k,), runtime (k,)) -> scalar Tensor.
-    settings : TrainSettings
-    device : torch.device
-
-    Returns
-    -------
-    list of Task
-        Of a transductive model all take as many configurations as fit for every graph: its costs depend on how many
-        are scored together, so one number must hold in training, and later for graphs of any size.
-
-    Raises
-    ------
-    ValueError
-        If not even two configurations of a graph fit into the memory budget.
-    """
+    """Prepare training graphs -> one Task per graph; ValueError if two configurations exceed the memory budget."""
     s, tasks = settings, []
-    together = s.graphs_per_step if s.across_graphs else 1     # held at once, in however many processes: one curve
-    trial = copy.deepcopy(model).train() if s.memory_budget else None      # what it remembers of a trial is forgotten
+    trial = copy.deepcopy(model).train() if s.memory_budget else None      # a copy, as a trial may change a model
     for graph in graphs:
         order = np.argsort(target(graph), kind="stable")
         _, first = np.unique(target(graph)[order], return_index=True)
         task = Task(model.prepare(graph), torch.tensor(target(graph), device=device), order, first, s.configs_per_step)
-        if s.memory_budget:
-            size = coefficients(lambda k, task=task: saved_bytes(trial, task, k, loss, s))
-            k = np.arange(2, s.configs_per_step + 1)
-            fits = k[np.polynomial.polynomial.polyval(k, size) * together <= s.memory_budget]
-            if not len(fits):
-                least = together * round(np.polynomial.polynomial.polyval(2, size))
-                raise ValueError(f"{graph.graph_id}: a step with 2 configurations holds {least:,} bytes for the "
-                                 f"backward pass, memory_budget is {s.memory_budget:,}; raise it to that at least, "
-                                 "prune the graph further or train on segments of it")
-            task = task._replace(most=int(fits[-1]))
-        tasks.append(task)
-    if model.transductive:
-        least = min(task.most for task in tasks)
-        tasks = [task._replace(most=least) for task in tasks]
-    return tasks
+        tasks.append(task if trial is None else task._replace(most=_fitting(trial, task, loss, s, graph.graph_id)))
+    # costs of a transductive model depend on how many configurations are scored together, so training and prediction
+    # use one number for graphs of any size
+    least = min(task.most for task in tasks)
+    return [task._replace(most=least) for task in tasks] if model.transductive else tasks
+
+
+def _fitting(model, task, loss, settings, name):
+    """How many configurations of a graph a step may take within the memory budget."""
+    s = settings
+    # a loss across graphs needs all graphs of a step at once; in any number of processes, so that the curve is the same
+    together = s.graphs_per_step if s.across_graphs else 1
+    size = coefficients(lambda k: saved_bytes(model, task, k, loss, s))
+    k = np.arange(2, s.configs_per_step + 1)
+    fits = k[np.polynomial.polynomial.polyval(k, size) * together <= s.memory_budget]
+    if not len(fits):
+        least = together * round(np.polynomial.polynomial.polyval(2, size))
+        raise ValueError(f"{name}: a step with 2 configurations holds {least:,} bytes for the backward pass, "
+                         f"memory_budget is {s.memory_budget:,}; raise it to that at least, prune the graph further "
+                         "or train on segments of it")
+    return int(fits[-1])
 
 
 def coefficients(size):
-    """(a, b, c) of size(k) = a + b k + c k^2, from three trials; activations are linear in k, pairs of them square."""
+    """(a, b, c) in size(k) = a + b k + c k^2, from three trials; activations grow with k, pairs of them with k^2."""
     two, four, eight = size(2), size(4), size(8)
     c = ((eight - four) / 4 - (four - two) / 2) / 6
     b = (four - two) / 2 - 6 * c
@@ -85,20 +69,20 @@ def coefficients(size):
 
 
 def saved_bytes(model, task, k, loss, settings):
-    """Bytes that the forward pass of `k` configurations keeps for the backward pass, without the weights."""
+    """Bytes that the forward pass for `k` configurations keeps for the backward pass, not counting the weights."""
     kept = {}
 
     def note(tensor):
-        if tensor.layout == torch.strided:               # sparse ones belong to the graph
+        if tensor.layout == torch.strided:               # sparse tensors belong to the graph
             kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor.detach()                           # the same memory; without its history, that would be a circle
+        return tensor.detach()                           # the same memory; detached, to avoid a reference cycle
 
-    # as often as it takes: a graph may have less than `k` configurations
+    # a graph may have fewer than `k` configurations; then they repeat
     index = torch.arange(k, device=task.runtime.device) % len(task.runtime)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         cost, runtime = costs_of(model, Draw(task, index, 0), settings.precision), task.runtime[index]
         value = [loss(cost, runtime)]
-        if settings.across_graphs:                       # and once more over all graphs of a step
+        if settings.across_graphs:                       # a second loss, over all graphs of a step
             value.append(loss(cost.repeat(settings.graphs_per_step), runtime.repeat(settings.graphs_per_step)))
     for p in model.parameters():
         kept.pop(p.untyped_storage().data_ptr(), None)
@@ -106,10 +90,10 @@ def saved_bytes(model, task, k, loss, settings):
 
 
 def costs_of(model, draw, precision):
-    """Costs of what was drawn, with dropout from its seed; float32 or better."""
+    """Costs of the drawn configurations, in float32 or better; dropout follows the seed of the draw."""
     device = draw.task.runtime.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), autocast_to(precision, device):
-        torch.default_generator.manual_seed(draw.seed)           # torch.manual_seed seeds every device, in .3 ms
+        torch.default_generator.manual_seed(draw.seed)           # torch.manual_seed takes 0.3 ms for all devices
         if device.type == "cuda":
             torch.cuda.manual_seed(draw.seed)
         cost = model(draw.task.tensors, draw.index)
@@ -117,7 +101,7 @@ def costs_of(model, draw, precision):
 
 
 def draw_step(tasks, step, settings):
-    """What each place of a step computes, a Draw each."""
+    """What each place of a step computes -> one Draw per place."""
     drawn = []
     for place in range(settings.graphs_per_step):
         task = tasks[nth_graph(step * settings.graphs_per_step + place, len(tasks), settings.seed)]
@@ -129,33 +113,19 @@ def draw_step(tasks, step, settings):
 
 
 def uniform(task, k, rng):
-    """`k` distinct configurations of a task, each set as likely as any other."""
+    """Draw `k` distinct configurations of a task; each set is equally likely."""
     return rng.choice(len(task.runtime), k, replace=False)
 
 
 def spread(task, k, rng):
-    """Draw configurations that are spread evenly over the ranks of distinct runtimes.
-
-    Each runtime is taken once before any is taken twice, so that ties, which teach nothing, are as few as can be.
-
-    Parameters
-    ----------
-    task : Task
-    k : int
-        At most c.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray, shape (k,), int64
-        Distinct, in random order.
-    """
-    count = np.diff(task.first, append=len(task.by_runtime))             # (u,) configurations of each runtime
+    """Draw `k` distinct configurations, evenly over the ranks of distinct runtimes -> (k,) int64 in random order."""
+    # ties teach nothing, so no runtime is taken twice before each is taken once
+    count = np.diff(task.first, append=len(task.by_runtime))             # (u,) configurations with each runtime
     start, chosen, turn = rng.integers(count), [], 0
     while k:
-        left = np.flatnonzero(count > turn)                              # runtimes with one not yet taken
+        left = np.flatnonzero(count > turn)                              # runtimes with configurations left
         take = min(k, len(left))
-        bounds = np.arange(take + 1) * len(left) // take                 # equal stretches, one of each
+        bounds = np.arange(take + 1) * len(left) // take                 # equal stretches; one runtime from each
         some = left[rng.integers(bounds[:-1], bounds[1:])]
         chosen.append(task.by_runtime[task.first[some] + (start[some] + turn) % count[some]])
         k, turn = k - take, turn + 1
@@ -163,5 +133,5 @@ def spread(task, k, rng):
 
 
 def nth_graph(place, count, seed):
-    """The graph at a place of an endless sequence in which each pass over the graphs is shuffled anew."""
+    """The graph at a place of an endless sequence; each pass over all graphs has a new random order."""
     return int(np.random.default_rng([seed, place // count, 1]).permutation(count)[place % count])

@@ -39,7 +39,8 @@ from kit.run.workflow import load_costs, save_costs  # noqa: E402
 from kit.sample.architectures import convolutional_net  # noqa: E402
 from kit.sample.write import layout_options, write_sample  # noqa: E402
 from kit.submit import check_submission, write_submission  # noqa: E402
-from kit.train import load_checkpoint, predict, save_checkpoint, train  # noqa: E402
+from kit.train import predict, train  # noqa: E402
+from kit.training import load_checkpoint, save_checkpoint  # noqa: E402
 
 COLLECTION = "layout:xla:random"
 LIMIT = 8 << 30                  # bytes of address space of each process
