@@ -231,7 +231,7 @@ print(peak() - before, *graph.config_codes.shape)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process is read from /proc")
 def test_memory_does_not_grow_with_the_dense_array(write, project):
-    c, nc = 7_500, 232
+    c, nc = 4_000, 232
     digits = grouped_digits(np.random.default_rng(0), 50, (29,) * 8, 6)
     arrays = layout_arrays(digits)
     arrays["config_runtime"] = np.arange(1, c + 1)
@@ -249,7 +249,7 @@ def test_memory_does_not_grow_with_the_dense_array(write, project):
     assert done.returncode == 0, done.stderr
     megabytes, *shape = done.stdout.split()
     assert shape == [str(c), "8"]
-    assert float(megabytes) < 60, "the array has 250 MB"
+    assert float(megabytes) < 60, "the array has 134 MB"
 
 
 def npy(array, **header):

@@ -46,15 +46,37 @@ ANSWERS = {"data": True, "pad": [1, 0, -1, -1, -1, -1], "prune": [[1, 2, 3, 4], 
            "submit": [[], "ID,TopConfigs\nlayout:xla:random:a,1;2;0\n"]}
 
 
-@pytest.mark.parametrize("name", USES)
-def test_a_core_file_pastes_alone_into_an_empty_notebook(name, tmp_path):
-    write_sample(tmp_path, seed=0, size="tiny")
-    source = (KIT / f"{name}.py").read_text()
-    cell = f"import sys\nsys.modules['kit'] = None\n{source}\n{USES[name]}\nimport json\nprint(json.dumps(answer))"
-    done = subprocess.run([sys.executable, "-I", "-c", cell], cwd=tmp_path, text=True, capture_output=True)
+# one process, because each start imports NumPy, pandas, SciPy and PyTorch anew; one namespace per file
+NOTEBOOK = """
+import json, sys, traceback
+sys.modules["kit"] = None
+answers = {}
+for name, cell in json.load(sys.stdin).items():
+    names = {"__name__": "__main__"}
+    try:
+        exec(cell, names)
+        answers[name] = names["answer"]
+    except Exception:
+        answers[name] = traceback.format_exc()
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("empty")
+    write_sample(folder, seed=0, size="tiny")
+    cells = {name: f"{(KIT / f'{name}.py').read_text()}\n{use}" for name, use in USES.items()}
+    done = subprocess.run([sys.executable, "-I", "-c", NOTEBOOK], cwd=folder, text=True, capture_output=True,
+                          input=json.dumps(cells))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
-    answer = json.loads(done.stdout)
-    assert answer == pytest.approx(ANSWERS[name]) if name == "metrics" else answer == ANSWERS[name]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_core_file_pastes_alone_into_an_empty_notebook(answers, name):
+    answer, expected = answers[name], ANSWERS[name]
+    assert answer == pytest.approx(expected) if name == "metrics" else answer == expected, answer
 
 
 @pytest.mark.parametrize("path", sorted(KIT.rglob("*.py")), ids=lambda path: str(path.relative_to(KIT)))

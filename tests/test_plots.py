@@ -86,7 +86,7 @@ def test_axes_are_labelled_for_many_graphs_one_and_none(draw, cases):
     for case in cases:
         ax = draw(*case, title="sample data: a title")
         assert ax.get_xlabel() and ax.get_ylabel() and ax.get_title(loc="left") == "sample data: a title"
-        ax.figure.canvas.draw()                                  # a warning, as of a missing glyph, is an error
+        ax.figure.draw_without_rendering()                       # a warning, as about a missing glyph, is an error
         assert ax.figure.get_size_inches()[0] * ax.figure.dpi == 800
 
 

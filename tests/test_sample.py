@@ -430,10 +430,13 @@ def contents(folder):
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_same_seed_same_bytes(tiny_sample, tmp_path):
+def test_same_seed_same_bytes_and_progress_only_if_asked(tiny_sample, tmp_path, capsys):
     npz = write_sample(tmp_path / "again", seed=0, size="tiny")
     assert npz == tmp_path / "again/npz" and contents(npz.parent) == contents(tiny_sample)
-    other = contents(write_sample(tmp_path / "other", seed=1, size="tiny"))
+    assert capsys.readouterr().out == ""
+    other = contents(write_sample(tmp_path / "other", seed=1, size="tiny", progress=True))
+    assert capsys.readouterr().out.splitlines() == [f"sample data: {split} written ({done} of 3)"
+                                                    for done, split in enumerate(("train", "valid", "test"), 1)]
     assert not set(other.values()) & set(contents(npz).values())
 
 
@@ -480,10 +483,3 @@ def test_a_folder_with_other_content_is_refused(tiny_sample, tmp_path):
     with pytest.raises(ValueError, match="size is 'huge'; expected one of tiny, small"):
         write_sample(tmp_path / "new", size="huge")
     assert not (tmp_path / "new").exists() and (tmp_path / "note.txt").read_text() == "mine"
-
-
-def test_progress_is_shown_only_if_asked(tmp_path, capsys):
-    write_sample(tmp_path / "quiet", size="tiny")
-    assert capsys.readouterr().out == ""
-    write_sample(tmp_path / "loud", size="tiny", progress=True)
-    assert capsys.readouterr().out.splitlines()[-1] == "sample data: test written (3 of 3)"
