@@ -1,10 +1,10 @@
-"""The data set's raw protobufs -> the same arrays as from its npz files, or more.
+"""Read the data set's raw protobufs -> the same arrays as from its npz files, or more.
 
-Features of one's own can be read from these files without building the data set's C++.
+Features of one's own can be read from these files without building the data set's C++ code.
 
 References
 ----------
-github.com/google-research-datasets/tpu_graphs, tuning.proto and tuning_data_iterator.cc: what the files hold, and
+github.com/google-research-datasets/tpu_graphs, tuning.proto and tuning_data_iterator.cc: the content of the files, and
 which of their runs count.
 """
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from kit.data import DIGITS, DataError, LayoutGraph, TileGraph, factor_configs
-from kit.programs import parse_hlo, program_arrays, write_sequences
+from kit.programs import file_bytes, parse_hlo, program_arrays, write_sequences
 
 
 def read_layout_pb(path, padding=0, extra=False):
@@ -22,17 +22,17 @@ def read_layout_pb(path, padding=0, extra=False):
     ----------
     path : str or Path
     padding : int
-        What fills lists of axes in node_feat past their end: 0 as in the npz files, or -1 as in configurations;
-        0 is an axis as well.
+        Fills lists of axes in node_feat past their end (columns 31-36, 95-98, 101-104, 134-139): 0 as in the npz
+        files, although 0 is also an axis, or -1 as in configurations.
     extra : bool
-        Append 36 columns to node_feat: the axes of dots and gathers and the sizes of operands; see
-        `kit.programs.hlo.program_arrays`.
+        Append 36 columns to node_feat: contracting and batch axes of a dot (140-147), axes and slice sizes of a gather
+        (148-163), sizes of the first two operands (164-175).
 
     Returns
     -------
     LayoutGraph
-        Of the runs that were measured without error, in file order. Where no run has a profile, as in a file
-        whose answers are kept back, of all runs, with runtime 0.
+        Its configurations are the runs measured without error, in file order. If no run has a profile, as in a file
+        without answers, they are all runs, with runtime 0.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def read_layout_pb(path, padding=0, extra=False):
 
         read_layout(npz)._replace(node_feat=read_layout_pb(pb, padding=-1).node_feat)
     """
-    tuned = parse_hlo(_file_bytes(path), "Tuned", path)
+    tuned = parse_hlo(file_bytes(path), "Tuned", path)
     node_feat, node_opcode, edge_index, node_splits = program_arrays(tuned.module, path, padding, extra)
     node_config_ids = np.array(tuned.node_config_ids, np.uint64)
     if len(np.unique(node_config_ids)) < len(node_config_ids):
@@ -57,7 +57,8 @@ def read_layout_pb(path, padding=0, extra=False):
     runs = [run for run in runs if run.module_config and not run.error]
     if any(run.HasField("profile") for run in runs):
         runs = [run for run in runs if run.HasField("profile")]
-        _check_runtimes(runs, 1, path)
+        if (least := min(run.profile.compute_time_ns for run in runs)) < 1:
+            raise DataError(f"{path}: a run has compute_time_ns {least}, expected at least 1")
     runtime = np.array([run.profile.compute_time_ns for run in runs], np.int64)
     row_ids, rows = _digit_ids([run.module_config for run in runs], len(node_config_ids), path)
     return LayoutGraph(Path(path).stem, node_feat, node_opcode, edge_index, node_config_ids.astype(np.int64),
@@ -71,15 +72,15 @@ def read_tile_pb(path, padding=0, extra=False):
     ----------
     path : str or Path
     padding : int
-        As of `read_layout_pb`.
+        As in `read_layout_pb`.
     extra : bool
-        As of `read_layout_pb`.
+        As in `read_layout_pb`.
 
     Returns
     -------
     list of TileGraph
-        In file order; kernels with one run, or with a run that has no tile size, are left out as in the data set.
-        graph_id is the name of the npz file: the program's and the kernel's fingerprint.
+        In file order. Kernels with one run, or with a run without tile sizes, are left out as in the data set.
+        graph_id is the name of the npz file: the program's name and the kernel's fingerprint.
 
     Raises
     ------
@@ -87,7 +88,7 @@ def read_tile_pb(path, padding=0, extra=False):
         If the file is no such protobuf, holds no kernel, or a field is not as described.
     """
     graphs = []
-    for number, data in enumerate(parse_hlo(_file_bytes(path), "TunedModules", path).modules):
+    for number, data in enumerate(parse_hlo(file_bytes(path), "TunedModules", path).modules):
         source = f"{path}: modules[{number}]"
         tuned = parse_hlo(data, "Tuned", source)
         runs = _runs(tuned, source)
@@ -102,8 +103,8 @@ def read_tile_pb(path, padding=0, extra=False):
         for first, bounds in ((0, "kernel_bounds"), (8, "output_bounds"), (16, "input_bounds")):
             lists = [getattr(run.op_config.tile_sizes, bounds) for run in runs]
             write_sequences(config_feat, range(len(runs)), lists, first, 6, "sum product")
-            config_feat[[not values for values in lists], first + 7] = 0           # here empty lists have product 0
-        fingerprint = tuned.fingerprint - (tuned.fingerprint >> 63 << 64)          # file names have it signed
+            config_feat[[not values for values in lists], first + 7] = 0      # here the product of an empty list is 0
+        fingerprint = tuned.fingerprint - (tuned.fingerprint >> 63 << 64)          # signed in file names
         runtime = np.array([run.profile.compute_time_ns for run in runs], np.int64)
         graphs.append(TileGraph(f"{Path(path).stem}_{fingerprint:x}", *program, config_feat, runtime,
                                 np.full(len(runs), default[0], np.int64)))
@@ -112,28 +113,14 @@ def read_tile_pb(path, padding=0, extra=False):
     return graphs
 
 
-def _file_bytes(path):
-    try:
-        return Path(path).read_bytes()
-    except (OSError, MemoryError) as fault:
-        raise DataError(f"{path}: cannot be read ({fault})") from fault
-
-
 def _runs(tuned, source):
+    """The parsed runs of a tuned module."""
     return [parse_hlo(run, "Run", f"{source}: runs[{i}]") for i, run in enumerate(tuned.runs)]
 
 
-def _check_runtimes(runs, low, source):
-    least = min(run.profile.compute_time_ns for run in runs)
-    if least < low:
-        raise DataError(f"{source}: a run has compute_time_ns {least}, expected at least {low}")
-
-
 def _digit_ids(configs, nc, source):
-    """(c,) encoded configurations -> (nc, c) ids of distinct rows, (K, 18) int8 those rows.
-
-    Whole configurations repeat and so do their nodes: each distinct run of bytes is decoded once.
-    """
+    """(c,) encoded configurations -> (nc, c) ids of distinct rows, and these rows, (K, 18) int8."""
+    # configurations repeat, and so do their nodes: each distinct string of bytes is decoded once
     seen, ids_of = {}, {}
     for config in configs:
         if config not in ids_of:
@@ -151,7 +138,7 @@ def _digit_ids(configs, nc, source):
             if not all(-1 <= digit <= 5 for digit in digits):
                 raise DataError(f"{source}: layout_config holds the digits {digits}; digits are integers in -1..5")
             row[6 * place:6 * place + len(digits)] = digits
-    rows, same = np.unique(rows, axis=0, return_inverse=True)      # other bytes may say the same
+    rows, same = np.unique(rows, axis=0, return_inverse=True)      # different bytes may encode equal rows
     row_ids = np.empty((nc, len(configs)), np.int32)
     for column, config in enumerate(configs):
         row_ids[:, column] = same.reshape(-1)[ids_of[config]]

@@ -9,32 +9,16 @@ import pandas as pd
 import pytest
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
-from kit.kernels import lab as kernel_lab
-from kit.kernels.definitions import (
-    KERNELS,
-    Kernel,
-    kernel_axes,
-    kernel_inputs,
-    kernel_result,
-    kernel_tiles,
-    schedule_choices,
-    schedule_space,
-)
-from kit.kernels.lab import KernelLab, has_tvm
+from kit.kernels import measure as kernel_lab
+from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
+from kit.kernels.measure import KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.study import (
-    OURS,
-    RIVAL,
-    draw_curves,
-    draw_study,
-    learn_and_search,
-    study_kernel,
-    study_summary,
-    study_table,
-)
-from kit.kernels.tiles import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
+from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
+from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
+from kit.kernels.study import learn_and_search, study_kernel
+from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
 from kit.models.tile import TileModel
-from kit.search.strategies import explore_then_droplet
+from kit.search import explore_then_droplet
 
 SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
          "batch matmul": Kernel("small batch matmul", "matmul", (2, 6, 16, 5)),
@@ -112,7 +96,7 @@ def test_a_space_has_several_sketches_distinct_values_and_tiles_that_fit(kernel)
 
 
 def test_codes_outside_the_space_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"^small softmax: codes are \[0, 9\]; expected one of each choice, below \["):
+    with pytest.raises(ValueError, match=r"^small softmax: codes are \[0, 9\]; expected one per choice, below \["):
         schedule_choices(SMALL["softmax"], [0, 9])
     with pytest.raises(ValueError, match="codes are"):
         schedule_choices(SMALL["softmax"], [-1] + [0] * (len(schedule_space(SMALL["softmax"])) - 1))
@@ -345,8 +329,8 @@ def test_metaschedule_is_measured_by_the_same_lab_and_its_best_modules_are_kept(
     meta = meta_schedule(kernel, 8, droplet=4)
     best = np.minimum.accumulate(meta.seconds)
     assert len(meta.seconds) == len(meta.elapsed) >= 8 and (np.diff(meta.elapsed) >= 0).all()
-    assert list(meta.modules) == np.flatnonzero(np.diff(best, prepend=np.inf)).tolist()
-    (seconds, fault), = labs("batch matmul").measure([meta.modules[int(meta.seconds.argmin())]])
+    assert list(meta.jobs) == np.flatnonzero(np.diff(best, prepend=np.inf)).tolist()
+    (seconds, fault), = labs("batch matmul").measure([meta.jobs[int(meta.seconds.argmin())]])
     assert fault == "" and seconds < np.inf
 
 

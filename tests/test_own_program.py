@@ -11,13 +11,7 @@ from kit.data import OPCODE_NAMES, DataError, dense_configs, npz_paths, read_lay
 from kit.models.config_token import ConfigTokenModel
 from kit.programs.hlo import hlo_messages, parse_hlo
 from kit.programs.options import bitcast_layouts, dot_axes, least_padded
-from kit.programs.own import (
-    layout_objective,
-    layout_words,
-    program_from_hlo,
-    sample_configs,
-    with_configs,
-)
+from kit.programs.own import layout_words, program_from_hlo, with_configs
 
 UNET = "layout/xla/default/valid/unet_3d.4x4.bf16"
 CONV, DOT, RESHAPE, FUSION = (OPCODE_NAMES.index(name) for name in ("convolution", "dot", "reshape", "fusion"))
@@ -408,33 +402,9 @@ def test_tensors_of_more_than_six_dimensions_are_not_configurable():
     assert program_from_hlo(p.message.SerializeToString()).graph.node_config_ids.tolist() == [2]
 
 
-def test_sampled_configurations_are_distinct_and_all_of_a_small_grid():
-    dims = np.array([2, 3, 4])
-    drawn = sample_configs(dims, 100, np.random.default_rng(0))
-    assert sorted(map(tuple, drawn.tolist())) == list(product(range(2), range(3), range(4)))
-    few = sample_configs(dims, 5, np.random.default_rng(0))
-    assert few.tolist() == drawn[:5].tolist() and few.dtype == np.int64
-
-
-def test_sampled_configurations_of_a_grid_too_large_to_number_are_distinct():
-    dims = np.full(40, 9)
-    drawn = sample_configs(dims, 2000, np.random.default_rng(0))
-    assert drawn.shape == (2000, 40) and len(np.unique(drawn, axis=0)) == 2000
-    assert (drawn.min(0) == 0).all() and (drawn.max(0) == 8).all()
-    assert abs(drawn.mean() - 4) < 0.05
-    np.testing.assert_array_equal(drawn, sample_configs(dims, 2000, np.random.default_rng(0)))
-
-
-def test_each_configuration_of_a_grid_is_drawn_equally_often():
-    draws = [tuple(row) for seed in range(600) for row in
-             sample_configs(np.array([2, 3]), 2, np.random.default_rng(seed)).tolist()]
-    counts = [draws.count(row) for row in product(range(2), range(3))]
-    assert sum(counts) == 1200 and min(counts) > 150 and max(counts) < 250      # 200 expected, deviation 12
-
-
 def test_chosen_options_are_the_rows_of_the_configuration():
     program = program_from_hlo(small_network().SerializeToString())
-    codes = sample_configs(program.dims, 50, np.random.default_rng(1))
+    codes = np.random.default_rng(1).integers(program.dims, size=(50, 6))
     graph = with_configs(program, codes)
     rows = dense_configs(graph, range(50))
     for i, code in enumerate(codes):
@@ -478,14 +448,6 @@ def test_words_name_what_is_given_and_what_is_not():
     assert len({tuple(words) for words in options}) == 3
 
 
-def test_an_objective_is_the_mean_of_what_the_models_predict():
-    program = program_from_hlo(small_network().SerializeToString())
-    codes = sample_configs(program.dims, 20, np.random.default_rng(0))
-    objective = layout_objective(program, [lambda graph: graph.config_codes.sum(axis=1),
-                                           lambda graph: np.full(len(graph.config_runtime), 4.0)])
-    np.testing.assert_array_equal(objective(codes), (codes.sum(axis=1) + 4) / 2)
-
-
 @pytest.mark.parametrize("layout", [[1], [1, 1], [2, 0], [-1, 0], [1, 0, 2]])
 def test_a_layout_that_is_no_order_of_the_dimensions_is_refused_by_name(layout):
     p = Program("broken")
@@ -498,7 +460,7 @@ def test_a_layout_that_is_no_order_of_the_dimensions_is_refused_by_name(layout):
 
 def test_a_model_scores_configurations_of_the_small_network():
     program = program_from_hlo(small_network().SerializeToString())
-    graph = with_configs(program, sample_configs(program.dims, 30, np.random.default_rng(0)))
+    graph = with_configs(program, np.random.default_rng(0).integers(program.dims, size=(30, 6)))
     cost = costs(ready(ConfigTokenModel(), graph), graph).numpy()
     assert cost.shape == (30,) and np.isfinite(cost).all() and len(np.unique(cost)) > 20
 

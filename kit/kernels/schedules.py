@@ -1,27 +1,113 @@
-"""Schedules of kernels, applied by TVM: loops are cut, reordered, buffered, unrolled, vectorised and shared out."""
-from kit.kernels.definitions import divisors, kernel_function, kernel_tiles, schedule_choices
+"""Schedules of kernels: the space of choices, and TVM's loops cut, reordered, buffered and vectorised as chosen.
 
-WIDEST = 64                      # float32 numbers of a vector loop that copies; four AVX-512 registers
+A schedule is one small code per choice (sketch, tile sizes, loop order, unrolling, threads), so that every search of
+kit.search runs on it. Only `schedule_kernel` needs TVM.
+"""
+from typing import NamedTuple
+
+from kit.kernels.definitions import kernel_axes, kernel_function
+
+SKETCHES = ("tile first", "tile first, written once", "tile first, packed",
+            "reduction first", "reduction first, written once", "reduction first, packed")
+ROW_SKETCHES = ("row by row", "stage by stage")
+VECTOR_LANES = (4, 128)          # float32 numbers in a vector loop: from a quarter to eight AVX-512 registers
+WIDEST = 64                      # float32 numbers in a vector loop that copies: four AVX-512 registers
 
 
-def schedule_kernel(kernel, codes):
-    """Apply a schedule to a kernel.
+class Choice(NamedTuple):
+    """One coordinate of a space of schedules."""
+    name: str
+    values: tuple
+    ordered: bool            # neighbouring values are alike, as tile sizes are
+
+
+def schedule_space(kernel):
+    """The choices that make up a schedule of a kernel.
+
+    For matmuls and convolutions the output is cut into tiles of tiles. The last dimension of the innermost tile is one
+    vector loop, and the tile should fit the CPU's registers. A sketch says whether the loops over tiles or the outer
+    loop of the sum come first. It also says whether a finished tile is written once from a buffer, or the weights of a
+    tile are packed together beforehand. For softmax and layer norm the choices are the rows per task, stage by stage
+    or row by row, and the vector width of each stage; sums are split over the lanes of a vector.
+
+    Parameters
+    ----------
+    kernel : Kernel
+
+    Returns
+    -------
+    tuple of Choice
+        The numbers of their values are the `dims` of a search. A middle tile that does not divide the rest is made
+        smaller, so a few codes mean the same schedule.
+    """
+    spatial, reduced = kernel_axes(kernel)
+    last = len(spatial) - 1
+    if kernel.kind in ("softmax", "layer norm"):
+        lanes = (1, *divisors(spatial[1], VECTOR_LANES[0], min(VECTOR_LANES[1], spatial[1] // 2)))
+        stages = ("largest", "total", "powers") if kernel.kind == "softmax" else ("total", "squares")
+        return (Choice("sketch", ROW_SKETCHES, False), Choice("threads", ("one", "rows"), False),
+                Choice("rows", divisors(spatial[0], 1, 64), True),
+                *(Choice(f"lanes of {stage}", lanes, True) for stage in (*stages, "output")),
+                Choice("unroll", (0, 16, 64, 256), True))
+    return (Choice("sketch", SKETCHES, False),
+            Choice("outer order", ("as written", "last first"), False),
+            Choice("middle order", ("as written", "last first"), False),
+            Choice("threads", ("one", "first loop", "all outer loops"), False),
+            Choice("unroll", (0, 16, 64, 512), True),
+            *((Choice("padding", ("on the fly", "each task", "before"), False),) if kernel.kind != "matmul" else ()),
+            *(Choice(f"tile {i}", divisors(n, 8, 64) if i == last else divisors(n, 1, 16), True)
+              for i, n in enumerate(spatial)),
+            *(Choice(f"tiles {i}", tuple(m for m in (1, 2, 4, 8, 16, 32) if m <= n // 2), True)
+              for i, n in enumerate(spatial)),
+            *(Choice(f"terms {i}", divisors(n, 1, 64), True) for i, n in enumerate(reduced)))
+
+
+def schedule_choices(kernel, codes):
+    """What the codes of a schedule mean.
 
     Parameters
     ----------
     kernel : Kernel
     codes : sequence of int, shape (g,)
-        One for each choice of `schedule_space`.
 
     Returns
     -------
-    tvm.IRModule
+    dict of str to int or str
+        {name of the choice: value}.
 
     Raises
     ------
     ValueError
-        If they are not one code for each choice.
+        If `codes` is not one valid code per choice.
+
+    Examples
+    --------
+    >>> from kit.kernels import KERNELS
+    >>> schedule_choices(KERNELS["softmax 512x768"], [0, 1, 2, 0, 4, 1, 1, 0])["rows"]
+    4
     """
+    space = schedule_space(kernel)
+    if len(codes) != len(space) or any(not 0 <= code < len(choice.values) for code, choice in zip(codes, space)):
+        raise ValueError(f"{kernel.name}: codes are {list(map(int, codes))}; expected one per choice, below "
+                         f"{[len(choice.values) for choice in space]}")
+    return {choice.name: choice.values[int(code)] for choice, code in zip(space, codes)}
+
+
+def kernel_tiles(kernel, choices):
+    """Per dimension: elements of the innermost tile, and tiles per larger tile; per sum: terms added at once."""
+    spatial, reduced = kernel_axes(kernel)
+    tile = [choices[f"tile {i}"] for i in range(len(spatial))]
+    tiles = [divisors(n // size, high=choices[f"tiles {i}"])[-1] for i, (n, size) in enumerate(zip(spatial, tile))]
+    return tile, tiles, [choices[f"terms {i}"] for i in range(len(reduced))]
+
+
+def divisors(n, low=1, high=None):
+    """The divisors of `n` from `low` to `high`, by default to `n`, ascending."""
+    return tuple(d for d in range(low, min(n, high or n) + 1) if n % d == 0)
+
+
+def schedule_kernel(kernel, codes):
+    """Apply a schedule, one code per choice of `schedule_space`, to a kernel -> tvm.IRModule."""
     from tvm.s_tir import Schedule
     choices = schedule_choices(kernel, codes)
     s = Schedule(kernel_function(kernel))
@@ -34,13 +120,14 @@ def schedule_kernel(kernel, codes):
 
 
 def _vectorise(s, block, width):
-    """The last loop of a block by vectors of `width`, which divides it."""
+    """Vectorise the last loop of a block by `width`, which divides it."""
     s.vectorize(s.split(s.get_loops(block)[-1], [None, width])[1])
 
 
 def _schedule_sums(s, kernel, choices):
     """Matmuls and convolutions: tiles of tiles, the innermost unrolled and vectorised."""
     tile, tiles, terms = kernel_tiles(kernel, choices)
+    # cut every loop of the output into three, every sum into two, and order them
     out = s.get_sblock("out")
     loops = s.get_loops(out)
     outer, middle, inner = zip(*(s.split(loop, [None, *sizes]) for loop, *sizes in zip(loops, tiles, tile)))
@@ -49,12 +136,14 @@ def _schedule_sums(s, kernel, choices):
     middle = middle[-1:] + middle[:-1] if choices["middle order"] == "last first" else middle
     tile_first = choices["sketch"].startswith("tile first")
     s.reorder(*outer, *(middle + sums if tile_first else sums + middle), *chunk, *inner)
+    # threads share out the outer loops
     task = outer[-1]
     if choices["threads"] == "all outer loops":
         task = s.fuse(*outer)
         s.parallel(task)
     elif choices["threads"] == "first loop":
         s.parallel(outer[0])
+    # buffers: of the finished tile, or of the tile's weights
     if choices["sketch"].endswith("written once"):
         written = s.cache_write(out, 0, "local")
         s.reverse_compute_at(written, middle[-1] if tile_first else task)
@@ -63,6 +152,7 @@ def _schedule_sums(s, kernel, choices):
         packed = s.cache_read(out, 1, "local")
         s.compute_at(packed, task if tile_first else sums[-1])
         _vectorise(s, packed, tile[-1])
+    # the padded image is computed inside the product, once per task, or beforehand
     if kernel.kind != "matmul":
         pad = s.get_sblock("pad")
         if choices["padding"] == "on the fly":
@@ -73,6 +163,7 @@ def _schedule_sums(s, kernel, choices):
             elif choices["threads"] != "one":
                 s.parallel(s.get_loops(pad)[0])
             _vectorise(s, pad, divisors(int(s.get(s.get_loops(pad)[-1]).extent), high=WIDEST)[-1])
+    # the innermost tile stays in registers
     s.vectorize(inner[-1])
     for loop in inner[:-1]:
         s.unroll(loop)
@@ -93,7 +184,7 @@ def _schedule_rows(s, kernel, choices):
     if choices["threads"] == "rows":
         s.parallel(tasks)
     for stage in ("total", "powers", "largest") if kernel.kind == "softmax" else ("squares", "total"):
-        s.compute_at(stage, rows if by_row else tasks)          # the last first: what needs it is already there
+        s.compute_at(stage, rows if by_row else tasks)          # last stage first: its consumer is in place
         if stage == "powers":
             _vectorise(s, s.get_sblock(stage), choices["lanes of powers"])
         elif stage in partial:

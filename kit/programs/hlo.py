@@ -1,7 +1,7 @@
-"""A program as XLA saves it, an HLO module protobuf -> the arrays that the data set holds of its graph.
+"""A program as XLA saves it, an HLO module protobuf -> the arrays of its graph as in the data set.
 
-Only the fields that a feature needs are declared here, so nothing of XLA or TensorFlow is built or imported; a
-parser skips the others, whatever XLA adds.
+Only the fields that a feature needs are declared here, so XLA and TensorFlow are neither built nor imported. A parser
+skips all other fields, also those that XLA adds later.
 
 References
 ----------
@@ -10,6 +10,7 @@ the edges: github.com/google-research-datasets/tpu_graphs, featurizers.h and hlo
 """
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -19,7 +20,7 @@ from google.protobuf.message import DecodeError
 from kit.data import OPCODE_NAMES, DataError
 from kit.pad import ELEMENT_TYPE, IS_ROOT, SHAPE
 
-# message: field[:type][*]=number; int64 unless a type is named (on the wire an enum is one), * is repeated
+# message: field[:type][*]=number; the type is int64 if none is named (enums are sent as int64), * is a repeated field
 HLO_SCHEMA = """
 Layout: minor_to_major*=1
 Shape: element_type=2 dimensions*=3 tuple_shapes:bytes*=4 layout:Layout=5
@@ -50,13 +51,13 @@ Run: op_config:OpConfig=1 module_config:bytes=2 error:bool=3 profile:Profile=4 i
 Tuned: module:Module=1 fingerprint:uint64=2 runs:bytes*=3 node_config_ids:uint64*=4
 TunedModules: modules:bytes*=1
 """
-# values of XLA's PrimitiveType in the order of the one-hot columns 2 to 20; newer types have none
+# values of XLA's PrimitiveType in the order of the one-hot columns 2 to 20; newer types have no column
 ELEMENT_TYPES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 15, 18, 13, 14, 17)
 NODE_SCALARS = MappingProxyType({
     30: "parameter_number", 93: "convolution.input_batch", 94: "convolution.input_feature",
     99: "convolution.kernel_in", 100: "convolution.kernel_out", 105: "convolution.output_batch",
     106: "convolution.output_feature", 107: "feature_group_count", 108: "batch_group_count", 133: "is_stable"})
-# first column: (how many values are kept, what follows them, field)
+# first column: (number of values kept, statistics that follow them, field)
 NODE_SEQUENCES = MappingProxyType({
     21: (6, "sum product", "shape.dimensions"), 31: (6, "axes", "dimensions"),
     37: (6, "sum product", "window.dimensions.size"), 45: (6, "sum product", "window.dimensions.stride"),
@@ -68,7 +69,7 @@ NODE_SEQUENCES = MappingProxyType({
     113: (2, "sum product", "slices.stride"), 117: (2, "sum product", "slices.limit"),
     121: (2, "sum product", "dynamic_slice_sizes"), 125: (2, "sum product", "padding.dimensions.low"),
     129: (2, "sum product", "padding.dimensions.high"), 134: (6, "axes", "shape.layout.minor_to_major")})
-# after the official 140, where asked for: what the third place added
+# optional, after the official 140 columns: features that the third place added
 EXTRA_SCALARS = MappingProxyType({157: "gather.index_vector"})
 EXTRA_SEQUENCES = MappingProxyType({
     140: (2, "axes", "dot.lhs_contracting"), 142: (2, "axes", "dot.rhs_contracting"), 144: (2, "axes", "dot.lhs_batch"),
@@ -93,14 +94,22 @@ def hlo_messages():
             own = kind[:1].isupper()
             message.field.add(name=word, number=int(number), label=label, type_name=f".kit.{kind}" if own else None,
                               type=kinds.TYPE_MESSAGE if own else getattr(kinds, f"TYPE_{(kind or 'int64').upper()}"))
-    pool = descriptor_pool.DescriptorPool()          # a pool of our own: TensorFlow's XLA is in the default one
+    pool = descriptor_pool.DescriptorPool()          # TensorFlow registers XLA's messages in the default pool
     pool.AddSerializedFile(file.SerializeToString())
     return {message.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"kit.{message.name}"))
             for message in file.message_type}
 
 
+def file_bytes(path):
+    """The content of a file; a DataError names one that cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except (OSError, MemoryError) as fault:
+        raise DataError(f"{path}: cannot be read ({fault})") from fault
+
+
 def parse_hlo(data, kind, source):
-    """Parse bytes as a message of `HLO_SCHEMA`; whatever is wrong with them is a DataError that names `source`."""
+    """Parse bytes as a message of `HLO_SCHEMA`; any fault is a DataError that names `source`."""
     try:
         return hlo_messages()[kind].FromString(data)
     except (DecodeError, ValueError, MemoryError) as fault:
@@ -108,33 +117,11 @@ def parse_hlo(data, kind, source):
 
 
 def program_arrays(module, source, padding=0, extra=False):
-    """Encode an HLO module as the official extractor does.
-
-    Parameters
-    ----------
-    module : message `Module` of `HLO_SCHEMA`
-    source : str
-        Named by an error.
-    padding : int
-        What fills the lists of axes (columns 31-36, 95-98, 101-104, 134-139, and 140-156 of the extra ones) past
-        their end: 0 as in the official files, although 0 is an axis as well, or -1 as in configurations.
-    extra : bool
-        Append 36 columns: contracting and batch axes of a dot (140-147), axes and slice sizes of a gather
-        (148-163), the sizes of the first two operands (164-175).
-
-    Returns
-    -------
-    node_feat : ndarray, shape (n, 140) or (n, 176), float32
-    node_opcode : ndarray, shape (n,), int64
-    edge_index : ndarray, shape (m, 2), int64
-        Sorted; row [u, v]: u consumes v, or calls the computation whose root v is.
-    node_splits : ndarray, shape (s,), int64
-
-    Raises
-    ------
-    DataError
-        If the module has no instruction, or refers to an instruction or computation that it lacks.
-    """
+    """Encode a module as the official extractor does -> node_feat, node_opcode, edge_index, node_splits."""
+    # node_feat is (n, 140) float32. `padding` fills lists of axes past their end: 0 as in the official files, or -1 as
+    # in configurations. `extra` appends 36 columns: axes of a dot (140-147), axes and slice sizes of a gather
+    # (148-163), sizes of the first two operands (164-175). Edges are sorted; row [u, v]: u consumes v, or calls the
+    # computation whose root is v.
     instructions = [instruction for computation in module.computations for instruction in computation.instructions]
     if not instructions:
         raise DataError(f"{source}: the module has no instruction")
@@ -165,7 +152,7 @@ def program_arrays(module, source, padding=0, extra=False):
 
 
 def write_sequences(table, rows, lists, first, count, follows):
-    """Write the first `count` values of each list into its row, from column `first` on; then what `follows` names."""
+    """Write the first `count` values of each list into its row from column `first` on, then the statistics named."""
     lengths = np.array([len(values) for values in lists], np.int64)
     flat = np.fromiter(chain.from_iterable(lists), np.int64, lengths.sum())
     starts = np.cumsum(lengths) - lengths
@@ -173,18 +160,18 @@ def write_sequences(table, rows, lists, first, count, follows):
     kept = place < count
     table[np.repeat(np.array(rows, np.int64), lengths)[kept], first + place[kept]] = flat[kept]
     if follows == "sum product":
-        table[:, first + count + 1] = 1                      # of an empty list
+        table[:, first + count + 1] = 1                      # product of an empty list
     if follows.startswith("sum") and len(flat):
         filled = lengths > 0
         rows, starts, lengths = np.array(rows, np.int64)[filled], starts[filled], lengths[filled]
-        sums = np.add.reduceat(flat, starts)                 # 64-bit integers that wrap, as the extractor's
+        sums = np.add.reduceat(flat, starts)                 # 64-bit integers wrap, as in the extractor
         table[rows, first + count] = sums
         table[rows, first + count + 1] = (np.multiply.reduceat(flat, starts) if follows == "sum product"
                                           else lengths - sums)
 
 
 class _Fields:
-    """The fields that any of the messages hold, each gathered once: dotted name -> (rows, values)."""
+    """The fields of many messages, each gathered once: dotted name -> (rows, values)."""
 
     def __init__(self, messages):
         self.found, self.gathered = {"": (range(len(messages)), messages)}, set()
@@ -234,7 +221,7 @@ def _edges(module, source):
 
 
 def _splits(module):
-    """Where the computations end that the official extractor counts as major."""
+    """Ends of the computations that the official extractor counts as major."""
     splits, end = [0], 0
     for computation in module.computations:
         end += len(computation.instructions)

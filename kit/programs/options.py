@@ -1,4 +1,4 @@
-"""What one operation lets a configuration choose: the rules of kit/programs/own.py, operation by operation."""
+"""The options of one operation: the rules of kit/programs/own.py for convolutions, dots and reshapes."""
 from functools import lru_cache
 from itertools import permutations, product
 from types import MappingProxyType
@@ -8,13 +8,13 @@ import numpy as np
 from kit.data import DIGITS, DataError
 from kit.pad import LANES, SUBLANES
 
-MAX_RANK = 6                     # a configuration has six digits a tensor
+MAX_RANK = 6                     # a configuration has six digits per tensor
 TENSORS = MappingProxyType({"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"),
-                            "reshape": ("output", "input")})         # that a configuration orders
+                            "reshape": ("output", "input")})         # whose dimensions a configuration orders
 
 
 def operation_options(instruction, tensors, label):
-    """What may be chosen for an instruction: sorted rows of 18 digits."""
+    """The options of an instruction: sorted rows of 18 digits."""
     if instruction.opcode == "reshape":
         choices = [((), ()), *bitcast_layouts(*tensors)]
     elif instruction.opcode == "dot":
@@ -34,19 +34,19 @@ def operation_options(instruction, tensors, label):
 
 
 def layout_agreement(rows, layouts):
-    """(k,) pairs of dimensions that each row of digits orders as the layouts do, less those it orders the other way."""
+    """(k,) per row of digits: pairs of dimensions ordered as in the layouts, minus pairs ordered the other way."""
     total, (first, second) = 0, np.triu_indices(MAX_RANK, 1)
     for digits, layout in zip(np.array(rows).reshape(-1, 3, MAX_RANK).swapaxes(0, 1), layouts):
         place = np.zeros(MAX_RANK + 1, np.int64)
         place[list(layout)] = np.arange(len(layout))
         order = np.sign(place[digits[:, second]] - place[digits[:, first]])
-        total += (order * (digits[:, second] >= 0)).sum(axis=1)          # -1 comes last
+        total += (order * (digits[:, second] >= 0)).sum(axis=1)          # -1, no digit, comes last
     return total
 
 
 def dot_axes(numbers, *ranks):
-    """The dimensions that a dot's configuration orders: of the output, of the first and of the second operand."""
-    output, operands, size = [], [], len(numbers.lhs_batch)    # the output has the batch, then what is free in both
+    """The dimensions that a dot's configuration orders, of the output, the first and the second operand."""
+    output, operands, size = [], [], len(numbers.lhs_batch)    # the output has the batch, then the free dimensions
     for rank, contracting, batch in zip(ranks, (numbers.lhs_contracting, numbers.rhs_contracting),
                                         (numbers.lhs_batch, numbers.rhs_batch)):
         free = [axis for axis in range(rank) if axis not in (*contracting, *batch)]
@@ -57,20 +57,20 @@ def dot_axes(numbers, *ranks):
 
 
 def least_padded(shape):
-    """The order of a matrix's dimensions, minor first, that pads it least to tiles; row-major if both do alike."""
+    """The order of a matrix's dimensions, minor first, that needs the least padding to tiles; row-major on a tie."""
     return min(((1, 0), (0, 1)), key=lambda order: -(-shape[order[0]] // LANES) * -(-shape[order[1]] // SUBLANES))
 
 
 @lru_cache(1024)
 def bitcast_layouts(output, given):
-    """All pairs of layouts under which reshaping `given` into `output` moves no data; sizes of 1 at the major end."""
+    """All pairs of layouts under which reshaping `given` into `output` moves no data; sizes of 1 are the most major."""
     if 0 in (*output, *given):
         return ()
     own, theirs = _strides(output), _strides(given)
     ones, given_ones = (tuple(d for d in reversed(range(len(shape))) if shape[d] == 1) for shape in (output, given))
     found = []
     for order in permutations(own):
-        runs = []                            # [stride, size] of what lies together, minor first
+        runs = []                            # [stride, size] of dimensions that lie together, minor first
         for d in order:
             if runs and runs[-1][0] * runs[-1][1] == own[d]:
                 runs[-1][1] *= output[d]
@@ -78,7 +78,7 @@ def bitcast_layouts(output, given):
                 runs.append([own[d], output[d]])
         layout = []
         for stride, size in runs:
-            for d in theirs:       # by rising stride: those that follow one another fill the run
+            for d in theirs:       # by rising stride: consecutive dimensions fill the run
                 if theirs[d] == stride and size % given[d] == 0:
                     layout.append(d)
                     stride, size = stride * given[d], size // given[d]

@@ -23,20 +23,7 @@ class SearchResult(NamedTuple):
 
 
 class Measured:
-    """Measures each point once, with its repeats, and never more than the budget.
-
-    Parameters
-    ----------
-    objective : callable
-        (k, g) int64 -> (k,) costs.
-    dims : sequence of int, shape (g,)
-        Number of values of each coordinate; codes are 0 to dims - 1.
-    budget : int
-        Measurements, repeats included.
-    repeats : int
-        Measurements per point; its cost is their mean. A batch is measured in rounds, so that a drift of the machine
-        affects all its points alike.
-    """
+    """Measures each point once, with its repeats, and never more than the budget; arguments as of `random_search`."""
 
     def __init__(self, objective, dims, budget, repeats=1):
         self.dims = np.asarray(dims)
@@ -67,7 +54,7 @@ class Measured:
         return np.array([self.costs[self.number[key]] if key in self.number else np.inf for key in keys])
 
     def _measure(self, new):
-        """Ask the objective for new points, all of them once per round."""
+        """Ask the objective for new points, all once per round, so that a drift of the machine affects all alike."""
         asked = np.tile(new, (self.repeats, 1))
         costs = np.asarray(self.objective(asked), np.float64)
         if costs.shape != (len(asked),) or np.isnan(costs).any() or (costs == -np.inf).any():

@@ -14,21 +14,7 @@ NOISE = 0.05               # variance of one measurement; the prior's is 2
 
 
 class GaussianProcess:
-    """Learns the cost from few measurements, also where a cost model is wrong.
-
-    The kernel of two points has three terms: the share of coordinates that are alike, a steeper function of this
-    share for costs that are not additive, and the product of the model's costs, which counts for more as measurements
-    confirm the model.
-
-    Parameters
-    ----------
-    dims : ndarray, shape (g,)
-    ordered : ndarray of bool, shape (g,)
-        True where neighbouring values are alike.
-    model : callable or None
-        (k, g) int64 -> (k,) costs on any scale.
-    rng : numpy.random.Generator
-    """
+    """Learns the cost from few measurements, with a cost model's help, and also where the model is wrong."""
 
     def __init__(self, dims, ordered, model, rng):
         self.dims, self.model = dims, model
@@ -51,6 +37,8 @@ class GaussianProcess:
 
     def kernel(self, a, b, opinions_a, opinions_b):
         """Prior covariance of points `a` (j, g) and `b` (k, g); (j, k)."""
+        # the share of coordinates that are alike; a steeper function of this share, for costs that are not additive;
+        # and the product of the model's costs, which counts for more as measurements confirm the model
         a, b = (np.concatenate([table[points[:, i]] for i, table in enumerate(self.tables)], axis=1)
                 for points in (a, b))
         alike = a @ b.T / len(self.dims)

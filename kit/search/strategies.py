@@ -39,7 +39,7 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
     ------
     ValueError
         If a coordinate has no value, the budget is below `repeats`, or the objective does not give one cost per
-        point.
+        point; so do all strategies.
 
     Examples
     --------
@@ -67,11 +67,6 @@ def annealing(objective, dims, budget, rng, *, repeats=1, chains=1, hot=0.3, col
     Returns
     -------
     SearchResult
-
-    Raises
-    ------
-    ValueError
-        As `random_search`.
 
     References
     ----------
@@ -123,11 +118,6 @@ def genetic(objective, dims, budget, rng, *, repeats=1, population=None, mutatio
     -------
     SearchResult
 
-    Raises
-    ------
-    ValueError
-        As `random_search`.
-
     Examples
     --------
     >>> genetic(lambda points: points.sum(axis=1), [5, 5, 5], 60, np.random.default_rng(0)).best.tolist()
@@ -169,11 +159,6 @@ def guided(objective, dims, budget, rng, *, model, strategy=genetic, queries=10_
     -------
     SearchResult
         Points in the order of the model's costs; `queries` are those of the strategy.
-
-    Raises
-    ------
-    ValueError
-        As `random_search`.
 
     Examples
     --------

@@ -1,34 +1,24 @@
-"""Measured schedules as `tile` files: the kit's reader, tile model and searches then work on one's own measurements.
+"""Measured schedules as files of the `tile` collection, which the kit's reader, tile model and searches can use.
 
-Nodes, opcodes and edges are those of the data set's format, as far as they are defined for a kernel. A configuration's
-24 numbers keep their places, three times six bounds with their sum and product, and say what a schedule here says.
+Nodes, opcodes and edges follow the data set's format as far as it is defined for a kernel. The 24 numbers of a
+configuration keep their places (three times six bounds with their sum and product) and describe the schedule.
 """
 import numpy as np
 
 from kit.data import TileGraph
 from kit.files import whole_file
-from kit.kernels.definitions import input_shapes, kernel_axes, kernel_tiles, schedule_choices, schedule_space
+from kit.kernels.definitions import input_shapes, kernel_axes
+from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
 from kit.pad import IS_ROOT
 from kit.predict import predict
 from kit.sample import Program
 
-DRAWN = 256                      # schedules that tell how large each number gets
+DRAWN = 256                      # random schedules that tell how large each number gets
 NHWC = (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3)       # columns 93-106: batch, features and space of the three tensors
 
 
 def kernel_graph(kernel):
-    """A kernel as a graph of HLO operations.
-
-    Parameters
-    ----------
-    kernel : Kernel
-
-    Returns
-    -------
-    dict of str to ndarray
-        node_feat (n, 140) float32, node_opcode (n,) uint8, edge_index (m, 2) int64. Shapes, layouts, element types,
-        windows and dimension numbers are set; other columns are 0. Images have a batch of one.
-    """
+    """A kernel as HLO operations {node_feat, node_opcode, edge_index}; columns without a meaning here are 0."""
     p, (spatial, _) = Program(np.random.default_rng(0), bare=True), kernel_axes(kernel)
     shapes = input_shapes(kernel)
     if kernel.kind in ("conv2d", "depthwise"):
@@ -62,23 +52,9 @@ def kernel_graph(kernel):
 
 
 def schedule_features(kernel, codes):
-    """The 24 numbers of a configuration.
-
-    Of sums of products the output's bounds are the elements of the larger tile along each dimension, the input's those
-    of the innermost tile and then the terms summed at once. Of softmax and layer norm they are the rows of a task and
-    the lanes of the output, and the lanes of the other stages. The kernel's bounds hold what is left: the codes of the
-    other choices, counted from 1.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    codes : array_like of int, shape (c, g)
-
-    Returns
-    -------
-    ndarray, shape (c, 24), float32
-    """
+    """The 24 numbers (c, 24) of schedules `codes` (c, g): kernel, output and input bounds with sums and products."""
     space, rows = schedule_space(kernel), []
+    # six bounds each: codes of the other choices, counted from 1; the larger tile; the innermost tile and its terms
     others = [i for i, choice in enumerate(space) if not choice.name.startswith(("tile", "terms", "rows", "lanes"))]
     for code in codes:
         choices = schedule_choices(kernel, code)
@@ -96,30 +72,7 @@ def schedule_features(kernel, codes):
 
 
 def write_kernel_tile(path, kernel, codes, seconds, untuned):
-    """Write measured schedules as a file of the `tile` collection.
-
-    Parameters
-    ----------
-    path : str or Path
-    kernel : Kernel
-    codes : array_like of int, shape (c, g)
-    seconds : array_like, shape (c,)
-        Those that failed, np.inf, are left out: a file has a runtime for every configuration.
-    untuned : float
-        Seconds of the unscheduled kernel: the normaliser.
-
-    Returns
-    -------
-    int
-        How many were written.
-
-    Raises
-    ------
-    ValueError
-        If none was measured.
-    OSError
-        If the file cannot be written.
-    """
+    """Write schedules with a finite time as a `tile` file -> their number; `untuned` seconds are the normaliser."""
     seconds = np.asarray(seconds, np.float64)
     kept = np.isfinite(seconds)
     if not kept.any():
@@ -133,22 +86,10 @@ def write_kernel_tile(path, kernel, codes, seconds, untuned):
 
 
 def kernel_cost(model, kernel):
-    """A tile model's cost of a kernel's schedules: a `model` of kit/search/strategies.py.
-
-    Parameters
-    ----------
-    model : TileModel
-        Trained on files of `write_kernel_tile`, of this kernel or of others.
-    kernel : Kernel
-
-    Returns
-    -------
-    callable
-        (k, g) int codes -> (k,) costs.
-    """
+    """A tile model's cost of a kernel's schedules: a `model` for kit.search, (k, g) codes -> (k,) costs."""
     dims = [len(choice.values) for choice in schedule_space(kernel)]
     drawn = np.random.default_rng(0).integers(dims, size=(DRAWN, len(dims)))
-    # the model compares tiles with the largest in a file, so that a question about few needs one that stands for it
+    # the model divides by the largest numbers in a file: one more row holds those of the whole space
     largest = schedule_features(kernel, drawn).max(axis=0, keepdims=True)
     graph = {name: array.astype(np.int64) if array.dtype == np.uint8 else array
              for name, array in kernel_graph(kernel).items()}

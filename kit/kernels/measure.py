@@ -1,7 +1,7 @@
-"""Compile and time kernels on this machine's CPU, each in a process of its own, so that a crash ends nothing else.
+"""Compile and time kernels on this machine's CPU, each in its own process, so that a crash ends nothing else.
 
-TVM runs in a child process only. That child forks a process for every candidate, which has TVM already; candidates of
-a batch are compiled side by side and timed one after another.
+TVM runs in a child process only. That child has loaded TVM and forks one process per candidate. The candidates of a
+batch are compiled side by side and timed one after another.
 """
 import ctypes
 import importlib.util
@@ -22,13 +22,13 @@ from kit.kernels.schedules import schedule_kernel
 
 INSTALL = "pip install -r notebooks/requirements-kernels.txt"
 CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
-REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.06      # of one repeat and of one measurement, at least one run each
+REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.06      # per repeat and per measurement, at least one run each
 MOST_REPEATS = 30
-CLOSE_ENOUGH = 1e-3                             # of float32 sums of 2,304 products of standard normal numbers, and less
+CLOSE_ENOUGH = 1e-3                             # for float32 sums of up to 2,304 products of standard normal numbers
 
 
 def has_tvm():
-    """Whether what kernels need is installed.
+    """Whether TVM and cloudpickle are installed.
 
     Returns
     -------
@@ -38,66 +38,41 @@ def has_tvm():
 
 
 class KernelLab:
-    """Measures schedules of one kernel; called with codes, it is an objective of kit/search/strategies.py.
-
-    A measurement is the shortest of up to 30 repeats, in about 60 ms after a first run whose result is compared with
-    NumPy's. Caches are not flushed: a kernel that is run again finds what they still hold. What does not compile,
-    crashes, is late or computes something else costs np.inf.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    threads : int
-        Of the kernel, and candidates compiled side by side are twice as many.
-    build_limit, run_limit : float
-        Seconds for compiling a batch and for one measurement.
-    """
+    """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""
+    # A measurement takes about 60 ms and is the shortest of up to 30 repeats; caches are not flushed between them. A
+    # first run is compared with NumPy's result. A schedule that does not compile, crashes, exceeds a limit (seconds
+    # per batch compiled and per measurement) or computes a wrong result costs np.inf. Twice as many candidates are
+    # compiled side by side as the kernel has threads.
 
     def __init__(self, kernel, threads=1, build_limit=15.0, run_limit=10.0):
-        self.threads, self.trials = threads, []         # (time it was known, seconds, codes)
-        self.child = TvmChild(serve_kernels, threads, kernel, build_limit, run_limit)
+        self.threads, self.trials = threads, []         # (time when known, seconds, codes)
+        self.child = TvmChild(_serve_kernels, threads, kernel, build_limit, run_limit)
         self.child.hear()
 
     def __call__(self, points):
         """Seconds (k,) of the schedules `points` (k, g)."""
         jobs, before = [tuple(map(int, point)) for point in points], len(self.trials)
-        for i in range(0, len(jobs), 2 * self.threads):          # what the child does at once, for the times
+        for i in range(0, len(jobs), 2 * self.threads):          # the child's batches: each has its own time
             part = jobs[i:i + 2 * self.threads]
             seconds, known = [took for took, _ in self.measure(part)], time.perf_counter()
             self.trials += [(known, took, job) for took, job in zip(seconds, part)]
         return np.array([took for _, took, _ in self.trials[before:]])
 
     def measure(self, jobs):
-        """[(seconds, what went wrong or "")] of jobs: codes, a scheduled module as JSON, or None: not scheduled."""
+        """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, or None for no schedule."""
         return self.child.ask(jobs, 1)[0] if len(jobs) else []
 
     def measure_rounds(self, jobs, rounds):
-        """Seconds (rounds, k): every job once a round, so that a drift of the machine hits all of them alike."""
+        """Seconds (rounds, k): each job once per round, so that a drift of the machine affects all alike."""
         return np.array([[took for took, _ in answers] for answers in self.child.ask(jobs, rounds)])
 
     def close(self):
         """End the child."""
         self.child.close()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
 
 class TvmChild:
-    """A process that runs `work(line, *args)` beside this one, and the line to it.
-
-    Parameters
-    ----------
-    work : callable
-        Gets one end of a multiprocessing.connection.
-    threads : int
-        Of TVM in the child.
-    *args
-        For `work`.
-    """
+    """A process that runs `work(line, *args)` with TVM on `threads`, and the other end of its connection `line`."""
 
     def __init__(self, work, threads, *args):
         if not has_tvm():
@@ -106,23 +81,23 @@ class TvmChild:
         self.line, theirs = multiprocessing.Pipe()
         number = theirs.fileno()
 
-        def job():                                      # by value, with it functions of a notebook's cells
-            end_with_parent()
+        def job():                                      # sent by value, so it may be defined in a notebook
+            _end_with_parent()
             work(multiprocessing.connection.Connection(number), *args)
         self.said = tempfile.TemporaryFile()
         few = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                         stderr=self.said, pass_fds=[number], env={**os.environ, **few},
-                                        start_new_session=True)       # an interrupt is for this process alone
+                                        start_new_session=True)       # an interrupt reaches only this process
         theirs.close()
         try:
             with self.process.stdin as stdin:
                 stdin.write(pickle.dumps(sys.path) + cloudpickle.dumps(job))
         except BrokenPipeError:
-            pass                                        # it ended; `hear` says why
+            pass                                        # the child ended; `hear` says why
 
     def hear(self):
-        """The next answer."""
+        """Receive the next answer."""
         try:
             return self.line.recv()
         except (EOFError, ConnectionResetError) as fault:
@@ -130,7 +105,7 @@ class TvmChild:
             raise RuntimeError(f"the process with TVM ended by itself: {words[0]}") from fault
 
     def ask(self, *request):
-        """The answer to a request."""
+        """Send a request and receive its answer."""
         try:
             self.line.send(request)
         except BrokenPipeError:
@@ -138,7 +113,7 @@ class TvmChild:
         return self.hear()
 
     def close(self):
-        """End it and what it started; gives back what it wrote to stderr."""
+        """End the child and all processes that it started -> what it wrote to stderr."""
         if self.said.closed:
             return ""
         self.line.close()
@@ -152,8 +127,8 @@ class TvmChild:
             return said.read().decode(errors="replace")
 
 
-def end_with_parent():
-    """Let the system kill this process when the one that started it is gone, however that ended."""
+def _end_with_parent():
+    """Let the system kill this process when its parent has ended, for whatever reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # 1 is PR_SET_PDEATHSIG
 
@@ -164,9 +139,9 @@ def this_cpu(threads):
     return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
 
 
-def serve_kernels(line, kernel, build_limit, run_limit):
-    """What the child does: answer requests (jobs, rounds) until the line is closed."""
-    import tvm  # noqa: F401 - once, for all that are forked
+def _serve_kernels(line, kernel, build_limit, run_limit):
+    """Work of the child: answer requests (jobs, rounds) until the connection is closed."""
+    import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
     known, threads = kernel_result(kernel, inputs), int(os.environ["TVM_NUM_THREADS"])
     line.send("ready")
@@ -184,11 +159,11 @@ def serve_kernels(line, kernel, build_limit, run_limit):
 
 
 def time_batch(jobs, rounds, build_limit, run_limit, *about):
-    """[(seconds, fault)] of each job, for each round; every job in a process of its own."""
+    """[(seconds, fault)] of each job, for each round; each job runs in its own process."""
     team = []
     for job in jobs:
         ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("fork").Process(target=time_one, args=(theirs, job, *about), daemon=True)
+        process = multiprocessing.get_context("fork").Process(target=_time_one, args=(theirs, job, *about), daemon=True)
         process.start()
         theirs.close()
         team.append((process, ours))
@@ -202,7 +177,7 @@ def time_batch(jobs, rounds, build_limit, run_limit, *about):
     state = [heard(pipe, until - time.perf_counter(), "compiling") for _, pipe in team]
     for place, (process, _) in enumerate(team):
         if state[place] is not None:
-            process.kill()                              # it must not disturb the others' measurements
+            process.kill()                              # it must not disturb the measurements of the others
     answers = []
     for _ in range(rounds):
         row = []
@@ -223,13 +198,13 @@ def time_batch(jobs, rounds, build_limit, run_limit, *about):
     return answers
 
 
-def time_one(pipe, job, kernel, inputs, known):
-    """What a forked process does: compile, say so by None, and measure whenever it is told to."""
-    end_with_parent()
+def _time_one(pipe, job, kernel, inputs, known):
+    """Work of a forked process: compile, answer None when done, and measure whenever told to."""
+    _end_with_parent()
     import resource
 
     import tvm
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))    # a crash writes no image of its memory
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))    # a crash writes no core dump
     try:
         target = this_cpu(int(os.environ["TVM_NUM_THREADS"]))
         if job is None:

@@ -1,0 +1,110 @@
+"""Results of a study of kernels: a table, a sentence and two pictures."""
+import numpy as np
+import pandas as pd
+
+from kit.plots import MARKS, PALETTE, QUIET, dress, new_axes
+
+OURS, RIVAL = "explore then droplet", "MetaSchedule"
+TIE = 0.05                       # identical schedules differ by 1 to 3% in turns, by 10% and more between runs
+
+
+def study_table(studies):
+    """The studies of several kernels as one table.
+
+    Parameters
+    ----------
+    studies : list of dict
+        Of `study_kernel`.
+
+    Returns
+    -------
+    DataFrame
+        One row per kernel and strategy. "ms" is the median of the rounds after the search, "low" and "high" are their
+        quartiles. "ratio" is the median over rounds of the time over that of MetaSchedule's winner; "verdict" calls
+        gaps of up to 5% a tie.
+    """
+    rows = []
+    for study in studies:
+        rival = np.array(study["found"][RIVAL]["again"])
+        for name, one in study["found"].items():
+            again = np.array(one["again"])
+            ratio = float(np.median(again / rival))
+            low, middle, high = 1e3 * np.quantile(again, (0.25, 0.5, 0.75))
+            verdict = "tie" if abs(ratio - 1) <= TIE else "faster" if ratio < 1 else "slower"
+            rows.append({"kernel": study["kernel"], "strategy": name, "measurements": one["measurements"],
+                         "seconds": one["seconds"], "ms": middle, "low": low, "high": high, "ratio": ratio,
+                         "verdict": "" if name == RIVAL else verdict, "rounds": len(again), **study["machine"]})
+    return pd.DataFrame(rows)
+
+
+def study_summary(table):
+    """Say how often our search is no slower than MetaSchedule's, and how long both took.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `study_table`.
+
+    Returns
+    -------
+    str
+    """
+    ours, rival = (table[table["strategy"] == name].set_index("kernel") for name in (OURS, RIVAL))
+    good, quick = ours["verdict"] != "slower", ours["seconds"] < rival["seconds"]
+    return (f"{OURS} with {ours['measurements'].max()} measurements against {RIVAL} with "
+            f"{rival['measurements'].max()}: faster on {(ours['verdict'] == 'faster').sum()}, a tie on "
+            f"{(ours['verdict'] == 'tie').sum()}, slower on {(~good).sum()} of {len(ours)} kernels; no slower and "
+            f"found in less time on {(good & quick).sum()}; searches took {ours['seconds'].sum():.0f} s and "
+            f"{rival['seconds'].sum():.0f} s")
+
+
+def draw_study(table, ax=None, title=""):
+    """Draw the time of each winner relative to MetaSchedule's winner; the band marks ties.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `study_table`.
+    ax : Axes, optional
+    title : str
+
+    Returns
+    -------
+    Axes
+    """
+    kernels = list(dict.fromkeys(table["kernel"]))
+    ax = new_axes(ax, height=1.5 + 0.45 * len(kernels), width=10)
+    tuned = [name for name in dict.fromkeys(table["strategy"]) if name not in ("untuned", RIVAL)]
+    ax.axvspan(1 - TIE, 1 + TIE, color="0.92", label=f"tie with {RIVAL}")
+    ax.axvline(1, color=QUIET, linewidth=1)
+    for place, name in enumerate(tuned):
+        ratio = table[table["strategy"] == name].set_index("kernel")["ratio"].reindex(kernels)
+        ax.plot(ratio, np.arange(len(kernels)) + 0.12 * (place - len(tuned) / 2 + 0.5), MARKS[place], markersize=6,
+                color=PALETTE[place], label=name, markerfacecolor=PALETTE[place] if name == OURS else "white")
+    untuned = table[table["strategy"] == "untuned"].set_index("kernel")["ratio"]
+    ax.set_yticks(range(len(kernels)), [f"{name}\nuntuned: {untuned[name]:.0f} x" for name in kernels])
+    ax.invert_yaxis()
+    return dress(ax, title, f"time over that of {RIVAL}'s kernel (left is faster)", "", grid="x")
+
+
+def draw_curves(study, ax=None, title=""):
+    """Draw the best kernel so far over the seconds of each search.
+
+    Parameters
+    ----------
+    study : dict
+        Of `study_kernel`.
+    ax : Axes, optional
+    title : str
+
+    Returns
+    -------
+    Axes
+    """
+    ax = new_axes(ax)
+    for place, (name, (known, best)) in enumerate(study["curves"].items()):
+        ax.step(known, 1e3 * np.array(best), where="post", color=PALETTE[place], label=f"{name}, {len(best)}",
+                linewidth=2 if name == OURS else 1.2, linestyle="-" if name == OURS else "--")
+    least = 1e3 * min(min(best) for _, best in study["curves"].values())
+    ax.set(xscale="log", ylim=(0.97 * least, 2 * least))
+    return dress(ax, title, "seconds of search, TVM's start not counted", "best kernel so far, ms")
