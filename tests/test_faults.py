@@ -27,11 +27,15 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
-import kit.files
 from kit.files import locked, remove_leftovers, replace_file, write_json
+from kit.kaggle.archives import unpack
+=======
+from kit.files import locked, remove_leftovers, replace_file
+from kit.kaggle.downloads import unpack
 from kit.kaggle.archives import unpack
 from kit.models import LayoutGNN
 from kit.run.ledger import record_run
@@ -282,11 +286,14 @@ def test_threads_that_write_one_file_leave_one_of_their_texts(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["shared"] and (tmp_path / "shared").read_text() in texts
 
 
-def test_a_lock_is_one_thread_s_at_a_time_and_one_that_was_removed_meanwhile_counts_for_nothing(tmp_path, monkeypatch):
+def test_a_lock_is_one_thread_s_at_a_time_and_neither_a_full_disk_nor_one_without_locks_stops_its_holder(tmp_path,
+                                                                                                        monkeypatch):
     path = tmp_path / "deeper" / "lock"
 
-    def no_room():
-        raise OSError(errno.ENOSPC, "full")
+    def fault(number):
+        def fail(*_):
+            raise OSError(number, os.strerror(number))
+        return fail
 
     def holder():
         with locked(path) as found:
@@ -294,17 +301,17 @@ def test_a_lock_is_one_thread_s_at_a_time_and_one_that_was_removed_meanwhile_cou
     for number in range(2):
         with locked(path) as mine, ThreadPoolExecutor(1) as pool:
             assert mine is None and pool.submit(holder).result() == f" (process {os.getpid()})"
-            assert path.read_text() == str(os.getpid())
+            assert path.with_name("lock.pid").read_text() == str(os.getpid())
             if number:
                 path.unlink()
-        assert holder() is None
+        assert holder() is None and not path.with_name("lock.pid").exists()
     with monkeypatch.context() as full:
-        full.setattr(os, "write", lambda *_: no_room())
+        full.setattr(Path, "write_text", fault(errno.ENOSPC))
         assert holder() is None
-    has_taken = kit.files._has_taken
-    monkeypatch.setattr(kit.files, "_has_taken", lambda file: path.unlink() or has_taken(file))
-    path.write_text("")
-    assert holder() == ""
+    for number, words in ((errno.ENOTSUP, None), (errno.EROFS, "give a folder that can be written to")):
+        monkeypatch.setattr(FileLock, "acquire", fault(number))
+        with pytest.raises(OSError, match=words) if words else contextlib.nullcontext():
+            assert holder() is None
 
 
 def test_a_name_that_is_too_long_is_said_to_be_that(tmp_path):
@@ -488,7 +495,7 @@ def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, fin
     shutil.copytree(finished.out, clone.out)
     saved, = (clone.out / "checkpoints").glob("*.pt")
     saved.write_bytes(saved.read_bytes()[:-500])
-    for name in ("06_all.json", "lock"):
+    for name in ("06_all.json", "lock", "lock.pid"):
         (clone.out / ".run" / name).write_bytes(b"[" * 10 ** 5)
     clone.finish(expected, "06_all.json was half-written or damaged; its step counts as not finished", "[1/1] 06_all")
     said = (clone.out / "notebooks" / "06_all.ipynb").read_text()
@@ -505,7 +512,7 @@ def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, fin
 
 def test_two_runs_at_once_in_one_folder_end_with_one_result_and_one_refusal(clone, expected):
     with clone.start() as first:
-        lock = clone.out / ".run" / "lock"
+        lock = clone.out / ".run" / "lock.pid"
         while not (lock.is_file() and lock.read_text()):
             assert first.poll() is None, first.communicate()[1]
             time.sleep(0.02)

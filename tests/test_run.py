@@ -252,13 +252,12 @@ def test_two_runs_do_not_share_a_folder_and_a_dead_one_does_not_block(clone):
     lock.parent.mkdir(parents=True)
     for text, who in (("4711", " (process 4711)"), ("", ""), ("47\0", ""), ("{", "")):      # it may be half-written
         with open(lock, "w") as file:
-            file.write(text)
-            file.flush()
+            lock.with_name("lock.pid").write_text(text)
             fcntl.flock(file, fcntl.LOCK_EX)
             status, _, errors = run(clone, "--only", "00")
         assert status == 2 and ran(clone) == []
         assert errors == (f"run.py: out: another run{who} is writing here; wait for it or choose another --out\n")
-    lock.write_bytes(b"\xff {")                                        # of a process that is gone
+    lock.with_name("lock.pid").write_bytes(b"\xff {")                  # of a process that is gone
     status, lines, _ = run(clone, "--only", "00")
     assert (status, lines[-1]) == (0, "out")
 
