@@ -32,8 +32,8 @@ from test_own_program import every_option, small_network
 from test_proto import drawn_layout_file, drawn_tile_file
 
 from kit.data import COLLECTIONS, SPLITS, DataError, dense_configs, read_layout, read_tile
-from kit.kaggle.archives import unpack
-from kit.kaggle.client import KaggleError
+from kit.kaggle import KaggleError
+from kit.kaggle.downloads import unpack
 from kit.programs.hlo import hlo_messages
 from kit.programs.own import program_from_hlo
 from kit.proto import read_layout_pb, read_tile_pb

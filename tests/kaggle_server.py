@@ -5,17 +5,20 @@ proxy variable sends every plain HTTP address here. `answers` holds, by the name
 the truth, one entry a call: (status, message), (status, message, headers), "cut" (ends in the middle), None (the
 truth); "hang" holds for every later call too. What counts once it has arrived, a submission or a notebook, is taken
 before the answer is cut or hangs. KIT_KAGGLE_PYTHON names another interpreter, with another version of the client.
+`QUICK` are settings with few retries, and an interpreter that starts at once where forks can be watched.
 """
 import base64
 import json
 import os
 import sys
+import tempfile
 import threading
 import traceback
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from warm_python import warm_python
 
 from kit.kaggle.client import KaggleError
 
@@ -24,7 +27,8 @@ USER = "someone"
 SLUG = "predict-ai-model-runtime"
 COUNTS = ("CreateSubmission", "SaveKernel")
 SECRETS = (TOKEN, KEY, SIGNATURE)
-QUICK = {"python": os.environ.get("KIT_KAGGLE_PYTHON", sys.executable), "retries": 1, "pause": 0.01}
+PYTHON = os.environ.get("KIT_KAGGLE_PYTHON", sys.executable)
+QUICK = {"python": PYTHON, "retries": 1, "pause": 0.01}
 HURRY = "import time\nsleep = time.sleep\ntime.sleep = lambda seconds: sleep(min(seconds, 0.02))\n"
 
 
@@ -221,6 +225,8 @@ def hurried(folder, **more):
 @contextmanager
 def running():
     """The server, while it is needed."""
+    if QUICK["python"] == PYTHON and hasattr(os, "pidfd_open"):
+        QUICK["python"] = warm_python(tempfile.mkdtemp(), PYTHON)
     server = KaggleServer()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

@@ -12,18 +12,16 @@ import tarfile
 import time
 import zipfile
 
-import nbformat
 import pytest
-from kaggle_server import KEY, QUICK, SECRETS, SIGNATURE, SLUG, TOKEN, USER, fails
-from test_run import copy_programs
+from kaggle_server import KEY, PYTHON, QUICK, SIGNATURE, SLUG, TOKEN, USER, fails
 
-import kit.kaggle.archives
-import kit.kaggle.submissions
-from kit.kaggle.archives import fetch_file, unpack
-from kit.kaggle.notebooks import notebook_output, notebook_status, push_notebook
-from kit.kaggle.submissions import FILES, download, submit, wait_for_score
+import kit.files
+from kit.kaggle import download, push_notebook, submit, wait_for_score
+from kit.kaggle.downloads import FILES, fetch_file, unpack
+from kit.kaggle.notebooks import notebook_output, notebook_status
 
 MIRROR = "http://mirror.test/v0"
+PAGE = f"https://www.kaggle.com/competitions/{SLUG}"
 FEW = {name: (2, 1, 1) for name in FILES}
 SPLITS = ("train", "valid", "test")
 
@@ -121,8 +119,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was(kaggle, tmp_path, source):
     half = len(kaggle.files[path]) // 2
     message = fails("server", download, tmp_path, **asked, client={**QUICK, "retries": 0})
     name = {"mirror": "npz_tile_xla_train.tar", "kaggle": SLUG + ".zip"}[source]
-    assert message == (f"{name}: the server answers HTTP 503 Service Unavailable: run it again later, it goes on "
-                       "where it stopped")
+    assert message == (f"{name}: the server answers HTTP 503 Service Unavailable: run it again later, it resumes")
     assert (tmp_path / ".download" / f"{name}.part").stat().st_size == half + half // 2
     root = download(tmp_path, **asked, client=QUICK)
     assert kaggle.ranges == [f"bytes={half}-", f"bytes={half + half // 2}-"]
@@ -146,8 +143,8 @@ def test_a_second_download_of_the_same_names_the_first_and_goes_on_where_that_wa
         with start() as second:
             said, errors = second.communicate(timeout=120)
         assert (second.returncode, said) == (1, "") and errors.splitlines()[-1] == (
-            f"kit.kaggle.client.KaggleError: {part.with_suffix('')}: is being downloaded by another process "
-            f"(process {first.pid}); wait for it, then run it again")
+            f"kit.kaggle.client.KaggleError: {part.with_suffix('')}: another process (process {first.pid}) is "
+            "downloading this file; wait for it, then run it again")
         assert len(kaggle.asked) == 2 and part.stat().st_size == half and first.poll() is None
         first.kill()
     kaggle.answers.clear()
@@ -161,13 +158,13 @@ def test_a_second_download_of_the_same_names_the_first_and_goes_on_where_that_wa
 def test_what_another_process_has_just_finished_is_not_fetched_again(kaggle, tmp_path, monkeypatch):
     path = mirrored(kaggle, "tile:xla", "train")
     asked = dict(collections=["tile:xla"], splits=["train"], source="mirror", mirror=MIRROR, files=FEW, client=QUICK)
-    locked = kit.kaggle.submissions.locked
+    locked = kit.files.locked
 
     def late(lock):                                                    # the other one begins and ends before this
-        monkeypatch.setattr(kit.kaggle.submissions, "locked", locked)
+        monkeypatch.setattr("kit.kaggle.downloads.locked", locked)
         download(tmp_path, **asked)
         return locked(lock)
-    monkeypatch.setattr(kit.kaggle.submissions, "locked", late)
+    monkeypatch.setattr("kit.kaggle.downloads.locked", late)
     root = download(tmp_path, **asked)
     assert kaggle.asked == [f"GET {path}"] and len(tree(root)) == 2 and not (tmp_path / ".download").exists()
 
@@ -176,7 +173,7 @@ def test_a_line_that_brings_nothing_more_is_told_with_what_came(kaggle, tmp_path
     kaggle.files["/v0/a"], kaggle.etag, kaggle.answers["GET /v0/a"] = bytes(4_000_000), None, ["cut"] * 9
     message = fails("host", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", retries=1, pause=0)
     assert message == ("a: cut at 2000000 of 4000000 bytes; check the internet connection (in a Kaggle notebook: "
-                       "Settings, Internet on), then run it again: it goes on after 2.0 MB") and len(kaggle.asked) == 3
+                       "Settings, Internet on), then run it again: it resumes after 2.0 MB") and len(kaggle.asked) == 3
 
 
 @pytest.mark.parametrize("etags", [('"1"', '"2"'), (None, None), ('W/"1"', 'W/"1"')])
@@ -189,11 +186,11 @@ def test_what_may_be_another_file_starts_over(kaggle, tmp_path, etags):
 
 @pytest.mark.parametrize("told", [True, False])
 def test_a_file_larger_than_expected_is_not_fetched_whole(kaggle, tmp_path, monkeypatch, told):
-    monkeypatch.setattr(kit.kaggle.archives, "BLOCK", 1000)
+    monkeypatch.setattr("kit.kaggle.downloads.BLOCK", 1000)
     kaggle.files["/v0/a"], kaggle.tells_length = bytes(300_000), told
     message = fails("damaged", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", most=200_000)
     assert message == ("a: has 0.3 MB; expected at most 0.2 MB" if told else
-                       "a: has more than 0.2 MB, at most that was expected")
+                       "a: has more than 0.2 MB, the most that was expected")
     assert not (tmp_path / "a").exists()
     assert fetch_file(lambda: f"{MIRROR}/a", tmp_path / "b", most=300_000).stat().st_size == 300_000
 
@@ -240,12 +237,12 @@ def test_too_few_files_in_the_end_are_an_error_that_counts_them(kaggle, tmp_path
     path = mirrored(kaggle, "tile:xla", "train")
     kaggle.files[path] = tar_of({"npz/tile/xla/train/aa.npz": b"x"})
     message = fails("damaged", download, tmp_path, ["tile:xla"], ["train"], "mirror", MIRROR, files=FEW, client=QUICK)
-    assert "tile:xla train has 1 of 2 files. What is there can be used" in message
+    assert "tile:xla train has 1 of 2 files. These files can be used; the others" in message
 
 
 def test_progress_is_shown(kaggle, tmp_path, monkeypatch):
-    monkeypatch.setattr(kit.kaggle.archives, "LINE_EVERY", -1)
-    monkeypatch.setattr(kit.kaggle.archives, "BLOCK", 1 << 16)
+    monkeypatch.setattr("kit.kaggle.downloads.LINE_EVERY", -1)
+    monkeypatch.setattr("kit.kaggle.downloads.BLOCK", 1 << 16)
     mirrored(kaggle, "tile:xla", "train")
     download(tmp_path, ["tile:xla"], ["train"], "mirror", MIRROR, files=FEW, client=QUICK)
     lines = kaggle.said().splitlines()
@@ -327,21 +324,36 @@ def test_an_invalid_file_is_refused_before_anything_is_started(kaggle, csv):
     assert kaggle.asked == []
 
 
-@pytest.mark.parametrize("call, answers, kind, word", [
-    ("ListSubmissions", [(404, "no such competition")], "missing", f"no {SLUG} (HTTP 404: no such competition)"),
-    ("ListSubmissions", [(429, "slow down")] * 2, "busy", "fewer requests (HTTP 429): wait some minutes"),
-    ("StartSubmissionUpload", [(429, "", {"Retry-After": "600"})], "busy", "(HTTP 429, Retry-After 600 s)"),
-    ("StartSubmissionUpload", [(503, "repairs")] * 2, "server", '(HTTP 503: repairs) at "start upload": run it again'),
-    ("StartSubmissionUpload", ["cut"] * 2, "host", 'Error) at "start upload": check the internet'),
-    ("upload", [(403, "")] * 2, "upload", "did not get through (2 attempts); nothing was submitted"),
-    ("CreateSubmission", [(400, "Your team has used its daily Submission allowance (5) today")], "limit", "0:00 UTC"),
+ALLOWANCE = "Your team has used its daily Submission allowance (5) today"
+
+
+@pytest.mark.parametrize("call, answers, kind, sentence", [
+    ("ListSubmissions", [(403, "Permission 'competitions.participate' was denied")], "forbidden",
+     f"Kaggle forbids access to {SLUG} (HTTP 403: Permission 'competitions.participate' was denied): check the name; "
+     f"for a competition accept its rules at {PAGE}/rules, for a notebook log in as its owner"),
+    ("ListSubmissions", [(404, "no such competition")], "missing",
+     f"Kaggle has no {SLUG} (HTTP 404: no such competition): check the name"),
+    ("ListSubmissions", [(429, "slow down")] * 2, "busy",
+     "Kaggle asks for fewer requests (HTTP 429): wait some minutes, then run it again"),
+    ("StartSubmissionUpload", [(429, "", {"Retry-After": "600"})], "busy",
+     "Kaggle asks for fewer requests (HTTP 429, Retry-After 600 s): wait some minutes, then run it again"),
+    ("StartSubmissionUpload", [(503, "repairs")] * 2, "server",
+     'Kaggle has an internal error (HTTP 503: repairs) at "start upload": run it again later'),
+    ("StartSubmissionUpload", ["cut"] * 2, "host",
+     'no answer from Kaggle (ProxyError) at "start upload": check the internet connection (in a Kaggle notebook: '
+     "Settings, Internet on), then run it again"),
+    ("upload", [(403, "")] * 2, "upload",
+     "the upload failed (2 attempts); nothing was submitted: run it again"),
+    ("CreateSubmission", [(400, ALLOWANCE)], "limit",
+     f"Kaggle takes no more submissions now (HTTP 400: {ALLOWANCE}); the count starts again at 0:00 UTC: retry then"),
     ("CreateSubmission", [(400, f"Bad header {TOKEN}")], "refused", "Kaggle refuses (HTTP 400: Bad header ***)"),
-    ("CreateSubmission", [(502, "bad gateway")], "unsure", f"may count. See https://www.kaggle.com/competitions/{SLUG}/")])
-def test_each_way_to_fail_has_its_kind_and_keeps_the_file(kaggle, csv, call, answers, kind, word):
+    ("CreateSubmission", [(502, "bad gateway")], "unsure",
+     "Kaggle's answer to the submission was lost (HTTP 502: bad gateway), so the submission may count. See "
+     f"{PAGE}/submissions; if it is there, submitting the same file again finds it and spends no second submission")])
+def test_each_way_to_fail_has_its_sentence_and_keeps_the_file(kaggle, csv, call, answers, kind, sentence):
     before = csv.read_bytes()
     kaggle.answers[call] = list(answers)
-    message = fails(kind, submit, csv, "m", client=QUICK)
-    assert word in message and message.endswith(f". The file stays: {csv}")
+    assert fails(kind, submit, csv, "m", client=QUICK) == f"{sentence}. The file is kept: {csv}"
     assert csv.read_bytes() == before and kaggle.submissions == []
     assert kaggle.asked.count(call) == len(answers)
 
@@ -375,7 +387,7 @@ def test_a_success_that_kaggle_did_not_count_is_no_success(kaggle, csv, monkeypa
 def test_no_submission_left_is_told_before_the_upload(kaggle, csv):
     kaggle.limits = {"numToday": 5, "numTotal": 9, "numAllowedNow": 0}
     message = fails("limit", submit, csv, "m", client=QUICK)
-    assert message.startswith("Kaggle takes no more submissions now (5 today, 9 in all); the count starts anew")
+    assert message.startswith("Kaggle takes no more submissions now (5 today, 9 in total); the count starts again")
     assert kaggle.uploads == {}
     kaggle.limits = {}                                                  # in no team yet: all are 0
     assert submit(csv, "m", client=QUICK)["ref"] == 1000
@@ -385,40 +397,12 @@ def test_no_submission_left_is_told_before_the_upload(kaggle, csv):
                                         ("CreateSubmission", "unsure")])
 def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, csv, call, kind):
     kaggle.answers[call] = ["hang"]
-    assert "none within 3 s" in fails(kind, submit, csv, "m", timeout=3, client=QUICK)
+    assert "none within 2 s" in fails(kind, submit, csv, "m", timeout=2, client=QUICK)
 
 
 def test_a_dead_host_is_no_credentials_problem(kaggle, csv, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert "no answer from Kaggle (ProxyError)" in fails("host", submit, csv, "m", client=QUICK)
-
-
-def test_a_run_that_could_not_submit_says_why_keeps_the_file_and_goes_on_later(kaggle, tmp_path, project):
-    copy_programs(project, tmp_path / "notebooks")
-    shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "root/tile/xla/train").mkdir(parents=True)
-    (tmp_path / "root/tile/xla/train/aa.npz").write_bytes(b"never read")
-    cells = [nbformat.v4.new_code_cell("out_dir = None", metadata={"tags": ["parameters"]}), nbformat.v4.new_code_cell(
-        "from pathlib import Path\nfrom kit.kaggle.submissions import submit, wait_for_score\n"
-        "csv = Path(out_dir, 'submission.csv')\n"
-        "csv.write_text('ID,TopConfigs\\ntile:xla:aa,0;1\\n')\n"
-        f"print(wait_for_score(submit(csv, 'run', client={QUICK})['ref'], timeout=0, client={QUICK}))")]
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), tmp_path / "notebooks/06_submit.ipynb")
-
-    def run():
-        hidden = ("PYTHONPATH", "TPUGRAPHS_ROOT", "JUPYTER_PATH", "PYTHONWARNINGS")
-        command = [sys.executable, "notebooks/run.py", "--data-root", "root", "--out", "out"]
-        return subprocess.run(command, cwd=tmp_path, text=True, capture_output=True,
-                              env={k: v for k, v in os.environ.items() if k not in hidden})
-    kaggle.answers["ListSubmissions"] = [(401, f"Unauthenticated {TOKEN}")]
-    done = run()
-    assert done.returncode == 1
-    assert "KaggleError: Kaggle does not accept the credentials in KAGGLE_API_TOKEN: put a new" in done.stderr
-    assert (tmp_path / "out/submission.csv").is_file() and kaggle.submissions == []
-    done = run()
-    assert (done.returncode, done.stderr, len(kaggle.submissions)) == (0, "", 1)
-    assert not any(secret in done.stdout for secret in SECRETS)
 
 
 # --- credentials, client
@@ -467,21 +451,22 @@ def script(path, *lines):
 
 
 def test_a_client_that_is_missing_or_ends_the_interpreter_is_told(kaggle, csv, tmp_path):
-    bare = script(tmp_path / "bare", f'exec "{QUICK["python"]}" -S "$@"')
+    bare = script(tmp_path / "bare", f'exec "{PYTHON}" -S "$@"')
     message = fails("client", submit, csv, "m", client=bare)
     assert "No module named" in message and "pip install 'kaggle>=2.2.4' six" in message
     old = tmp_path / "old/kaggle"
     old.mkdir(parents=True)
     (old / "__init__.py").write_text("print('no credentials')\nexit(1)\n")
     fails("credentials", submit, csv, "m",
-          client=script(tmp_path / "exits", f'export PYTHONPATH="{old.parent}"', f'exec "{QUICK["python"]}" "$@"'))
+          client=script(tmp_path / "exits", f'export PYTHONPATH="{old.parent}"', f'exec "{PYTHON}" "$@"'))
     assert "it ended with status 7" in fails("client", submit, csv, "m", client=script(tmp_path / "dies", "exit 7"))
 
 
 def test_a_kaggle_py_beside_the_notebook_is_not_the_client(kaggle, csv, tmp_path, monkeypatch):
     (tmp_path / "kaggle.py").write_text("raise SystemExit('not the client')\n")
     monkeypatch.chdir(tmp_path)
-    assert submit(csv, "m", client=QUICK)["ref"] == 1000
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", *filter(None, [os.environ.get("PYTHONPATH")])]))
+    assert submit(csv, "m", client={**QUICK, "python": PYTHON})["ref"] == 1000
 
 
 # --- scores
@@ -555,8 +540,8 @@ def test_a_push_that_failed_says_so_and_is_not_repeated(kaggle, notebook, answer
 
 
 @pytest.mark.parametrize("about, word", [
-    ({**ABOUT, "title": "Another"}, "expected a title that gives the id's name (here 'another')"),
-    ({**ABOUT, "id": "me/kit", "title": "kit"}, "five letters or more"), ({}, "id None and title ''"),
+    ({**ABOUT, "title": "Another"}, "expected a title that gives the name in the id (here 'another')"),
+    ({**ABOUT, "id": "me/kit", "title": "kit"}, "at least five letters"), ({}, "id None and title ''"),
     ({**ABOUT, "code_file": "all.py"}, None)])
 def test_metadata_that_would_surprise_is_refused_before_anything_is_sent(kaggle, notebook, about, word):
     folder = notebook if word else notebook.parent

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from kaggle_server import QUICK, SIGNATURE, TOKEN, USER, fails, hurried
+from kaggle_server import PYTHON, QUICK, SIGNATURE, TOKEN, USER, fails, hurried
 from test_run import HEARS_INTERRUPTS
 
 import kit.kaggle.jobs
@@ -38,7 +38,7 @@ BROKEN = {"status": "ERROR", "failureMessage": "Your notebook threw an error", "
 
 def command(root, *args):
     """What a user types; the interpreter may be another one, with another client."""
-    return [QUICK["python"], "-c", HEARS_INTERRUPTS, str(PROJECT / "notebooks" / "run.py"), "--on", "kaggle",
+    return [PYTHON, "-c", HEARS_INTERRUPTS, str(PROJECT / "notebooks" / "run.py"), "--on", "kaggle",
             "--owner", USER, "--data-root", str(root), "--size", "tiny", "--out", "out", *args]
 
 
@@ -309,7 +309,7 @@ def test_faults_of_kaggle_are_waited_out_but_not_for_ever(kaggle, tmp_path, tiny
     kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
     kaggle.answers["GetKernelSessionStatus"] = [(503, "")] * 4            # two attempts a round
     assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
-    assert kaggle.said().count("Kaggle has a fault of its own") == 2
+    assert kaggle.said().count("Kaggle has an internal error") == 2
     kaggle.answers["GetKernelSessionStatus"] = [(503, "")] * 6
     fails("server", watch, planned(LAYOUT), notebook, tmp_path, tiny_sample)
     assert states(tmp_path)[1] == "running"
@@ -329,8 +329,8 @@ def test_a_stale_token_is_told_at_once_and_what_runs_is_kept(kaggle, tmp_path, t
     ({"status": "ERROR", "failureMessage": "no \x1b[2Jluck", "files": [("../evil", "/a")], "log": "x"},
      "failed on Kaggle: no [2Jluck\n    x"),
     ({"status": "COMPLETE", "files": [], "log": json.dumps(LOG)},
-     "failed on Kaggle: it left 0 files, predictions of 0 seeds; expected one or more seeds and at most 200 files\n"
-     "    layout:xla:random: token, seed 0\n    CUDA out of memory"),
+     "failed on Kaggle: the notebook left 0 files, predictions of 0 seeds; expected one or more seeds and at most 200 "
+     "files\n    layout:xla:random: token, seed 0\n    CUDA out of memory"),
     ({"status": "ERROR", "files": [], "log": '[{"data": "cut inside a letter \\ud83d"}]'},
      "failed on Kaggle: error\n    cut inside a letter ?"),
     ({"status": "ERROR", "files": [], "log": "[" * 100_000}, f"failed on Kaggle: error\n    {'[' * 200}"),
@@ -354,7 +354,7 @@ def test_predictions_reach_a_folder_on_another_file_system(kaggle, tmp_path, tin
 
 def test_a_notebook_that_was_deleted_there_has_failed(kaggle, tmp_path, tiny_sample, notebook):
     (_, why), = watch(planned(TILE), notebook, tmp_path, tiny_sample)        # the server forgets it
-    assert why.startswith("failed on Kaggle: it is gone: Kaggle forbids access to someone/tpugraphs-kit-tile-xla-0-")
+    assert why.startswith(f"failed on Kaggle: the notebook is gone: Kaggle forbids access to {USER}/tpugraphs-kit-")
 
 
 # --- what comes back is not trusted
@@ -445,7 +445,7 @@ def test_records_of_trainings_come_along_if_a_report_can_be_made_of_them(kaggle,
 def test_too_many_files_or_too_few_seeds_are_no_result(kaggle, tmp_path, tiny_sample, monkeypatch):
     kernel = finished(kaggle, tiny_sample, TILE, seeds=(2, 3))
     done = collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=3)
-    assert done["reason"] == "it left 4 files, predictions of 2 seeds; expected 3 seeds and at most 200 files"
+    assert done["reason"] == "the notebook left 4 files, predictions of 2 seeds; expected 3 seeds and at most 200 files"
     monkeypatch.setattr(kit.kaggle.results, "FILES_MOST", 3)
     assert "at most 3 files" in collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=2)["reason"]
     assert not any(call.startswith("GET") for call in kaggle.asked)

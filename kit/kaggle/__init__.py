@@ -1,9 +1,10 @@
-"""The real Kaggle client: download the data, submit, push notebooks, share training out over Kaggle's machines."""
-from kit.kaggle.client import KaggleError
+"""The real Kaggle client: download the data, submit, push notebooks, train on Kaggle's machines."""
+from kit.kaggle.client import COMPETITION, KaggleError
+from kit.kaggle.downloads import download
 from kit.kaggle.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from kit.kaggle.notebooks import push_notebook
 from kit.kaggle.results import RESULTS, keep_fetched
-from kit.kaggle.submissions import COMPETITION, download, submit, wait_for_score
+from kit.kaggle.submissions import submit, wait_for_score
 
 __all__ = [
     "COMPETITION", "RESULTS", "KaggleError", "download", "job_name", "keep_fetched", "plan_jobs", "push_notebook",

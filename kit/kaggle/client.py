@@ -1,7 +1,7 @@
-"""The real Kaggle client, in a child process of its own with a time limit.
+"""The real Kaggle client, in a child process with a time limit.
 
-Imported here it could end the interpreter (it calls `exit` without credentials), print secrets, or wait for ever:
-none of its calls has a timeout.
+Within this process the client could end the interpreter (it calls `exit` without credentials), print secrets, or
+wait for ever: none of its calls has a timeout.
 """
 import json
 import re
@@ -10,30 +10,32 @@ import sys
 import tempfile
 from types import MappingProxyType
 
-from kit.kaggle.child import CLIENT
+from kit.kaggle import child
 
-# access tokens, JSON web tokens, keys, and what signs a URL
+COMPETITION = "predict-ai-model-runtime"
+TRANSIENT = ("busy", "server", "host")           # kinds that a later attempt may not meet
+# access tokens, JSON web tokens, keys, and the signature of a URL
 SECRET = re.compile(r"KGAT_\w+|eyJ[\w.-]{20,}|\b[0-9a-f]{32,}\b|(?<=\?)[^\s'\")]+")
-USED_UP = re.compile(r"allowance|submission limit|daily limit|submissions? (remaining|left)", re.I)
-KEYS = "https://www.kaggle.com/settings/api"
+_USED_UP = re.compile(r"allowance|submission limit|daily limit|submissions? (remaining|left)", re.I)
+_KEYS = "https://www.kaggle.com/settings/api"
 SENTENCES = MappingProxyType({
-    "client": "the kaggle client cannot be used ({words}): pip install 'kaggle>=2.2.4' six, with Python "
-              "3.11 or newer",
-    "credentials": f"there are no Kaggle credentials: make a token at {KEYS}, then set the environment variable "
-                   "KAGGLE_API_TOKEN or save it as ~/.kaggle/access_token (Colab: a secret; never as a notebook's "
-                   "parameter, which is stored with it)",
-    "token": "Kaggle does not accept the credentials in {source}: put a new token there, from " + KEYS + ", or remove "
-             "them; an old token in KAGGLE_API_TOKEN or ~/.kaggle/access_token goes before a good key in kaggle.json",
+    "client": "the kaggle client cannot be used ({words}): pip install 'kaggle>=2.2.4' six, with Python 3.11 or newer",
+    "credentials": f"there are no Kaggle credentials: make a token at {_KEYS}, then set the environment variable "
+                   "KAGGLE_API_TOKEN or save the token as ~/.kaggle/access_token (on Colab: as a secret; never as a "
+                   "parameter of a notebook, because parameters are stored with it)",
+    "token": f"Kaggle does not accept the credentials in {{source}}: put a new token there, from {_KEYS}, or remove "
+             "them; an old token in KAGGLE_API_TOKEN or ~/.kaggle/access_token takes precedence over a good key in "
+             "kaggle.json",
     "forbidden": "Kaggle forbids access to {about} ({words}): check the name; for a competition accept its rules at "
                  "https://www.kaggle.com/competitions/{about}/rules, for a notebook log in as its owner",
-    "limit": "Kaggle takes no more submissions now ({words}); the count starts anew at 0:00 UTC: run it again then",
+    "limit": "Kaggle takes no more submissions now ({words}); the count starts again at 0:00 UTC: retry then",
     "missing": "Kaggle has no {about} ({words}): check the name",
     "busy": "Kaggle asks for fewer requests (HTTP 429{words}): wait some minutes, then run it again",
-    "server": "Kaggle has a fault of its own ({words}) at \"{step}\": run it again later",
-    "unsure": "Kaggle's answer to the submission was lost ({words}): it may count. See "
-              "https://www.kaggle.com/competitions/{about}/submissions; submitting the same file again finds it there "
-              "instead of spending another one",
-    "upload": "the upload did not get through ({words}); nothing was submitted: run it again",
+    "server": "Kaggle has an internal error ({words}) at \"{step}\": run it again later",
+    "unsure": "Kaggle's answer to the submission was lost ({words}), so the submission may count. See "
+              "https://www.kaggle.com/competitions/{about}/submissions; if it is there, submitting the same file "
+              "again finds it and spends no second submission",
+    "upload": "the upload failed ({words}); nothing was submitted: run it again",
     "host": "no answer from Kaggle ({words}) at \"{step}\": check the internet connection (in a Kaggle notebook: "
             "Settings, Internet on), then run it again",
     "refused": "Kaggle refuses ({words})",
@@ -41,13 +43,14 @@ SENTENCES = MappingProxyType({
 
 
 class KaggleError(RuntimeError):
-    """Kaggle could not be used, or what came from there cannot.
+    """Kaggle could not be used, or what it sent cannot be used.
 
     Parameters
     ----------
     kind : str
-        A word to branch on, kept as an attribute: one of those in `SENTENCES`, or "invalid", "scoring", "pending",
-        "damaged" or "disk".
+        A word to branch on, kept as an attribute: "client", "credentials", "token", "forbidden" (a wrong name, or
+        rules not accepted), "limit", "missing", "busy", "server", "unsure", "upload", "host", "refused", "invalid",
+        "scoring", "pending", "damaged" or "disk".
     message : str
         What happened and what helps.
     """
@@ -58,54 +61,19 @@ class KaggleError(RuntimeError):
 
 
 def ask_kaggle(call, about, timeout, words=None, client=None):
-    """Let the real client do one thing, in a child process.
-
-    Parameters
-    ----------
-    call : str
-        "submit", "score", "locate", "push", "status" or "output".
-    about : str
-        The competition or notebook, for messages.
-    timeout : float
-        Seconds for all of it, attempts included; then the child is ended.
-    words : dict, optional
-        What the call needs; plain values.
-    client : dict, optional
-        `python`: an interpreter that has the client, default this one; `retries`: 3; `pause`: 2 seconds before the
-        first of them, doubling.
-
-    Returns
-    -------
-    dict, list or str
-        What the child answered.
-
-    Raises
-    ------
-    KaggleError
-        With one of the kinds in `SENTENCES`.
-    """
+    """Let the real client do one thing -> its answer; every failure is a KaggleError of a kind in SENTENCES."""
+    # call: a method of child.Calls; words: what the method needs; about: the competition or notebook, for messages;
+    # timeout: seconds for everything, retries included; client: see `download`
     settings = {"python": sys.executable, "retries": 3, "pause": 2.0, **(client or {})}
-    request, late = {"call": call, **settings, **(words or {})}, ""
-    with tempfile.TemporaryFile() as answers:
-        child = subprocess.Popen([settings["python"], "-c", CLIENT], stdin=subprocess.PIPE, stdout=answers,
-                                 stderr=subprocess.DEVNULL)
-        try:
-            child.communicate(json.dumps(request).encode(), timeout=timeout)
-        except subprocess.TimeoutExpired:
-            late = f"none within {timeout:g} s"
-        finally:
-            child.kill()
-            child.wait()
-        answers.seek(0)
-        told = [json.loads(line) for line in answers.read().splitlines(keepends=True) if line.endswith(b"\n")]
-    last = told[-1] if told else {}
+    lines, ended = _run_child(settings["python"], {"call": call, **settings, **(words or {})}, timeout)
+    last = lines[-1] if lines else {}
     if "result" in last:
         return last["result"]
-    step = next((line["step"] for line in reversed(told) if "step" in line), "sign in")
-    if late and "source" not in last:
-        last = {"kind": {"upload": "upload", "create submission": "unsure"}.get(step, "host"), "words": late}
-    elif "source" not in last:
-        last = {"kind": "client", "words": f"it ended with status {child.returncode}"}
+    step = next((line["step"] for line in reversed(lines) if "step" in line), "sign in")
+    if "source" not in last:                     # it did not come to its last line
+        kind = {"upload": "upload", "create submission": "unsure"}.get(step, "host")
+        last = {"kind": "client", "words": f"it ended with status {ended}"} if ended is not None else {
+            "kind": kind, "words": f"none within {timeout:g} s"}
     said = SECRET.sub("***", str(last.get("words", "")))[:300]
     kind = last.get("kind") or _kind_of(last["status"], said)
     if kind == "busy":
@@ -113,9 +81,27 @@ def ask_kaggle(call, about, timeout, words=None, client=None):
     raise KaggleError(kind, SENTENCES[kind].format(words=said, step=step, about=about, source=last.get("source")))
 
 
+def _run_child(python, request, timeout):
+    """Run the child process -> (the lines that it wrote, its exit status or None where it did not end in time)."""
+    with tempfile.TemporaryFile() as answers:
+        process = subprocess.Popen([python, child.__file__], stdin=subprocess.PIPE, stdout=answers,
+                                   stderr=subprocess.DEVNULL)
+        try:
+            process.communicate(json.dumps(request).encode(), timeout=timeout)
+            ended = process.returncode
+        except subprocess.TimeoutExpired:
+            ended = None
+        finally:
+            process.kill()
+            process.wait()
+        answers.seek(0)
+        lines = answers.read().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith(b"\n")], ended
+
+
 def _kind_of(status, words):
     """The kind of an HTTP status; 0: no answer."""
-    if 400 <= status < 500 and status != 429 and USED_UP.search(words):
+    if 400 <= status < 500 and status != 429 and _USED_UP.search(words):
         return "limit"
     known = {0: "host", 401: "token", 403: "forbidden", 404: "missing", 429: "busy"}
     return known.get(status, "server" if status >= 500 else "refused")

@@ -1,9 +1,8 @@
-"""Training shared out over notebooks on Kaggle's machines: push each once, watch them, fetch predictions, checked.
+"""Training on Kaggle's machines: push one notebook per job, watch them, fetch checked predictions.
 
-What is done is noted in a file before and after everything that is asked of Kaggle. A call that was interrupted goes
-on from there, and a push whose answer was lost is asked for by its name before it is made again: each has a name of
-its own, so that the name tells whether it arrived. A job is "planned", "pushing", "running", "complete" (its
-predictions are still there), "fetched" or "failed".
+A file notes the state of each job before and after every request, so that an interrupted call resumes. Each push has
+a name of its own: where the answer to a push was lost, asking for that name tells whether the push arrived. A job is
+"planned", "pushing", "running", "complete" (its predictions are still on Kaggle), "fetched" or "failed".
 """
 import hashlib
 import json
@@ -14,95 +13,37 @@ from pathlib import Path
 import numpy as np
 
 from kit.files import replace_file
-from kit.kaggle.client import KaggleError
+from kit.kaggle.client import TRANSIENT, KaggleError
 from kit.kaggle.notebooks import notebook_status, push_notebook
 from kit.kaggle.results import collect_predictions, file_digest, look_into, printable
-from kit.kaggle.submissions import TRANSIENT
 
-AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs for an account
-FULL = re.compile(r"session count", re.I)        # "Maximum batch GPU session count of 2 reached."
-EVERY = 60.0                     # s between two looks
-ROUNDS = 10                      # in a row that Kaggle may leave without an answer
+AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs per account
+ROUNDS = 10                      # in a row without an answer from Kaggle, then the watch ends
 STATES = ("planned", "pushing", "running", "complete", "fetched", "failed")
+_FULL = re.compile(r"session count", re.I)       # "Maximum batch GPU session count of 2 reached."
+_NEW = {"state": "planned", "attempt": 1, "files": {}, "reason": None, "log": [], "told": False}
 
 
 def plan_jobs(collections, seeds=None, groups=1, first_seed=0):
-    """Share out collections and seeds.
-
-    Parameters
-    ----------
-    collections : sequence of str
-    seeds : int, optional
-        Of each model. None: what the notebooks choose; then there can be but one group.
-    groups : int
-        Notebooks a collection; each trains its share of the seeds.
-    first_seed : int
-
-    Returns
-    -------
-    list of dict
-        "collection", "first_seed", "seeds" of each notebook; no two of a collection share a seed.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer seeds than groups.
-
-    Examples
-    --------
-    >>> [(job["first_seed"], job["seeds"]) for job in plan_jobs(["tile:xla"], seeds=5, groups=2)]
-    [(0, 3), (3, 2)]
-    """
+    """One job per collection and group of seeds: dicts of "collection", "first_seed", "seeds"; no seed twice."""
+    # seeds: per model; None leaves the number to the notebooks, and then there is one group
     if groups < 1 or (groups > 1 and groups > (seeds or 0)):
         raise ValueError(f"{groups} seed groups and {'no number of' if seeds is None else seeds} seeds; expected one "
                          "group or more, and a seed for each: say how many with -p seeds=N")
-    sizes = [None] if groups == 1 and seeds is None else [len(part) for part in np.array_split(range(seeds), groups)]
+    sizes = [None] if seeds is None else [len(part) for part in np.array_split(range(seeds), groups)]
     firsts = [first_seed + sum(sizes[:number]) if number else first_seed for number in range(groups)]
     return [{"collection": name, "first_seed": first, "seeds": size}
             for name in collections for first, size in zip(firsts, sizes)]
 
 
 def job_name(job, text):
-    """What the notebook of a job is called on Kaggle: by what it trains and a digest of the rest, at most 50 letters.
-
-    Parameters
-    ----------
-    job : dict
-        From `plan_jobs`.
-    text : str
-        All that tells this notebook from others: its cells, whose it is, and of which run.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> job_name({"collection": "layout:xla:default", "first_seed": 2}, "the cells")
-    'tpugraphs-kit-layout-xla-default-2-6058c880'
-    """
+    """The notebook's name on Kaggle, at most 50 letters: collection, first seed, digest of `text` (all the rest)."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"tpugraphs-kit-{job['collection'].replace(':', '-')}-{job['first_seed']}-{digest}"
 
 
 def read_jobs(path):
-    """What is known of earlier pushes.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file that `watch_jobs` keeps.
-
-    Returns
-    -------
-    dict of str to dict
-        {name: job}; empty where there is no file.
-
-    Raises
-    ------
-    KaggleError
-        "damaged" if it cannot be read: without it notebooks would be pushed, and paid for, again.
-    """
+    """{name: job} of earlier calls, from the file that `watch_jobs` writes; empty where there is no file."""
     try:
         jobs = json.loads(Path(path).read_text("utf-8"))
         if all(job["state"] in STATES and isinstance(job["ref"], str) and type(job["attempt"]) is int
@@ -114,71 +55,27 @@ def read_jobs(path):
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise KaggleError("damaged", f"{path}: does not say what was pushed; look at https://www.kaggle.com/code for "
-                      "what runs, then delete this file: everything is pushed anew")
+                      "notebooks that run, then delete this file: every notebook is pushed again")
 
 
 def renew(jobs, known, owner, out, fresh=False):
-    """Set each job to where it stands: known from an earlier call, or new.
-
-    Parameters
-    ----------
-    jobs : dict of str to dict
-        {name: job}, as planned; they get "ref", "state", "attempt", "files", "reason", "log" and "told".
-    known : dict of str to dict
-        From `read_jobs`. A job that failed, and was told of, is planned once more under another name; so is one
-        whose predictions are gone, by fetching them again.
-    owner : str
-        The account's name on Kaggle.
-    out : str or Path
-        The folder of the run.
-    fresh : bool
-        Plan all of them once more.
-    """
+    """Set each planned job to its known state; failed ones that the user was told of get a new name and attempt."""
+    # known: from `read_jobs`; owner: the account; out: folder of the run; fresh: plan every job once more
     for name, job in jobs.items():
         old = known.get(name, {})
-        job.update({"ref": f"{owner}/{name}", "state": "planned", "attempt": 1, "files": {}, "reason": None, "log": [],
-                    "told": False, **old})
+        job.update({"ref": f"{owner}/{name}", **_NEW, **old})
         kept = [file_digest(Path(out, file)) == sha for file, sha in job["files"].items() if file.endswith(".npz")]
         if job["state"] == "fetched" and not all(kept):
-            job["state"] = "complete"
+            job["state"] = "complete"            # its predictions are fetched again
         if old and ((job["state"] == "failed" and job["told"]) or fresh):
             attempt = job["attempt"] + 1
-            job.update({"ref": f"{owner}/{name}-{attempt}", "state": "planned", "attempt": attempt, "files": {},
-                        "reason": None, "log": [], "told": False})
+            job.update({**_NEW, "ref": f"{owner}/{name}-{attempt}", "attempt": attempt})
 
 
-def watch_jobs(jobs, notebooks, out, root, path, known=None, every=EVERY, client=None):
-    """Push what is planned, a few at a time, and watch until each job is fetched or has failed.
-
-    Parameters
-    ----------
-    jobs : dict of str to dict
-        {name: job}, from `renew`; they change.
-    notebooks : dict of str to Path
-        {name: folder with the notebook and its kernel-metadata.json}.
-    out : str or Path
-        The folder of the run; gets predictions/ and baselines/.
-    root : str or Path
-        The data set here, to check predictions by.
-    path : str or Path
-        Where it is noted what is done.
-    known : dict of str to dict, optional
-        Jobs of other plans, which are kept in that file.
-    every : float
-        Seconds between two looks.
-    client : dict, optional
-        As in `ask_kaggle`.
-
-    Returns
-    -------
-    list of (str, str)
-        "owner/name" of each notebook that failed, why, and the last lines of its log.
-
-    Raises
-    ------
-    KaggleError
-        If Kaggle cannot be used, or does not answer for long. The same call goes on.
-    """
+def watch_jobs(jobs, notebooks, out, root, path, known=None, every=60.0, client=None):
+    """Push the planned jobs, a few at a time; watch until each is fetched or failed -> [(ref, why)] of the failed."""
+    # notebooks: {name: folder with the notebook and its kernel-metadata.json}; out: folder of the run; root: the data
+    # set, to check predictions by; path: the file of states; known: jobs of other plans in that file; every: seconds
     def save():
         replace_file(path, json.dumps({**(known or {}), **jobs}, indent=1) + "\n")
 
@@ -188,13 +85,13 @@ def watch_jobs(jobs, notebooks, out, root, path, known=None, every=EVERY, client
             for name, job in jobs.items():
                 while _advance(job, notebooks[name], jobs, out, root, save, client):
                     answered = True
-                    _tell(job)
+                    print(f"{job['ref']}: {job['state']}" + (f": {job['reason']}" if job["reason"] else ""), flush=True)
             silent = 0
         except KaggleError as fault:
             silent += 1
             if fault.kind not in TRANSIENT or not answered or silent > ROUNDS:
                 raise
-            print(f"{fault}; what runs there goes on", flush=True)
+            print(f"{fault}; the notebooks there keep running", flush=True)
         states = [job["state"] for job in jobs.values()]
         if {*states} <= {"fetched", "failed"}:
             break
@@ -209,58 +106,63 @@ def watch_jobs(jobs, notebooks, out, root, path, known=None, every=EVERY, client
 
 
 def _advance(job, notebook, jobs, out, root, save, client):
-    """Take a job one state on, noted before and after -> whether it got there."""
-    def enter(state, **more):
-        job.update(state=state, **more)
+    """Take a job one state further, noted before and after -> whether its state changed."""
+    before, changes = job["state"], {}
+    if before == "planned":
+        if sum(other["state"] in ("pushing", "running") for other in jobs.values()) < AT_ONCE:
+            changes = _push(job, notebook, save, client)
+    elif before == "pushing":                    # the answer to its push was lost
+        changes = {"state": "planned" if _status(job, client)["status"] == "gone" else "running"}
+    elif before == "running":
+        changes = _look(job, client)
+    elif before == "complete":
+        changes = collect_predictions(job, out, root, client)
+    if changes:
+        job.update(changes)
         save()
-        return True
+    return job["state"] != before
 
-    if job["state"] == "pushing":                # its answer was lost
-        try:
-            notebook_status(job["ref"], client=client)
-        except KaggleError as fault:
-            if fault.kind not in ("missing", "forbidden"):
-                raise
-            return enter("planned")
-        return enter("running")
-    if job["state"] == "planned":
-        if sum(other["state"] in ("pushing", "running") for other in jobs.values()) >= AT_ONCE:
-            return False
-        enter("pushing")
-        name = job["ref"].partition("/")[2]
-        try:
-            push_notebook(notebook, {"id": job["ref"], "title": name.replace("-", " ")}, client=client)
-        except KaggleError as fault:
-            if fault.kind in ("server", "host"):             # it may have arrived
-                raise
-            if FULL.search(str(fault)):
-                enter("planned")
-                return False
-            if fault.kind in ("refused", "invalid", "missing"):
-                return enter("failed", reason=str(fault))
-            enter("planned")
+
+def _push(job, notebook, save, client):
+    """Push the notebook of a job -> what changes in the job."""
+    job["state"] = "pushing"
+    save()
+    name = job["ref"].partition("/")[2]
+    try:
+        push_notebook(notebook, {"id": job["ref"], "title": name.replace("-", " ")}, client=client)
+    except KaggleError as fault:
+        if fault.kind in ("server", "host"):     # the push may have arrived: the job stays "pushing"
             raise
-        return enter("running")
-    if job["state"] == "running":
-        try:
-            now = notebook_status(job["ref"], client=client)
-        except KaggleError as fault:
-            if fault.kind not in ("missing", "forbidden"):
-                raise
-            return enter("failed", reason=f"it is gone: {fault}")
-        if now["status"] in ("queued", "running", "cancel_requested", "new_script"):
-            return False
-        if now["status"] == "complete":
-            return enter("complete")
-        why = printable(now["reason"] or now["status"])[:300]
-        if now["status"] not in ("error", "cancel_acknowledged"):
-            why = f"its status is {why!r}, which is not known here; look at https://www.kaggle.com/code/{job['ref']}"
-        return enter("failed", reason=why, log=look_into(job["ref"], client)[1])
-    if job["state"] == "complete":
-        return enter(**collect_predictions(job, out, root, client))
-    return False
+        if _FULL.search(str(fault)):
+            return {"state": "planned"}
+        if fault.kind in ("refused", "invalid", "missing"):
+            return {"state": "failed", "reason": str(fault)}
+        job["state"] = "planned"
+        save()
+        raise
+    return {"state": "running"}
 
 
-def _tell(job):
-    """A line about a job that changed."""
-    print(f"{job['ref']}: {job['state']}" + (f": {job['reason']}" if job["reason"] else ""), flush=True)
+def _look(job, client):
+    """Ask how a running job stands -> what changes in the job."""
+    now = _status(job, client)
+    if now["status"] in ("queued", "running", "cancel_requested", "new_script"):
+        return {}
+    if now["status"] == "complete":
+        return {"state": "complete"}
+    if now["status"] == "gone":
+        return {"state": "failed", "reason": f"the notebook is gone: {now['reason']}"}
+    why = printable(now["reason"] or now["status"])[:300]
+    if now["status"] not in ("error", "cancel_acknowledged"):
+        why = f"its status is {why!r}, which is not known here; look at https://www.kaggle.com/code/{job['ref']}"
+    return {"state": "failed", "reason": why, "log": look_into(job["ref"], client)[1]}
+
+
+def _status(job, client):
+    """Kaggle's status of a job; "gone" if Kaggle does not know its notebook."""
+    try:
+        return notebook_status(job["ref"], client=client)
+    except KaggleError as fault:
+        if fault.kind not in ("missing", "forbidden"):
+            raise
+        return {"status": "gone", "reason": str(fault)}

@@ -1,41 +1,41 @@
-"""Notebooks on Kaggle's machines: push one, ask how it stands, fetch what it wrote."""
+"""Notebooks on Kaggle's machines: push one, ask for its status, fetch what it wrote."""
 import json
 import re
 import tempfile
 from pathlib import Path
 
 from kit.files import replace_file
-from kit.kaggle.archives import fetch_file
 from kit.kaggle.client import KaggleError, ask_kaggle
+from kit.kaggle.downloads import fetch_file, retries_of
 
 
 def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     """Save a notebook on Kaggle and let it run there.
 
-    Never repeated where it may have arrived: every push is a run, and takes GPU quota.
+    A push that may have arrived is never repeated: every push is a run, and takes GPU quota.
 
     Parameters
     ----------
     notebook : str or Path
-        An .ipynb or .py file, or a folder with it and kernel-metadata.json.
+        An .ipynb or .py file, or a folder with the file and kernel-metadata.json.
     metadata : dict, optional
-        What kernel-metadata.json holds; needed unless `notebook` is a folder that has one, goes before it. An id
-        without owner gets the account's name; code_file, language and kernel_type follow from the file.
+        The content of kernel-metadata.json; takes precedence over the file. An id without owner gets the account's
+        name; code_file, language and kernel_type follow from the notebook.
     timeout : float
         Seconds.
     client : dict, optional
-        As in `ask_kaggle`.
+        As in `download`.
 
     Returns
     -------
     dict
-        "ref": "owner/name", by which it is asked for; "url"; "version".
+        "ref": "owner/name", by which Kaggle knows the notebook; "url"; "version".
 
     Raises
     ------
     KaggleError
         "invalid", before anything is sent, if something is missing or the title would give another name than the
-        id; "refused" where Kaggle takes it without its data; else what `ask_kaggle` raises.
+        id; "refused" if Kaggle takes the notebook without its data; else of the kind of the failure.
     """
     notebook = Path(notebook)
     given = notebook / "kernel-metadata.json" if notebook.is_dir() else None
@@ -50,7 +50,8 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     slug = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
     if len(name) < 5 or slug != name:
         raise KaggleError("invalid", f"{code.name}: id {about.get('id')!r} and title {title!r}; expected a title that "
-                          f"gives the id's name (here {slug!r}) and five letters or more: Kaggle names by the title")
+                          f"gives the name in the id (here {slug!r}) and at least five letters: Kaggle names a "
+                          "notebook by its title")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, code.name).write_bytes(code.read_bytes())
         Path(folder, "kernel-metadata.json").write_text(json.dumps(about), "utf-8")
@@ -58,71 +59,23 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
 
 
 def notebook_status(notebook, timeout=60.0, client=None):
-    """How the latest run of a notebook stands.
-
-    Parameters
-    ----------
-    notebook : str
-        "owner/name".
-    timeout : float
-        Seconds.
-    client : dict, optional
-        As in `ask_kaggle`.
-
-    Returns
-    -------
-    dict
-        "status": "queued", "running", "complete", "error", "cancel_requested" or "cancel_acknowledged", or a word
-        that is new there; "reason": Kaggle's words for an error, or None.
-
-    Raises
-    ------
-    KaggleError
-        What `ask_kaggle` raises.
-    """
+    """The latest run of "owner/name" -> {"status": Kaggle's word in lower case, "reason": of an error, else None}."""
     return ask_kaggle("status", notebook, timeout, {"notebook": notebook}, client)
 
 
 def notebook_output(notebook, folder, only="", most=None, timeout=60.0, client=None):
-    """Fetch what the latest run of a notebook wrote, and its log.
-
-    Parameters
-    ----------
-    notebook : str
-        "owner/name".
-    folder : str or Path
-        Gets the files under the names they have there, and the log as NAME.log.
-    only : str
-        Regular expression that the names must contain; default all.
-    most : int, optional
-        Bytes that a file may have.
-    timeout : float
-        Seconds for the list, and without a byte of a file.
-    client : dict, optional
-        As in `ask_kaggle`.
-
-    Returns
-    -------
-    dict
-        "files": list of Path; "log": Path, of plain text, whose last lines say why a run failed; "names": of all
-        files there, fetched or not.
-
-    Raises
-    ------
-    KaggleError
-        "damaged" if a name would leave the folder or a file is larger than `most`; else what `ask_kaggle` and
-        `fetch_file` raise.
-    """
+    """The latest run's files and log NAME.log -> {"files": fetched, "log", "names": of all files, fetched or not}."""
+    # only: regular expression that a file's name must match; most: bytes per file; timeout: as in `fetch_file`
     found = ask_kaggle("output", notebook, timeout, {"notebook": notebook}, client)
     folder, files = Path(folder), []
-    patience = {name: value for name, value in (client or {}).items() if name in ("retries", "pause")}
     for name, url in found["files"]:
         if re.search(only, name):
             if not name.isprintable() or name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
                 raise KaggleError("damaged", f"{notebook}: output {name!r} would leave the folder {folder}; rename it")
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as store:
-                part = fetch_file(lambda url=url: url, Path(store, Path(name).name), timeout, most=most, **patience)
+                part = fetch_file(lambda url=url: url, Path(store, Path(name).name), timeout, most=most,
+                                  **retries_of(client))
                 files.append(part.replace(folder / name))
     try:
         text = "".join(line["data"] for line in json.loads(found["log"]))      # [{stream_name, time, data}]

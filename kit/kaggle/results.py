@@ -1,7 +1,7 @@
-"""What comes back from a notebook on Kaggle's machines is not trusted: named, counted, measured and read first.
+"""Predictions that come back from Kaggle's machines are not trusted: their names, sizes and contents are checked.
 
-Only predictions and records of trainings, under the names that a job should leave, are fetched at all; nothing is
-unpickled, and a file takes its place once it has passed.
+Only predictions and records of trainings are fetched, under the names that a job should leave. Nothing is unpickled,
+and a file takes its place once it has passed the checks.
 """
 import hashlib
 import json
@@ -21,50 +21,23 @@ from kit.run import UNQUOTED, load_costs
 
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
 FILE_MOST = 1 << 28              # bytes of one file of predictions, also unpacked; the public test split takes 20 MB
-RECORD_MOST = 1 << 20            # bytes of a record of a training
-FILES_MOST = 200                 # files of one notebook
-LOG_LINES = 12                   # of a failed notebook that are told
-NOTHING = r"(?!)"                # fetch no file, only names and log
+FILES_MOST = 200                 # files per notebook
+_RECORD_MOST = 1 << 20           # bytes of a record of a training
+_LOG_LINES = 12                  # of a failed notebook that are shown
+_NO_FILE = r"(?!)"               # a regular expression that nothing matches
 
 
 def collect_predictions(job, out, root, client=None):
-    """Fetch, check and put in place what a finished notebook predicted, and the records of its trainings.
-
-    Parameters
-    ----------
-    job : dict
-        "ref", "collection", "first_seed", "seeds".
-    out : str or Path
-        The folder of the run; gets predictions/, baselines/ and checkpoints/*.json.
-    root : str or Path
-        The data set here, to check predictions by.
-    client : dict, optional
-        As in `ask_kaggle`.
-
-    Returns
-    -------
-    dict
-        What changes in the job: "state": "fetched", "files": {name below `out`: sha256}; or "state": "failed",
-        "reason", "log".
-
-    Raises
-    ------
-    KaggleError
-        If Kaggle cannot be asked.
-    """
-    stem, seeds = job["collection"].replace(":", "_"), r"\d{1,4}"
-    if job["seeds"] is not None:
-        seeds = "|".join(str(job["first_seed"] + number) for number in range(job["seeds"]))
-    only = (rf"\A{RESULTS}/(?:predictions/{stem}/[a-z][a-z0-9-]{{0,30}}_seed(?:{seeds})|"
-            rf"baselines/{stem}/[a-z][a-z0-9-]{{0,30}}_seed(?:{seeds}|0))\.(?:valid|test)\.npz\Z|"
-            rf"\A{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.json\Z")
+    """Fetch and check what a finished notebook predicted -> what changes in the job, "fetched" or "failed"."""
+    # out: folder of the run, gets predictions/, baselines/ and checkpoints/*.json; root: the data set, to check by
     try:
         names, log = look_into(job["ref"], client)
+        only = _expected_names(job)
         chosen = {name for name in names if re.search(only, name)}
         seen = {re.search(r"_seed(\d+)", name)[1] for name in chosen
                 if name.startswith(f"{RESULTS}/predictions/") and name.endswith(".test.npz")}
         if len(seen) < (job["seeds"] or 1) or len(chosen) > FILES_MOST:
-            return {"state": "failed", "log": log, "reason": f"it left {len(chosen)} files, predictions of "
+            return {"state": "failed", "log": log, "reason": f"the notebook left {len(chosen)} files, predictions of "
                     f"{len(seen)} seeds; expected {job['seeds'] or 'one or more'} seeds and at most {FILES_MOST} files"}
         return {"state": "fetched", "files": _fetch(job, only, out, root, client)}
     except KaggleError as fault:
@@ -73,22 +46,31 @@ def collect_predictions(job, out, root, client=None):
         return {"state": "failed", "reason": str(fault)}
 
 
+def _expected_names(job):
+    """A regular expression for the names of the files that a job should leave."""
+    stem, seeds, word = job["collection"].replace(":", "_"), r"\d{1,4}", "[a-z][a-z0-9-]{0,30}"
+    if job["seeds"] is not None:
+        seeds = "|".join(str(job["first_seed"] + number) for number in range(job["seeds"]))
+    return (rf"\A{RESULTS}/(?:predictions/{stem}/{word}_seed(?:{seeds})|baselines/{stem}/{word}_seed(?:{seeds}|0))"
+            rf"\.(?:valid|test)\.npz\Z|\A{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.json\Z")
+
+
 def look_into(ref, client=None):
-    """(names of all files, last lines of the log) of a notebook's latest run; nothing of it is kept."""
+    """(names of all files, last lines of the log) of a notebook's latest run; nothing is kept."""
     with tempfile.TemporaryDirectory() as folder:
-        done = notebook_output(ref, folder, NOTHING, client=client)
+        done = notebook_output(ref, folder, _NO_FILE, client=client)
         return done["names"], tail(done["log"].read_text("utf-8"))
 
 
 def _fetch(job, only, out, root, client):
-    """Put files in place, all of them or none -> {name below `out`: sha256}."""
+    """Put the files in place, all or none -> {name below `out`: sha256}."""
     store = Path(out, ".run")
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store) as folder:
         files = list(dict.fromkeys(notebook_output(job["ref"], folder, only, FILE_MOST, client=client)["files"]))
         for file in files:
             if file.suffix == ".json":
-                check_record(file)
+                _check_record(file)
             else:
                 check_predictions(file, job["collection"], root)
         kept = {file.relative_to(Path(folder, RESULTS)).as_posix(): file_digest(file) for file in files}
@@ -99,23 +81,7 @@ def _fetch(job, only, out, root, client):
 
 
 def check_predictions(path, collection, root):
-    """Trust a file of predictions from elsewhere only after this.
-
-    Parameters
-    ----------
-    path : str or Path
-        NAME_seedK.SPLIT.npz.
-    collection : str
-        The one that it must be about.
-    root : str or Path
-        The data set here; the programs that it has are compared.
-
-    Raises
-    ------
-    KaggleError
-        "damaged" if it unpacks to more than FILE_MOST bytes, is no file of costs, is about something else, has a
-        cost that is not finite, or another number of costs than the program has configurations.
-    """
+    """Raise KaggleError unless NAME_seedK.SPLIT.npz holds finite costs, as many as the programs here have configs."""
     try:
         fault = _fault(path, collection, root)
     except (DataError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
@@ -146,20 +112,19 @@ def _fault(path, collection, root):
     return None
 
 
-def check_record(path):
-    """Trust a record of a training from elsewhere only after this: `write_report` reads it.
-
-    Parameters
-    ----------
-    path : str or Path
-
-    Raises
-    ------
-    KaggleError
-        "damaged" if it is no JSON of the form that `run_record` gives.
-    """
+def _count(path):
+    """How many configurations a data file has; None if that cannot be read, which the reader reports."""
     try:
-        about = json.loads(Path(path).read_bytes()[:RECORD_MOST])
+        with NpzFile(path) as npz:
+            return npz.open("config_runtime", "iuf")[1][0]
+    except (DataError, IndexError):
+        return None
+
+
+def _check_record(path):
+    """Raise KaggleError unless a record of a training has the form of `run_record`: `write_report` reads it."""
+    try:
+        about = json.loads(Path(path).read_bytes()[:_RECORD_MOST])
         counts = [about["parameters"], about["graphs"], about["settings"]["steps"], about["configs_seen"]]
         lists = [about["curve"]["loss"], about["curve"]["score"]]
         numbers = [value for one in lists for value in one if value is not None] + [about["seconds"]]
@@ -170,19 +135,11 @@ def check_record(path):
         good = False
     if not good:
         raise KaggleError("damaged", f"{Path(path).name}: is no record of a training, or has more than "
-                          f"{RECORD_MOST >> 20} MiB")
+                          f"{_RECORD_MOST >> 20} MiB")
 
 
 def keep_fetched(jobs, out):
-    """Remove predictions of earlier plans for those collections of which there are new ones.
-
-    Parameters
-    ----------
-    jobs : dict of str to dict
-        {name: job}, after `watch_jobs`.
-    out : str or Path
-        The folder of the run.
-    """
+    """Remove the predictions of earlier plans in each collection for which `jobs` has new ones."""
     kept = {Path(out, name) for job in jobs.values() for name in job["files"]}
     for stem in {path.parent.name for path in kept}:
         for kind in ("predictions", "baselines"):
@@ -192,41 +149,17 @@ def keep_fetched(jobs, out):
 
 
 def tail(text):
-    """The last lines of a log that may hold anything: no escapes, no secrets, not too long.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    list of str
-        At most LOG_LINES.
-
-    Examples
-    --------
-    >>> tail("one\\n\\x1b[31mtwo\\x1b[0m" + chr(7) + " KGAT_0123\\n")
-    ['one', 'two ***']
-    """
+    """The last lines of a log that may hold anything: no escape sequences, no secrets, at most 200 letters each."""
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text[-100_000:])
     lines = [printable(SECRET.sub("***", line))[:200].rstrip() for line in text.splitlines()]
-    return [line for line in lines if line][-LOG_LINES:]
+    return [line for line in lines if line][-_LOG_LINES:]
 
 
 def printable(text):
-    """Without what moves a terminal's cursor."""
+    """The text without what moves a terminal's cursor."""
     return "".join(letter for letter in str(text) if letter.isprintable())
 
 
-def _count(path):
-    """How many configurations a file has, None where it does not say; the reader tells why."""
-    try:
-        with NpzFile(path) as npz:
-            return npz.open("config_runtime", "iuf")[1][0]
-    except (DataError, IndexError):
-        return None
-
-
 def file_digest(path):
-    """Digest of a file, None where there is none."""
+    """sha256 of a file, None where there is none."""
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

@@ -32,7 +32,7 @@ from run import machine, resident, write_page  # noqa: E402
 from kit.agreement import Meetings  # noqa: E402
 from kit.data import SPLITS, LayoutGraph, npz_paths, read_layout, read_tile  # noqa: E402
 from kit.files import replace_file, whole_file  # noqa: E402
-from kit.kaggle.submissions import FILES  # noqa: E402
+from kit.kaggle.downloads import FILES  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.run.workflow import load_costs, save_costs  # noqa: E402

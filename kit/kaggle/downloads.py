@@ -1,0 +1,331 @@
+"""The data set: download it over an unreliable line, resume, verify, and unpack only what is asked for.
+
+A file gets its name once it is whole. Until then NAME.part holds the bytes so far, and NAME.json what the server said
+of the file (size, validator), so that a later call resumes. Archives are not trusted.
+"""
+import errno
+import json
+import os
+import re
+import shutil
+import tarfile
+import time
+import zipfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+import requests
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from urllib3.exceptions import HTTPError
+
+from kit.data import COLLECTIONS, SPLITS
+from kit.files import locked, remove_leftovers, whole_file
+from kit.kaggle.client import COMPETITION, SECRET, KaggleError, ask_kaggle
+
+MIRROR = "https://download.tensorflow.org/data/tpu_graphs/v0"     # google-research-datasets/tpu_graphs, README
+FILES = MappingProxyType({                                        # train, valid, test; counted in the published files
+    "tile:xla": (5709, 676, 844), "layout:xla:random": (69, 7, 8), "layout:xla:default": (61, 7, 8),
+    "layout:nlp:random": (207, 20, 17), "layout:nlp:default": (198, 20, 17)})
+BLOCK = 1 << 20                  # bytes read at a time
+LINE_EVERY = 10.0                # s between lines of progress
+_MEMBER = re.compile(r"(?:[^/]+/)*(tile/xla|layout/(?:xla|nlp)/(?:random|default))/(train|valid|test)/"
+                     r"([^./\\:][^/\\:]*\.npz)")
+_GROWTH = 10                     # npz files are compressed: an archive that grows tenfold is not the data set
+
+
+def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MIRROR, competition=COMPETITION,
+             timeout=60.0, files=FILES, client=None):
+    """Get the data set, or the parts that are asked for and not there yet.
+
+    A call that was stopped, cut or failed is repeated and resumes.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Gets npz/tile and npz/layout, and .download/ until everything is unpacked.
+    collections : sequence of str, optional
+        None: all five. "kaggle" sends one archive of about 6 GB whatever is asked for, "mirror" one per split.
+    splits : sequence of str
+        Of "train", "valid" and "test".
+    source : str
+        "kaggle", with an account that has accepted the competition's rules, or "mirror", without an account.
+    mirror : str
+        Address of the folder with the mirror's tars.
+    competition : str
+        Its name in Kaggle's URLs.
+    timeout : float
+        Seconds without a byte, or for one of Kaggle's answers.
+    files : dict of str to tuple of int
+        How many files each split must have: {collection: (train, valid, test)}.
+    client : dict, optional
+        "python": an interpreter that has the Kaggle client, default this one; "retries": how many failures in a row
+        are retried; "pause": seconds before the first retry, doubling.
+
+    Returns
+    -------
+    Path
+        The data root, `folder`/npz.
+
+    Raises
+    ------
+    KaggleError
+        "busy" if another process is downloading the same there; "damaged" if files are missing in the end (the
+        files that are there can be used); else of the kind of the failure.
+    ValueError
+        If a collection, split or source is unknown.
+    """
+    collections = list(COLLECTIONS) if collections is None else list(collections)
+    unknown = [name for name in [*collections, *splits, source]
+               if name not in (*COLLECTIONS, *SPLITS, "kaggle", "mirror")]
+    if unknown:
+        raise ValueError(f"unknown {', '.join(unknown)}; collections: {', '.join(COLLECTIONS)}; splits: "
+                         f"{', '.join(SPLITS)}; sources: kaggle, mirror")
+    root, store = Path(folder).expanduser() / "npz", Path(folder).expanduser() / ".download"
+    root.mkdir(parents=True, exist_ok=True)
+    expected = {(c, s): files[c][SPLITS.index(s)] for c in collections for s in splits}
+
+    def locate(name):
+        if source == "mirror":
+            return f"{mirror.rstrip('/')}/{name}"
+        return ask_kaggle("locate", competition, timeout, {"competition": competition}, client)
+
+    lacking = list(_lacking(root, expected))
+    parts = {f"npz_{c.replace(':', '_')}_{s}.tar": [(c, s)] for c, s in lacking}
+    if source == "kaggle":
+        parts = {f"{competition}.zip": lacking} if lacking else {}
+    for name, wanted in parts.items():
+        lock = store / f"{name}.lock"
+        with locked(lock) as holder:
+            if holder is not None:
+                raise KaggleError("busy", f"{store / name}: another process{holder} is downloading this file; wait "
+                                  "for it, then run it again")
+            if _lacking(root, expected).keys() & {*wanted}:      # else another process has just fetched them
+                archive = fetch_file(lambda name=name: locate(name), store / name, timeout, **retries_of(client))
+                print(f"{name}: {unpack(archive, root, wanted)} files unpacked", flush=True)
+                for path in (archive, archive.with_name(f"{name}.json")):
+                    path.unlink()
+            with suppress(OSError):                              # Windows removes no open file
+                lock.unlink()
+    with suppress(OSError):                                      # does not exist, or something is not finished
+        store.rmdir()
+    short = [f"{c} {s} has {count} of {expected[c, s]} files" for (c, s), count in _lacking(root, expected).items()]
+    if short:
+        raise KaggleError("damaged", f"{root}: {'; '.join(short)}. These files can be used; the others may be found "
+                          f"at the other source ({'kaggle' if source == 'mirror' else 'mirror'})")
+    return root
+
+
+def _lacking(root, expected):
+    """{(collection, split): number of files there} of the splits with fewer files than expected."""
+    there = {(c, s): len(list(root.joinpath(*c.split(":"), s).glob("[!.]*.npz"))) for c, s in expected}
+    return {part: count for part, count in there.items() if count < expected[part]}
+
+
+def retries_of(client):
+    """The arguments of `fetch_file` among the settings of the client."""
+    return {name: value for name, value in (client or {}).items() if name in ("retries", "pause")}
+
+
+def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0, most=None):
+    """Download a file to `target`, resuming where an earlier call or attempt was cut; a failure is a KaggleError."""
+    # locate: () -> URL, called for each attempt because signed URLs expire; timeout: seconds without a byte;
+    # retries: after attempts in a row that brought nothing; pause: seconds before the first, doubling; most: bytes
+    target = Path(target)
+    part, about = target.with_name(target.name + ".part"), target.with_name(target.name + ".json")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_file() and _said(about).get("size") == target.stat().st_size:
+        return target
+    furthest = _size(part)
+
+    def attempt():
+        nonlocal furthest
+        try:
+            _fetch_once(locate(), part, about, timeout, most)
+            return True
+        except KaggleError as fault:
+            if not getattr(fault, "again", False) or _size(part) <= furthest:
+                raise
+            furthest = _size(part)
+            return False
+
+    patiently = Retrying(retry=retry_if_exception(lambda fault: getattr(fault, "again", False)),
+                         stop=stop_after_attempt(retries + 1), wait=wait_exponential(pause, max=60), reraise=True)
+    while not patiently(attempt):                # the attempt brought something, so retries are counted anew
+        time.sleep(pause)
+    os.replace(part, target)
+    return target
+
+
+def _fetch_once(url, part, about, timeout, most):
+    """One attempt; where the server fails or the line is cut it raises a KaggleError with `again`."""
+    name, come = part.name.removesuffix(".part"), _size(part)
+    try:
+        _append(url, name, part, about, timeout, most)
+    except requests.HTTPError as fault:
+        status, reason = fault.response.status_code, fault.response.reason
+        kind = {403: "forbidden", 404: "missing", 410: "missing", 416: "server", 429: "busy"}.get(
+            status, "server" if status >= 500 else "refused")
+        again = kind in ("server", "busy") or (kind == "forbidden" and come > 0)         # 403: the URL has expired
+        if status == 416:                                        # the file there is shorter: another file
+            part.unlink(missing_ok=True)
+        raise _failure(kind, f"{name}: the server answers HTTP {status} {reason}: " + (
+            "run it again later, it resumes" if again else "check the address"), again) from None
+    except (requests.RequestException, HTTPError, EOFError) as fault:
+        while fault.__context__ is not None:                     # the outer ones repeat the URL, which is signed
+            fault = fault.__context__
+        why = SECRET.sub("***", str(fault) or type(fault).__name__)
+        raise _failure("host", f"{name}: {why}; check the internet connection (in a Kaggle notebook: Settings, "
+                       f"Internet on), then run it again: it resumes after {_mb(_size(part))}", True) from None
+    except OSError as fault:
+        raise KaggleError("disk", f"{part} cannot be written ({fault.strerror}): make room, then run it again"
+                          ) from None
+
+
+def _failure(kind, message, again):
+    """A KaggleError that says whether another attempt may help."""
+    error = KaggleError(kind, message)
+    error.again = again
+    return error
+
+
+def _append(url, name, part, about, timeout, most):
+    """Ask for the missing bytes, and append them if they are provably of the same file."""
+    known = _said(about)
+    have = _size(part) if known.get("validator") else 0
+    if have and have == known.get("size"):
+        return
+    headers = {"Range": f"bytes={have}-", "If-Range": known["validator"]} if have else {}
+    with requests.get(url, headers={"Accept-Encoding": "identity", **headers}, stream=True, timeout=timeout) as answer:
+        answer.raise_for_status()
+        length = answer.headers.get("Content-Length")
+        if answer.status_code != 206 or not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            have = 0
+        size = have + int(length) if length else None
+        tag = answer.headers.get("ETag") or ""                   # a weak tag does not promise equal bytes
+        if not have:
+            validator = tag if tag.startswith('"') else answer.headers.get("Last-Modified")
+            about.write_text(json.dumps({"size": size, "validator": validator}))
+        if most is not None and max(size or 0, have) > most:
+            raise KaggleError("damaged", f"{name}: has {_mb(size)}; expected at most {_mb(most)}")
+        if size and size - have > shutil.disk_usage(part.parent).free:
+            raise KaggleError("disk", f"{part.parent}: {_mb(size - have)} of {name} would not fit; make room")
+        answer.raw.enforce_content_length = False                # the length is checked below, in plain words
+        have = _write_blocks(answer.raw.stream(BLOCK, decode_content=False), part, have, size, most, name)
+    if size is not None and have != size:
+        raise EOFError(f"cut at {have} of {size} bytes")
+    print(f"{name}: {_mb(have)} complete", flush=True)
+
+
+def _write_blocks(blocks, part, have, size, most, name):
+    """Append blocks to the `have` bytes of a file, with lines of progress -> how many bytes it has then."""
+    start, shown, first = time.monotonic(), time.monotonic(), have
+    with open(part, "ab" if have else "wb") as file:
+        for block in blocks:
+            file.write(block)
+            have += len(block)
+            if most is not None and have > most:                 # the server had not said the size
+                raise KaggleError("damaged", f"{name}: has more than {_mb(most)}, the most that was expected")
+            if time.monotonic() - shown > LINE_EVERY:
+                shown = time.monotonic()
+                rate = (have - first) / (shown - start)
+                left = f", {(size - have) / rate:.0f} s left" if size else ""
+                print(f"{name}: {_mb(have)}{f' of {_mb(size)}' if size else ''}, {_mb(rate)}/s{left}", flush=True)
+    return have
+
+
+def unpack(archive, root, wanted):
+    """Write the npz files of the `wanted` (collection, split) out of a zip or tar -> how many are there now."""
+    # Paths are made from the collection, split and stem in a member's name, so nothing is written anywhere else.
+    archive, root = Path(archive), Path(root)
+    try:
+        if tarfile.is_tarfile(archive):
+            with tarfile.open(archive, "r:") as tar:
+                members = [(m.name, m.size, m.type in (tarfile.REGTYPE, tarfile.AREGTYPE), m) for m in tar
+                           if not m.isdir()]
+                return _write(archive, members, tar.extractfile, root, wanted)
+        with zipfile.ZipFile(archive) as outer:
+            inner = [i for i in outer.infolist() if i.filename.rpartition("/")[2] == "npz_all.zip"]
+            count = _write(archive, _zip_members(outer), outer.open, root, wanted)
+            for info in inner:
+                with outer.open(info) as file, zipfile.ZipFile(file) as nested:
+                    count += _write(archive, _zip_members(nested), nested.open, root, wanted)
+            return count
+    except KaggleError:
+        raise
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, NotImplementedError, RuntimeError) as fault:
+        raise KaggleError("damaged", f"{archive}: not a readable archive ({fault}); delete it, then run it again"
+                          ) from None
+    except OSError as fault:
+        if fault.errno == errno.ENAMETOOLONG:
+            raise KaggleError("damaged", f"{archive}: has a member whose name is too long for a file; this is not the "
+                              "data set, delete it") from None
+        raise KaggleError("disk", f"{archive}: {root} cannot be written ({fault}): make room, then run it again"
+                          ) from None
+
+
+def _zip_members(archive):
+    """[(name, size, whether it is a plain file, handle)] of a zip."""
+    return [(i.filename, i.file_size, (i.external_attr >> 28) in (0, 8), i) for i in archive.infolist()   # 8: S_IFREG
+            if not i.is_dir()]
+
+
+def _chosen(archive, members, root, wanted):
+    """[(path, size, handle)] of the members to write; an archive with a member that is not safe is refused."""
+    chosen = []
+    for name, length, plain, handle in members:
+        if not plain or name.startswith("/") or "\\" in name or ".." in name.split("/"):
+            raise KaggleError("damaged", f"{archive}: member {name[:120]!r} is a link or leaves the folder; this "
+                              "is not the data set, delete it")
+        found = _MEMBER.fullmatch(name)
+        if found and (found[1].replace("/", ":"), found[2]) in wanted:
+            chosen.append((root.joinpath(*found[1].split("/"), found[2], found[3]), length, handle))
+        elif name.rpartition("/")[2] == "sample_submission.csv":
+            chosen.append((root / "sample_submission.csv", length, handle))
+    size = sum(length for _, length, _ in chosen)
+    if size > _GROWTH * archive.stat().st_size + BLOCK:
+        raise KaggleError("damaged", f"{archive}: {_mb(archive.stat().st_size)} would become {_mb(size)}; this is not "
+                          "the data set, delete it")
+    return chosen
+
+
+def _write(archive, members, opened, root, wanted):
+    """Check all members, then write the wanted ones that are not there -> how many npz files are there now."""
+    chosen = _chosen(archive, members, root, wanted)
+    left = [(path, length, handle) for path, length, handle in chosen if _size(path) != length or not path.is_file()]
+    root.mkdir(parents=True, exist_ok=True)
+    for path in remove_leftovers(root):
+        print(f"note  {path} was half-written; made again", flush=True)
+    size = sum(length for _, length, _ in left)
+    if size > shutil.disk_usage(root).free:
+        raise KaggleError("disk", f"{root}: {_mb(size)} of {archive.name} would not fit; make room")
+    shown = time.monotonic()
+    for number, (path, length, handle) in enumerate(left, 1):
+        with whole_file(path) as part:
+            with opened(handle) as source, open(part, "wb") as file:
+                shutil.copyfileobj(source, file, BLOCK)          # zipfile checks the checksum at the end
+            if part.stat().st_size != length:
+                raise EOFError(f"{path.name} is cut")
+        if time.monotonic() - shown > LINE_EVERY:
+            shown = time.monotonic()
+            print(f"{archive.name}: {number} of {len(left)} files unpacked", flush=True)
+    return sum(path.suffix == ".npz" for path, _, _ in chosen)
+
+
+def _said(about):
+    """What the server said of a file; nothing if that note is missing or not whole."""
+    try:
+        return dict(json.loads(about.read_text()).items())
+    except (FileNotFoundError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _size(path):
+    """Bytes of a file, 0 where there is none."""
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _mb(size):
+    """Bytes in words."""
+    return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.2f} GB"
