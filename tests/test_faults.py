@@ -32,11 +32,7 @@ from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
 from kit.files import locked, remove_leftovers, replace_file, write_json
-from kit.kaggle.archives import unpack
-=======
-from kit.files import locked, remove_leftovers, replace_file
 from kit.kaggle.downloads import unpack
-from kit.kaggle.archives import unpack
 from kit.models import LayoutGNN
 from kit.run.ledger import record_run
 from kit.run.workflow import save_costs

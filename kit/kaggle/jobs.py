@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kit.files import replace_file
+from kit.files import write_json
 from kit.kaggle.client import TRANSIENT, KaggleError
 from kit.kaggle.notebooks import notebook_status, push_notebook
 from kit.kaggle.results import collect_predictions, file_digest, look_into, printable
@@ -77,7 +77,7 @@ def watch_jobs(jobs, notebooks, out, root, path, known=None, every=60.0, client=
     # notebooks: {name: folder with the notebook and its kernel-metadata.json}; out: folder of the run; root: the data
     # set, to check predictions by; path: the file of states; known: jobs of other plans in that file; every: seconds
     def save():
-        replace_file(path, json.dumps({**(known or {}), **jobs}, indent=1) + "\n")
+        write_json(path, {**(known or {}), **jobs})
 
     start, answered, silent = time.monotonic(), False, 0
     while True:
