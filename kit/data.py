@@ -34,8 +34,8 @@ COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nl
 SPLITS = ("train", "valid", "test")
 DIGITS = 18                      # of one node's layout: 6 for the output, 6 input, 6 kernel, minor to major
 
-CHUNK_BYTES = 1 << 21            # inflated at a time; stays in the L2 cache of a core
-MAX_ARRAY_BYTES = 1 << 30        # of an array that is read whole; in the public files the largest has 24 MB
+_CHUNK_BYTES = 1 << 21            # inflated at a time; stays in the L2 cache of a core
+_MAX_ARRAY_BYTES = 1 << 30        # of an array that is read whole; in the public files the largest has 24 MB
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
 _MOST = 1 << 63                  # largest feature: features were 64-bit integers before they were float32
 
@@ -302,7 +302,7 @@ def _digit_rows(npz, c, nc, keep):
     """Stream node_config_feat -> (nc, len(keep)) number of each node's digit row, (K, 18) int8 distinct rows."""
     stream, shape, fortran, dtype = npz.open("node_config_feat", "fiu")
     npz.check(shape == (c, nc, DIGITS), "node_config_feat", f"has shape {shape}, expected {(c, nc, DIGITS)}")
-    step = max(1, CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
+    step = max(1, _CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
     starts = range(0, c, step)
     if fortran:                  # no public file is; such an array cannot be streamed by configuration
         dense = npz.array("node_config_feat", "fiu", shape, dtype)
@@ -407,7 +407,7 @@ class NpzFile:
         fits = shape is None or (len(found) == len(shape) and all(s in (None, f) for s, f in zip(shape, found)))
         self.check(fits, name, f"has shape {found}, expected {shape}")
         nbytes = dtype.itemsize * math.prod(found)
-        self.check(nbytes <= MAX_ARRAY_BYTES, name, f"declares {nbytes} bytes; at most {MAX_ARRAY_BYTES} are read")
+        self.check(nbytes <= _MAX_ARRAY_BYTES, name, f"declares {nbytes} bytes; at most {_MAX_ARRAY_BYTES} are read")
         values = np.frombuffer(self._read(stream, name, nbytes), dtype)
         self._read_end(stream, name)
         if shape is not None:

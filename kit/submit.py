@@ -13,9 +13,9 @@ except ImportError:              # pasted into a notebook: only the check agains
 
 # repeated from kit/data.py, so that this file works alone
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
-HEADER = "ID,TopConfigs"
-TILE_TOP = 5                     # the competition tries the first five
-INTEGERS = re.compile("-?[0-9]{1,18}(;-?[0-9]{1,18})*")     # 18 digits fit int64
+_HEADER = "ID,TopConfigs"
+_TILE_TOP = 5                     # the competition tries the first five
+_INTEGERS = re.compile("-?[0-9]{1,18}(;-?[0-9]{1,18})*")     # 18 digits fit int64
 
 
 def top_configs(cost, collection):
@@ -53,7 +53,7 @@ def top_configs(cost, collection):
         raise ValueError(f"cost has {np.isnan(cost).sum()} NaN among {cost.size} values")
     bits = np.random.PCG64(len(cost)).random_raw(len(cost))      # this stream is the same in every NumPy
     order = np.lexsort((bits, cost)).astype(np.int64)
-    return order[:TILE_TOP] if collection.startswith("tile:") else order
+    return order[:_TILE_TOP] if collection.startswith("tile:") else order
 
 
 def write_submission(costs, path):
@@ -89,7 +89,7 @@ def write_submission(costs, path):
             raise ValueError(f"{path}: {name}: {fault}") from fault
         rows.append((COLLECTIONS.index(collection), stem, f"{name},{';'.join(map(str, indices))}\n"))
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    replace_file(Path(path), HEADER + "\n" + "".join(row for *_, row in sorted(rows)))
+    replace_file(Path(path), _HEADER + "\n" + "".join(row for *_, row in sorted(rows)))
     return Path(path)
 
 
@@ -183,21 +183,21 @@ def _parse_submission(path):
     lines = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
-    if not lines or lines[0] != HEADER:
-        problems.append(f"line 1: is {lines[0][:60] if lines else ''!r}; expected the header {HEADER}")
+    if not lines or lines[0] != _HEADER:
+        problems.append(f"line 1: is {lines[0][:60] if lines else ''!r}; expected the header {_HEADER}")
     rows, line_of = [], {}
     for line, row in enumerate(lines[1:], start=2):
         name, *fields = row.split(",")
         if not row.strip():
             problems.append(f"line {line}: is blank")
         elif len(fields) != 1:
-            problems.append(f"line {line}: has {len(fields) + 1} fields; expected {HEADER}")
+            problems.append(f"line {line}: has {len(fields) + 1} fields; expected {_HEADER}")
         elif _split_id(name)[0] is None:
             problems.append(f"line {line}: ID {name[:80]!r} is not COLLECTION:STEM with one of "
                             f"{', '.join(COLLECTIONS)}")
         elif name in line_of:
             problems.append(f"line {line}: {name} again; it is on line {line_of[name]}")
-        elif not INTEGERS.fullmatch(fields[0]):
+        elif not _INTEGERS.fullmatch(fields[0]):
             problems.append(f"line {line}: {name} {fields[0][:60]!r} is not integers joined by ';'")
             line_of[name] = line
         else:
@@ -231,11 +231,11 @@ def _index_problems(indices, collection, count, least):
     """Problems of one row; `count`: configurations of the graph or None, `least`: indices in the sample."""
     tile, size, words = collection.startswith("tile:"), len(indices), []
     if count is not None:
-        wanted = min(TILE_TOP, count) if tile else count
+        wanted = min(_TILE_TOP, count) if tile else count
         if size != wanted:
             words.append(f"names {size} indices; expected {wanted} of the graph's {count} configurations")
-    elif tile and size > TILE_TOP:
-        words.append(f"names {size} indices; only the first {TILE_TOP} count, name no more")
+    elif tile and size > _TILE_TOP:
+        words.append(f"names {size} indices; only the first {_TILE_TOP} count, name no more")
     elif not tile and size < least:
         words.append(f"names {size} indices; the sample names {least}")
     limit = count if count is not None else math.inf if tile else size

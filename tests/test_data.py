@@ -151,7 +151,7 @@ def test_borders_of_chunks_leave_no_trace(write, monkeypatch, chunk_bytes, order
     arrays = layout_arrays(DIGITS["tied groups"])                # 60 configurations of 10 * 18 * 4 = 720 bytes
     path = write(arrays | {"node_config_feat": np.array(arrays["node_config_feat"], order=order)})
     whole = read_layout(path)
-    monkeypatch.setattr(kit.data, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", chunk_bytes)
     again = read_layout(path)
     assert again.meetings is None
     for field, twice in zip(whole[1:-1], again[1:-1]):
@@ -179,7 +179,7 @@ def test_codes_count_up_with_the_digits_of_the_first_node_of_their_group(write):
 @pytest.mark.parametrize("picked", [[3], [59, 0, 7], [5, 5, 1, 5], list(range(60)), [], np.arange(60, dtype=np.uint8)])
 @pytest.mark.parametrize("chunk_bytes", [720 * 7, 1 << 21])
 def test_a_subset_is_the_same_rows_of_the_whole(write, monkeypatch, picked, chunk_bytes):
-    monkeypatch.setattr(kit.data, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", chunk_bytes)
     arrays = layout_arrays(DIGITS["tied groups"])
     path = write(arrays)
     picked_rows = np.asarray(picked, dtype=np.int64)
@@ -507,7 +507,7 @@ def test_a_header_and_an_archive_that_lie_alike_cost_no_memory(tmp_path, name, r
 
 def test_a_fortran_ordered_array_past_the_limit_is_not_read(write, monkeypatch):
     path = write(LAYOUT | {"node_config_feat": np.asfortranarray(LAYOUT["node_config_feat"])})
-    monkeypatch.setattr(kit.data, "MAX_ARRAY_BYTES", 40_000)
+    monkeypatch.setattr(kit.data, "_MAX_ARRAY_BYTES", 40_000)
     with pytest.raises(DataError, match="node_config_feat declares 43200 bytes; at most 40000 are read"):
         read_layout(path)
 
@@ -608,7 +608,7 @@ def test_a_refused_file_is_closed_at_once(tmp_path, monkeypatch):
             opened.append(self.fp)
 
     monkeypatch.setattr(zipfile, "ZipFile", Watched)
-    monkeypatch.setattr(kit.data, "CHUNK_BYTES", 720)            # the fault lies before the last chunk
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 720)            # the fault lies before the last chunk
     threads = threading.active_count()
     with pytest.raises(DataError, match="node_config_feat holds 6.0") as kept:      # and with it its frames
         read_layout(path)

@@ -17,9 +17,10 @@ from kit.plots.style import (
     spaced,
 )
 
-MARK_OF = (("convolution", "o"), ("dot", "s"), ("reshape", "^"))      # the configurable operations
-WIDE = 26.0                  # width of a drawn graph; a node is about 0.6 wide
-DARK = (0, 1, 2)             # colours of the palette on which white text is easier to read than black
+_MARK_OF = (("convolution", "o"), ("dot", "s"), ("reshape", "^"))      # the configurable operations
+_WIDE = 26.0                  # width of a drawn graph; a node is about 0.6 wide
+_POINTS = 300                 # configurations drawn per graph
+_DARK = (0, 1, 2)             # colours of the palette on which white text is easier to read than black
 
 
 def opcode_shares(counts, names, most=15, ax=None, title=""):
@@ -51,7 +52,7 @@ def opcode_shares(counts, names, most=15, ax=None, title=""):
     return dress(ax, title, "share of all nodes (%)", "operation")
 
 
-def runtime_spread(runtimes, noise=None, most=8, points=300, rng=None, ax=None, title=""):
+def runtime_spread(runtimes, noise=None, most=8, ax=None, title=""):
     """Draw how much slower than the best the other configurations of each graph run: all, middle half, median.
 
     Parameters
@@ -63,24 +64,20 @@ def runtime_spread(runtimes, noise=None, most=8, points=300, rng=None, ax=None, 
         {collection: {graph: relative noise of one measurement}}.
     most : int
         Graphs drawn per collection; if there are more, an evenly spaced choice in the order of their medians.
-    points : int
-        Configurations drawn per graph, at random; lines and medians use all.
-    rng : numpy.random.Generator
-        None: a fresh one with seed 0.
     ax, title : Axes and str, optional
 
     Returns
     -------
     Axes
     """
-    rng = np.random.default_rng(0) if rng is None else rng
+    rng = np.random.default_rng(0)
     excess = {c: {g: _excess(r) for g, r in graphs.items() if np.ptp(r)} for c, graphs in runtimes.items()}
     rows = [(c, g) for c in excess for g in spaced(sorted(excess[c], key=lambda g: np.median(excess[c][g])), most)]
     ax = new_axes(ax, height=1.3 + 0.2 * len(rows))
     for y, (collection, graph) in enumerate(rows):
         x, style = excess[collection][graph], collection_style(collection)
         label = collection if y == 0 or rows[y - 1][0] != collection else None
-        shown = rng.choice(x, min(len(x), points), replace=False)
+        shown = rng.choice(x, min(len(x), _POINTS), replace=False)         # lines and medians use all
         ax.plot(shown, y + rng.uniform(-0.3, 0.3, len(shown)), ",", color=style["color"], alpha=0.6)
         quarter, median, three = np.quantile(x, [0.25, 0.5, 0.75])
         ax.hlines(y, x.min(), x.max(), color=style["color"], linewidth=0.8)
@@ -237,7 +234,7 @@ def program_graph(graph, nodes, names, most=200, ax=None, title=""):
     ax.add_collection(LineCollection(xy[edges], colors="0.75", linewidths=0.8, zorder=1))
     by_size = np.argsort(-np.bincount(group[~plain], minlength=1), kind="stable").tolist()
     ax.plot(*xy[plain].T, linestyle="", marker="o", markersize=4, color=QUIET, label="not configurable")
-    for shape, marker in MARK_OF:
+    for shape, marker in _MARK_OF:
         own = np.flatnonzero(~plain & (opcode == shape))
         rank = np.array([by_size.index(g) for g in group[own]], dtype=int)
         fill = [PALETTE[r] if r < len(PALETTE) - 1 else "white" for r in rank]
@@ -246,7 +243,7 @@ def program_graph(graph, nodes, names, most=200, ax=None, title=""):
             ax.plot([], [], linestyle="", marker=marker, color="white", markeredgecolor="black", label=shape)
         for node, r in zip(own, rank):
             ax.annotate(group[node], xy[node], (0, -1.5 * (marker == "^")), textcoords="offset points", ha="center",
-                        va="center", fontsize=7, zorder=4, color="white" if r in DARK else "black")
+                        va="center", fontsize=7, zorder=4, color="white" if r in _DARK else "black")
     ax.set(xticks=[], yticks=[])
     ax.margins(0.03)
     return dress(ax, title, "inputs → outputs (depth in the program)", f"{len(nodes)} nodes, {len(edges)} edges")
@@ -278,7 +275,7 @@ def _positions(depth, edges, large):
     if not len(depth):
         return np.empty((0, 2))
     level, size = np.unique(depth, return_inverse=True, return_counts=True)[1:]
-    x = WIDE * ((np.cumsum(size) - size / 2) / len(depth))[level.reshape(-1)]      # crowded depths get more room
+    x = _WIDE * ((np.cumsum(size) - size / 2) / len(depth))[level.reshape(-1)]      # crowded depths get more room
     y = np.sin(np.arange(len(depth)))                            # any start that has no ties
     degree = np.maximum(np.bincount(edges.ravel(), minlength=len(depth)), 1)
     dx = x[:, None] - x
