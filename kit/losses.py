@@ -1,26 +1,25 @@
-"""Ranking losses: pure functions of predicted costs and measured runtimes, of one graph's configurations or of several.
+"""Ranking losses: pure functions of predicted costs and measured runtimes, within one graph or across graphs.
 
-Runtimes are only ever compared, in the type they come in. float32 would merge distinct int64 nanoseconds beyond
-2**24 into ties.
+Runtimes are only compared, and keep their type: as float32, distinct int64 nanoseconds above 2**24 would become ties.
 """
 import torch
 import torch.nn.functional as F
 
 
 def pairwise_hinge_loss(cost, runtime, margin=1.0):
-    """Ask of each pair that the slower one is predicted slower by a margin.
+    """The mean shortfall over pairs: the slower configuration should cost more by at least a margin.
 
     Parameters
     ----------
     cost : Tensor, shape (k,), float
     runtime : Tensor, shape (k,), int64 or float64
     margin : float
-        In units of `cost`. The first place used 1, the second .01.
+        In units of `cost`. The first place used 1, the second place 0.01.
 
     Returns
     -------
     Tensor, shape ()
-        Mean of max(0, margin - (cost_i - cost_j)) over all pairs with runtime_i > runtime_j; 0 without such pairs.
+        Mean of max(0, margin - (cost_i - cost_j)) over all pairs with runtime_i > runtime_j; 0 if there is none.
 
     Examples
     --------
@@ -39,7 +38,7 @@ def list_mle_loss(cost, runtime):
     ----------
     cost : Tensor, shape (k,), float
     runtime : Tensor, shape (k,), int64 or float64
-        Ties keep the order in which they come.
+        Equal runtimes keep their order.
 
     Returns
     -------
@@ -55,24 +54,24 @@ def list_mle_loss(cost, runtime):
     tensor(0.3466)
     """
     score = -cost[torch.argsort(runtime, stable=True)]                  # fastest first
-    # log of the sum over a configuration and all slower ones
+    # for each configuration: log of the sum of exp(score) over it and all slower configurations
     remaining = torch.logcumsumexp(score.flip(0), dim=0).flip(0)
     return (remaining - score).mean()
 
 
 def loss_across_graphs(costs, runtimes, loss=pairwise_hinge_loss, share=0.5):
-    """Mix the mean loss inside each graph with the loss over all configurations of all graphs as if of one.
+    """The mean loss within each graph, mixed with one loss over the configurations of all graphs together.
 
     Parameters
     ----------
     costs : sequence of Tensor, shape (k,), float
-        One for each graph.
+        One tensor per graph.
     runtimes : sequence of Tensor, shape (k,), int64 or float64
-        Compared across graphs as they are, so all of one unit.
+        Compared across graphs as they are, so they need the same unit.
     loss : callable
         (cost (k,), runtime (k,)) -> scalar Tensor.
     share : float
-        Of the loss over all, 0 to 1. The fifth place used the hinge and 0.5.
+        Weight of the loss over all graphs, 0 to 1. The fifth place used 0.5 with the hinge loss.
 
     Returns
     -------
@@ -81,8 +80,8 @@ def loss_across_graphs(costs, runtimes, loss=pairwise_hinge_loss, share=0.5):
     Examples
     --------
     >>> costs, runtimes = [torch.tensor([0.0, 0.5]), torch.tensor([3.0])], [torch.tensor([10, 20]), torch.tensor([30])]
-    >>> loss_across_graphs(costs, runtimes, share=0.5)       # (0.5 + 0) / 2 inside, 0.5 / 3 over all pairs
+    >>> loss_across_graphs(costs, runtimes, share=0.5)       # (0.5 + 0) / 2 within, 0.5 / 3 over all pairs
     tensor(0.2083)
     """
-    inside = sum(loss(cost, runtime) for cost, runtime in zip(costs, runtimes)) / len(costs)
-    return (1 - share) * inside + share * loss(torch.cat(list(costs)), torch.cat(list(runtimes)))
+    within = sum(loss(cost, runtime) for cost, runtime in zip(costs, runtimes)) / len(costs)
+    return (1 - share) * within + share * loss(torch.cat(list(costs)), torch.cat(list(runtimes)))

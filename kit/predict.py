@@ -1,4 +1,4 @@
-"""Costs of every configuration of a graph, in bounded memory; what a graph is ranked by."""
+"""The cost of every configuration of a graph, in bounded memory."""
 from contextlib import nullcontext
 
 import numpy as np
@@ -8,7 +8,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def autocast_to(precision, device):
-    """The context in which matrix products are computed in this precision; weights stay float32."""
+    """A context that computes matrix products in this precision; weights stay float32."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(torch.device(device).type, getattr(torch, precision))
@@ -16,26 +16,25 @@ def autocast_to(precision, device):
 
 @torch.no_grad()
 def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32", tensors=None):
-    """Cost of every configuration of a graph, in bounded memory.
+    """The cost of every configuration of a graph, in bounded memory.
 
     Parameters
     ----------
-    model : LayoutGNN, TileModel or any module with their methods
+    model : Module
+        As `kit.models` describes, trained.
     graph : LayoutGraph or TileGraph
     budget : int
-        Bytes that activations may take; configurations are scored in chunks of equal size that fit, at least one.
+        Bytes for activations. Configurations are scored in chunks of equal size that fit, at least one per chunk.
     seed : int
-        Configurations are put into chunks in an order drawn from it, never in file order. A transductive model
-        sees as many together as in training (fewer only if `budget` is too small), the last chunk filled up from
-        the others.
+        Of the random order in which configurations are put into chunks. A transductive model sees as many
+        configurations together as in training, or fewer if `budget` is too small; others fill up the last chunk.
     passes : int
-        A transductive model scores every configuration this many times, in other company each time, and the costs
-        are averaged. They are not standardised before: all are of the same weights, in the same unit. Other models
-        need one pass.
+        A transductive model scores every configuration this many times, each time in other company, and the costs are
+        averaged as they are. Other models need one pass.
     precision : str
         "float32", "bfloat16" or "float16", as in training.
     tensors : object, optional
-        What `model.prepare(graph)` gave, where it is at hand.
+        The result of `model.prepare(graph)`, if it is at hand.
 
     Returns
     -------
@@ -45,7 +44,7 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
     Raises
     ------
     ValueError
-        If the model was never trained, or gives a cost that is not finite, or there is no pass.
+        If the model was never trained, a cost is not finite, or `passes` is below 1.
     """
     if passes < 1:
         raise ValueError(f"passes is {passes}; expected at least 1")
@@ -56,9 +55,9 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
     if model.transductive:
         size = min(size, int(model.set_size))
     else:
-        size = -(-c // -(-c // size))        # as many chunks, but of equal size, so that little is scored twice
+        size = -(-c // -(-c // size))        # chunks of equal size, so that few configurations are scored twice
     device = next(model.parameters()).device
-    passes = passes if model.transductive and size < c else 1            # all in one chunk: no other company
+    passes = passes if model.transductive and size < c else 1            # one chunk has no other company
     cost = np.zeros(c)
     training = model.training
     model.eval()

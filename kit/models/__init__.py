@@ -1,11 +1,45 @@
-"""The networks. Each turns (graph, chosen configurations) into one cost per configuration; lower is faster.
+"""The networks. A model turns (graph, chosen configurations) into one cost per configuration; lower is faster.
 
-A model is a module with what `kit.train` relies on. Methods: `fit_scale(graphs)` stores feature statistics inside
-the model, `prepare(graph)` turns a graph's arrays into tensors once, `forward(tensors, index)` gives the costs of
-the configurations in `index`, shape (k,), and `configs_within(tensors, budget)` says how many fit into a memory
-budget. Attributes: `settings`, a frozen dataclass; `fitted`, whether there are statistics; `transductive`, whether a
-cost depends on the other configurations in the call. A transductive model has a buffer `set_size`, too: how many
-were scored together in training.
+Training, prediction and checkpoints accept any `torch.nn.Module` with these names. To add a model, write its file, add
+it to `kit/recipes.py` and test it; `tests/test_add_a_model.py` does so with a model like the one below.
+
+- `settings`: a frozen dataclass; a checkpoint is resumed only with equal settings
+- `fit_scale(graphs)`: stores feature statistics of the training graphs in buffers, so that they are saved with the
+  weights; called once
+- `fitted`: whether `fit_scale` was called; a buffer, too
+- `prepare(graph)`: a TileGraph or LayoutGraph -> tensors on the device of the model; called once per graph
+- `forward(tensors, index)`: costs, shape (k,), of the configurations `index`, an int64 tensor of shape (k,)
+- `configs_within(tensors, budget)`: how many configurations `forward` can take within `budget` bytes; at least 1
+- `transductive`: whether the cost of a configuration depends on the others in `index`. A model with True also has a
+  buffer `set_size`: training stores there how many configurations it scored together, and `predict` does the same
+
+Examples
+--------
+A complete model: its cost is linear in the mean layout of the configurable nodes.
+
+>>> from dataclasses import dataclass
+>>> import numpy as np, torch
+>>> from kit.data import dense_configs
+>>> @dataclass(frozen=True)
+... class MeanLayoutSettings:
+...     digits: int = 18                     # per node; 6 for the output, 6 input, 6 kernel
+>>> class MeanLayout(torch.nn.Module):
+...     transductive = False
+...     def __init__(self, settings=MeanLayoutSettings()):
+...         super().__init__()
+...         self.settings, self.linear = settings, torch.nn.Linear(settings.digits, 1)
+...         self.register_buffer("fitted", torch.tensor(False))
+...     def fit_scale(self, graphs):
+...         self.fitted.fill_(True)          # digits need no scale
+...     def prepare(self, graph):            # -> (c, 18)
+...         means = [dense_configs(graph, [i])[0].mean(axis=0) for i in range(len(graph.config_codes))]
+...         return torch.tensor(np.array(means), dtype=torch.float32, device=self.fitted.device)
+...     def configs_within(self, tensors, budget):
+...         return 1 + budget // (4 * 2 * self.settings.digits)
+...     def forward(self, tensors, index):
+...         return self.linear(tensors[index]).squeeze(-1)
+>>> MeanLayout()(torch.zeros(5, 18), torch.tensor([0, 3])).shape
+torch.Size([2])
 """
 from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
 from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages
