@@ -6,7 +6,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from kit.agreement import find_meetings
 from kit.data import LayoutGraph, TileGraph
+from kit.models.segments import subgraph
 
 NEAR = dict(atol=2e-5, rtol=1e-4)        # float32 sums in another order
 SHAPES = ((8, 128), (8, 64), (4, 8, 16))
@@ -215,6 +217,12 @@ def read_only(graph, rng):
 
 WRITTEN_OTHERWISE = (relabelled_nodes, reordered_edges, reordered_configurable_nodes, renamed_groups, renamed_codes,
                      every_node_its_own_group, read_only)
+
+
+def segments(graph, size):
+    """A layout graph cut into runs of at most `size` nodes."""
+    graph, n = graph._replace(meetings=graph.meetings or find_meetings(graph)), len(graph.node_feat)
+    return [subgraph(graph, np.arange(start, min(start + size, n))) for start in range(0, n, size)]
 
 
 class Held(TorchDispatchMode):

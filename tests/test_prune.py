@@ -8,8 +8,7 @@ import pytest
 from drawn import arrays_of, drawn_chains
 
 from kit.agreement import find_meetings
-from kit.data import LayoutGraph, dense_configs
-from kit.models.segments import segments, subgraph
+from kit.data import LayoutGraph
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, k_hop_nodes, prune
 
 #   0 -> 1 -> 2 -> 3      5 -> 6        configurable: 2
@@ -146,34 +145,6 @@ def test_pruning_keeps_the_meetings_of_the_whole_program():
     assert cut > 2
 
 
-def slow_subgraph(graph, nodes):
-    """Edges, configurable nodes, meetings and each configuration's digits, in the numbers of the whole graph."""
-    edges = [edge for edge in graph.edge_index.tolist() if set(edge) <= set(nodes)]
-    places = [place for place, node in enumerate(graph.node_config_ids.tolist()) if node in nodes]
-    found = find_meetings(graph)
-    kept = [i for i, ends in enumerate(found.ends.tolist()) if set(ends) <= set(places)]
-    return edges, places, [part[kept] for part in found], dense_configs(graph, np.arange(7))[:, places]
-
-
-def test_a_subgraph_is_its_edges_its_configurable_nodes_its_groups_and_the_meetings_among_them():
-    met = 0
-    for seed in range(20):
-        rng, graph = np.random.default_rng([8, seed]), drawn_chains(seed)
-        nodes = np.sort(rng.choice(24, rng.integers(1, 25), replace=False))
-        for whole in (graph, graph._replace(meetings=find_meetings(graph))):
-            part = subgraph(whole, nodes)
-            edges, places, (ends, *others), rows = slow_subgraph(graph, nodes.tolist())
-            assert nodes[part.edge_index].reshape(-1, 2).tolist() == edges
-            assert nodes[part.node_config_ids].tolist() == graph.node_config_ids[places].tolist()
-            assert np.array_equal(np.array(places, int)[part.meetings.ends], ends)
-            assert all(map(np.array_equal, part.meetings[1:], others))
-            assert (dense_configs(part, np.arange(7)) == rows).all()
-            assert part.config_codes.shape[1] == len(set(graph.node_group[places].tolist()))
-            assert (part.node_feat == graph.node_feat[nodes]).all() and part.node_opcode.shape == nodes.shape
-        met += 0 < len(ends) < len(find_meetings(graph).hops)
-    assert met > 3
-
-
 def random_configs(rng, c):
     g = int(rng.integers(1, 4))
     return a_graph(EDGES, [2], 7, rng.integers(0, 3, (c, g)), rng.integers(1 << 50, (1 << 50) + 1000, c))
@@ -257,46 +228,3 @@ def test_the_generator_decides_what_is_held_out():
 def test_a_share_is_between_0_and_1(share):
     with pytest.raises(ValueError, match=f"^share must be within 0 to 1, got {share}$"):
         hold_out_configs(SimpleNamespace(), share, np.random.default_rng(0))
-
-
-def test_segments_of_a_drawn_graph():
-    #   segments of 3: [0 1 2] [3 4 5] [6]; the edges 2 -> 3 and 5 -> 6 are cut
-    graph = a_graph([[0, 2], [2, 3], [4, 5], [5, 6], [6, 6]], [5, 1, 4], 7, splits=[0, 2, 3, 7])
-    first, second, third = segments(graph, 3)
-    assert [s.edge_index.tolist() for s in (first, second, third)] == [[[0, 2]], [[1, 2]], [[0, 0]]]
-    assert [s.node_config_ids.tolist() for s in (first, second, third)] == [[1], [2, 1], []]
-    assert [s.node_group.tolist() for s in (first, second, third)] == [[0], [0, 0], []]      # 5, 4: group 0; 1: 1
-    assert [s.node_splits.tolist() for s in (first, second, third)] == [[0, 2, 3], [0, 3], [0, 1]]
-    assert [s.config_codes.shape for s in (first, second, third)] == [(3, 1), (3, 1), (3, 0)]
-
-
-def test_segments_hold_every_node_its_digits_and_every_edge_inside_them_once():
-    rng = np.random.default_rng(6)
-    for _ in range(40):
-        graph, size = random_graph(rng), int(rng.integers(1, 9))
-        parts = segments(graph, size)
-        rows, every = dense_configs(graph, np.arange(3)), []
-        for number, part in enumerate(parts):
-            start = number * size
-            assert 1 <= len(part.node_feat) <= size and (part.config_runtime == graph.config_runtime).all()
-            own = [graph.node_config_ids.tolist().index(v + start) for v in part.node_config_ids]
-            assert (dense_configs(part, np.arange(3)) == rows[:, own]).all()
-            assert part.config_codes.shape[1] == len(set(part.node_group.tolist()))
-            every += (part.edge_index + start).tolist()
-        assert np.concatenate([p.node_feat[:, 0] for p in parts]).tolist() == list(range(len(graph.node_feat)))
-        assert sum(len(p.node_config_ids) for p in parts) == len(graph.node_config_ids)
-        assert sorted(every) == sorted([u, v] for u, v in graph.edge_index.tolist() if u // size == v // size)
-
-
-def test_one_segment_of_all_nodes_is_the_graph():
-    graph = random_graph(np.random.default_rng(7))
-    graph = graph._replace(node_splits=np.unique(graph.node_splits))
-    (whole,) = segments(graph, 100)
-    used = np.unique(graph.node_group)
-    graph = graph._replace(config_codes=graph.config_codes[:, used], meetings=find_meetings(graph))
-    assert all(np.array_equal(a, b) for a, b in zip(arrays_of(whole), arrays_of(graph), strict=True))
-
-
-def test_a_segment_has_a_node():
-    with pytest.raises(ValueError, match="^a segment needs at least one node, got size 0$"):
-        segments(random_graph(np.random.default_rng(8)), 0)

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from drawn import drawn_chains, drawn_layout, ready
+from drawn import arrays_of, drawn_chains, drawn_layout, ready, segments
+from test_prune import a_graph, random_graph
 from torch import nn
 
 from kit.agreement import find_meetings
 from kit.baselines.published import LayoutSAGE, LayoutSAGESettings
+from kit.data import dense_configs
 from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN, LayoutGNNSettings
-from kit.models.segments import HistoryTable, SegmentSettings, SegmentTraining, graph_key, segments
+from kit.models.segments import ROW_BYTES, HistoryTable, SegmentSettings, SegmentTraining, graph_key, subgraph
 from kit.predict import predict
 from kit.prune import k_hop_nodes
 from kit.train import TrainSettings, train
@@ -116,7 +118,7 @@ def test_over_draws_a_step_pools_to_the_whole_graph_with_and_without_rows(count,
         model.table.put(tensors, some, one, model.model.pooled(tensors.parts[one], some))
     model.table.put = lambda *_: None                   # what a draw leaves behind must not help the next
     torch.manual_seed(0)
-    draws = torch.stack([model(tensors, index) for _ in range(4000)]).double()
+    draws = torch.stack([model(tensors, index) for _ in range(1000)]).double()
     error = draws.std(dim=0) / len(draws) ** 0.5
     assert (error > 0).all()
     assert ((draws.mean(dim=0) - model.eval()(tensors, index)).abs() < 4 * error).all()
@@ -183,7 +185,7 @@ def test_a_margin_is_the_neighbours_and_the_partners_of_own_nodes():
 def test_what_is_pooled_of_a_segment_are_its_own_nodes():
     graph = drawn_chains(1, n=30)
     model = ready(SegmentTraining(LayoutGNN(AGREES), SegmentSettings(7, margin=1)), graph)
-    parts, share = model.prepare(graph)[2:]
+    _, parts, share = model.prepare(graph)
     assert [len(part.counted) for part in parts] == [6] * 5 and share == (0.2,) * 5
     assert all(len(part.numeric) > 6 for part in parts)
     alone = ready(SegmentTraining(LayoutGNN(AGREES), SegmentSettings(30, margin=1)), graph).prepare(graph).parts
@@ -211,7 +213,7 @@ def test_half_precision_trains_on_segments_and_keeps_costs_whole():
             cost = model(tensors, index)
         pairwise_hinge_loss(cost, torch.tensor(GRAPH.config_runtime)[index]).backward()
         assert cost.dtype == torch.float32
-    assert model.table.used > 6 and all(p.grad.isfinite().all() for p in model.parameters())
+    assert len(model.table.rows) > 6 and all(p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_a_maximum_is_taken_over_the_segments_that_count():
@@ -238,6 +240,16 @@ def test_segments_are_at_most_as_large_as_asked():
         assert sum(share) == pytest.approx(1)
 
 
+def values_of(table, tensors, configs=9):
+    """What the table holds of a graph's configurations, NaN where it holds nothing; rows of width 1."""
+    rows = table.find(tensors, torch.arange(configs))
+    return np.array([[np.nan if row is None else row.item() for row in some] for some in rows])
+
+
+def held_in(table, tensors):
+    return ~np.isnan(values_of(table, tensors))
+
+
 def test_rows_belong_to_a_graph_and_a_configuration_whatever_the_batch():
     graphs = [drawn_layout(seed, n=n, nc=5, c=c) for seed, n, c in ((1, 13, 9), (2, 22, 4))]
     model = SegmentTraining(Lookup(), CUT).train()
@@ -245,33 +257,31 @@ def test_rows_belong_to_a_graph_and_a_configuration_whatever_the_batch():
     rng = np.random.default_rng(0)
     for seed in range(60):
         which = seed % 2
-        tensors, index = prepared[which], torch.tensor(rng.integers(0, prepared[which].shape[0], 6))
+        tensors, index = prepared[which], torch.tensor(rng.integers(0, (9, 4)[which], 6))
         model.model.shift = float(seed)                 # the model has moved on, so that old rows can be told
         torch.manual_seed(seed)
-        chosen = int(torch.randperm(tensors.shape[1])[0])
+        chosen = int(torch.randperm(len(tensors.parts))[0])
         torch.manual_seed(seed)
         model(tensors, index)
         for config in index.tolist():
             expected[which, config, chosen] = model.model.pooled(tensors.parts[chosen], torch.tensor([config])).item()
         for other, tensors in enumerate(prepared):
-            c, j = tensors.shape
-            row = model.table.find(tensors, torch.arange(c))
-            values = model.table.rows_at(row, 1)[..., 0]
-            for config in range(c):
-                for one in range(j):
-                    assert (row[config, one] >= 0) == ((other, config, one) in expected)
-                    assert values[config, one] == expected.get((other, config, one), 0)
-    assert len(expected) > 40 and model.table.used == len(expected), "a repeated configuration has one row"
+            values = values_of(model.table, tensors, (9, 4)[other])
+            slow = [[expected.get((other, config, one), np.nan) for one in range(values.shape[1])]
+                    for config in range(len(values))]
+            np.testing.assert_array_equal(values, slow)
+    assert len(expected) > 40 and len(model.table.rows) == len(expected), "a repeated configuration has one row"
 
 
 def test_preparing_again_finds_the_rows_and_scoring_writes_none():
     model = wrapped()
     step(model, model.prepare(GRAPH), torch.tensor([1, 2, 3]))
-    before, used = model.state_dict()["table._extra_state"], model.table.used
+    before, used = model.state_dict()["table._extra_state"], len(model.table.rows)
     predict(model, GRAPH)
     predict(model, drawn_layout(5, n=20, nc=4))
     assert used == 3 and torch.equal(model.state_dict()["table._extra_state"], before)
-    assert (model.table.find(model.prepare(GRAPH), torch.arange(9)) >= 0).sum() == 3
+    rows = model.table.find(model.prepare(GRAPH), torch.arange(9))
+    assert sum(row is not None for some in rows for row in some) == 3
 
 
 @pytest.mark.parametrize("field", ["graph_id", "node_feat", "node_opcode", "edge_index", "node_config_ids",
@@ -286,38 +296,35 @@ def test_graphs_of_the_same_name_and_size_have_rows_of_their_own(field):
 
 
 def test_the_table_is_bounded_and_drops_its_oldest_rows_first():
-    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=10 * (2 + 24)))          # ten rows of width 1
+    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=10 * (2 + ROW_BYTES)))       # ten rows of width 1
     tensors, table = model.prepare(GRAPH), model.table
     for one in range(4):
         table.put(tensors, torch.arange(4), one, torch.full((4, 1), float(one)))
-    row = table.find(tensors, torch.arange(9))
-    assert table.used == len(table.rows) == 10
-    assert (row >= 0).int().tolist() == [[0, 0, 1, 1]] * 2 + [[0, 1, 1, 1]] * 2 + [[0] * 4] * 5
-    kept = table.rows_at(row, 1)[..., 0]
-    assert torch.equal(kept[row >= 0], torch.tensor([2., 3, 2, 3, 1, 2, 3, 1, 2, 3]))
-    assert sorted(row[row >= 0].tolist()) == list(range(10))
+    assert len(table.rows) == 10
+    nan = np.nan
+    np.testing.assert_array_equal(values_of(table, tensors),
+                                  [[nan, nan, 2, 3]] * 2 + [[nan, 1, 2, 3]] * 2 + [[nan] * 4] * 5)
     table.put(tensors, torch.arange(9), 0, torch.zeros(9, 1))
     again = HistoryTable(table.size)
     again.set_extra_state(table.get_extra_state())
     for one in (table, again):                      # both go on in the same order
         one.put(tensors, torch.arange(5, 9), 3, torch.ones(4, 1))
-    places = [one.find(tensors, torch.arange(9)) for one in (table, again)]
-    assert torch.equal(places[0] >= 0, places[1] >= 0) and (places[0] >= 0).sum() == 10
-    assert torch.equal(table.rows_at(places[0], 1), again.rows_at(places[1], 1))
+    np.testing.assert_array_equal(values_of(table, tensors), values_of(again, tensors))
+    assert held_in(table, tensors).sum() == 10
 
 
 def test_a_step_with_more_configurations_than_the_table_has_rows_keeps_as_many_as_fit():
-    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=3 * (2 + 24))).train()
+    model = SegmentTraining(Lookup(), replace(CUT, table_bytes=3 * (2 + ROW_BYTES))).train()
     tensors = model.prepare(GRAPH)
     model(tensors, torch.arange(9))
-    assert (model.table.find(tensors, torch.arange(9)) >= 0).sum() == 3
+    assert held_in(model.table, tensors).sum() == 3
 
 
 def test_rows_that_overflow_are_not_kept():
     model = SegmentTraining(Lookup(), CUT)
     tensors = model.prepare(GRAPH)
     model.table.put(tensors, torch.arange(4), 2, torch.tensor([[1.0], [torch.inf], [torch.nan], [65504.0]]))
-    assert (model.table.find(tensors, torch.arange(9)) >= 0)[:, 2].tolist() == [True, False, False, True] + [False] * 5
+    assert held_in(model.table, tensors)[:, 2].tolist() == [True, False, False, True] + [False] * 5
 
 
 def interrupted(model, graphs, settings, path, after):
@@ -344,7 +351,7 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path):
     assert history["loss"] == again["loss"] and history["score"] == again["score"]
     for (name, value), other in zip(model.state_dict().items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(value, other), name
-    assert model.table.used > 20
+    assert len(model.table.rows) > 20
 
 
 def test_a_checkpoint_is_plain_tensors_and_fits_only_the_same_network(tmp_path):
@@ -353,7 +360,7 @@ def test_a_checkpoint_is_plain_tensors_and_fits_only_the_same_network(tmp_path):
     save_checkpoint(tmp_path / "one.pt", model)
     other = SegmentTraining(LayoutGNN(TINY), CUT)
     load_checkpoint(tmp_path / "one.pt", other)
-    assert (predict(model, GRAPH) == predict(other, GRAPH)).all() and other.table.used == 3
+    assert (predict(model, GRAPH) == predict(other, GRAPH)).all() and len(other.table.rows) == 3
     assert all(isinstance(value, torch.Tensor) for value in model.state_dict().values())
     with pytest.raises(ValueError, match="holds the weights of another model"):
         load_checkpoint(tmp_path / "one.pt", SegmentTraining(LayoutGNN(replace(TINY, width=16)), CUT))
@@ -399,3 +406,51 @@ def test_what_the_loop_asks_of_a_model_is_answered_by_the_wrapped_one():
 def test_settings_that_mean_nothing_are_refused(change, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         SegmentSettings(**change)
+
+
+def slow_subgraph(graph, nodes):
+    """Edges, configurable nodes, meetings and each configuration's digits, in the numbers of the whole graph."""
+    edges = [edge for edge in graph.edge_index.tolist() if set(edge) <= set(nodes)]
+    places = [place for place, node in enumerate(graph.node_config_ids.tolist()) if node in nodes]
+    found = find_meetings(graph)
+    kept = [i for i, ends in enumerate(found.ends.tolist()) if set(ends) <= set(places)]
+    return edges, places, [part[kept] for part in found], dense_configs(graph, np.arange(7))[:, places]
+
+
+def test_a_subgraph_is_its_edges_its_configurable_nodes_its_groups_and_the_meetings_among_them():
+    met = 0
+    for seed in range(20):
+        rng, graph = np.random.default_rng([8, seed]), drawn_chains(seed)
+        nodes = np.sort(rng.choice(24, rng.integers(1, 25), replace=False))
+        for whole in (graph, graph._replace(meetings=find_meetings(graph))):
+            part = subgraph(whole, nodes)
+            edges, places, (ends, *others), rows = slow_subgraph(graph, nodes.tolist())
+            assert nodes[part.edge_index].reshape(-1, 2).tolist() == edges
+            assert nodes[part.node_config_ids].tolist() == graph.node_config_ids[places].tolist()
+            assert np.array_equal(np.array(places, int)[part.meetings.ends], ends)
+            assert all(map(np.array_equal, part.meetings[1:], others))
+            assert (dense_configs(part, np.arange(7)) == rows).all()
+            assert part.config_codes.shape[1] == len(set(graph.node_group[places].tolist()))
+            assert (part.node_feat == graph.node_feat[nodes]).all() and part.node_opcode.shape == nodes.shape
+        met += 0 < len(ends) < len(find_meetings(graph).hops)
+    assert met > 3
+
+
+def test_segments_of_a_drawn_graph():
+    #   segments of 3: [0 1 2] [3 4 5] [6]; the edges 2 -> 3 and 5 -> 6 are cut
+    graph = a_graph([[0, 2], [2, 3], [4, 5], [5, 6], [6, 6]], [5, 1, 4], 7, splits=[0, 2, 3, 7])
+    first, second, third = segments(graph, 3)
+    assert [s.edge_index.tolist() for s in (first, second, third)] == [[[0, 2]], [[1, 2]], [[0, 0]]]
+    assert [s.node_config_ids.tolist() for s in (first, second, third)] == [[1], [2, 1], []]
+    assert [s.node_group.tolist() for s in (first, second, third)] == [[0], [0, 0], []]      # 5, 4: group 0; 1: 1
+    assert [s.node_splits.tolist() for s in (first, second, third)] == [[0, 2, 3], [0, 3], [0, 1]]
+    assert [s.config_codes.shape for s in (first, second, third)] == [(3, 1), (3, 1), (3, 0)]
+
+
+def test_one_segment_of_all_nodes_is_the_graph():
+    graph = random_graph(np.random.default_rng(7))
+    graph = graph._replace(node_splits=np.unique(graph.node_splits))
+    (whole,) = segments(graph, 100)
+    used = np.unique(graph.node_group)
+    graph = graph._replace(config_codes=graph.config_codes[:, used], meetings=find_meetings(graph))
+    assert all(np.array_equal(a, b) for a, b in zip(arrays_of(whole), arrays_of(graph), strict=True))

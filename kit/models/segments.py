@@ -1,19 +1,21 @@
-"""Graph Segment Training: learn from graphs too large to train on whole, a segment with gradient a step.
+"""Graph Segment Training: learn from graphs that are too large to train on whole, one segment with gradient per step.
 
-A graph is cut into runs of nodes. A step computes one of them with gradient; the others come from a table of what
-they gave when they were last computed. So a step's time and memory follow the segment's size, not the graph's.
+A graph is cut into runs of nodes. A step computes one run with gradient. What the other runs pool to comes from a
+table of their last computed values. So time and memory of a step follow the size of a segment, not of the graph.
 
-As published, a segment ends at its borders: edges and layout agreements across them are left out. With a `margin`
-it is computed together with its neighbours, and with the configurable nodes whose layouts meet those of its own, but
-pooled over its own nodes only; on sample data that is what cutting costs. Instance norm standardises over the nodes
-that are computed together instead of the graph's, in training and in scoring alike. Attention across
-configurations works node by node, so cutting the graph changes nothing about it; but a row of the table was computed
-beside the configurations of its own step, not beside those of the step that reads it. Attention to references has a
-segment's own, chosen among what differs in it.
+As published, a segment ends at its borders: edges and layout agreements across them are left out, which on sample
+data is what cutting costs. With a `margin` a segment is computed together with its neighbours, and with the
+configurable nodes whose layouts meet those of its own nodes, but only its own nodes are pooled.
+
+Three differences from the whole graph remain. Instance norm standardises over the nodes that are computed together,
+in training and in scoring. Attention between configurations works node by node, so cutting changes nothing about it,
+but a row of the table was computed beside the configurations of an earlier step. Attention to references uses
+references of the segment, chosen among the configurations that differ in it.
 
 Letters: n nodes, k configurations in the call, c of the graph, j segments, width of what the wrapped model pools.
 """
 import hashlib
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,115 +26,25 @@ from torch import nn
 from kit.agreement import find_meetings
 from kit.prune import k_hop_nodes
 
-
-class HistoryTable(nn.Module):
-    """What each visited (graph, configuration, segment) last pooled to, in at most `size` bytes; oldest first out.
-
-    Finding the rows takes another 4 bytes for each configuration and segment of the graphs trained on.
-    """
-
-    def __init__(self, size):
-        super().__init__()
-        self.size = size
-        self.clear()
-
-    def clear(self):
-        """Forget all rows."""
-        self.owner = np.empty((0, 3), np.int64)          # graph key, configuration, segment of each row
-        self.rows = np.empty((0, 0), np.float16)
-        self.used = self.next = 0                        # rows filled; where the next new one goes
-        self.places = {}                                 # graph key: (c, j) int32, its rows; -1 where there is none
-
-    def find(self, tensors, index):
-        """Rows of the configurations `index` (k,) -> (k, j) int64, -1 where a segment was never computed."""
-        return torch.from_numpy(self.places_of(tensors)[index.cpu().numpy()]).long()
-
-    def places_of(self, tensors):
-        """All rows of a graph, (c, j) int32."""
-        if tensors.key not in self.places:
-            place = np.full(tensors.shape, -1, np.int32)
-            mine = np.flatnonzero(self.owner[:self.used, 0] == tensors.key)
-            place[self.owner[mine, 1], self.owner[mine, 2]] = mine
-            self.places[tensors.key] = place
-        return self.places[tensors.key]
-
-    def rows_at(self, row, width):
-        """Values of the rows `row` (k, j) -> (k, j, width) float32; zeros where there is none."""
-        if not self.used:
-            return torch.zeros(*row.shape, width)
-        return torch.from_numpy(self.rows[row.clamp(min=0).numpy()]).float() * (row >= 0)[..., None]
-
-    def put(self, tensors, index, segment, values):
-        """Write what a segment pooled to under the configurations `index` (k,); values (k, width)."""
-        config, first = np.unique(index.cpu().numpy(), return_index=True)      # a row has one value
-        values, place = values.half().cpu().numpy()[first], self.places_of(tensors)
-        finite = np.isfinite(values).all(axis=1)         # a row that overflows float16 is never kept
-        config, values = config[finite], values[finite]
-        if not len(self.rows):
-            self.make_room(values.shape[1])
-        config, values = config[-len(self.rows):], values[-len(self.rows):]
-        row = place[config, segment].astype(np.int64)
-        known = row >= 0
-        self.rows[row[known]] = values[known]
-        row = (self.next + np.arange((~known).sum())) % len(self.rows)
-        for key, c, j in self.owner[row[row < self.used]].tolist():            # evicted
-            if key in self.places:
-                self.places[key][c, j] = -1
-        config, values = config[~known], values[~known]
-        self.rows[row], self.owner[row] = values, np.stack([np.full_like(config, tensors.key), config,
-                                                            np.full_like(config, segment)], axis=1)
-        place[config, segment] = row
-        self.next = int(self.next + len(row)) % len(self.rows)
-        self.used = min(self.used + len(row), len(self.rows))
-
-    def make_room(self, width, least=1):
-        """Reserve as many rows as fit; untouched memory costs nothing."""
-        rows = max(least, self.size // (2 * width + 8 * 3))
-        self.owner, self.rows = np.empty((rows, 3), np.int64), np.empty((rows, width), np.float16)
-
-    def get_extra_state(self):
-        """All rows, the oldest first, as one (rows, 12 + width) int16 tensor: the bits of owner and values."""
-        order = np.roll(np.arange(self.used), -self.next)
-        bits = [np.ascontiguousarray(part[order]).view(np.int16) for part in (self.owner, self.rows)]
-        return torch.from_numpy(np.concatenate(bits, axis=1))
-
-    def set_extra_state(self, state):
-        """Take over what `get_extra_state` gave."""
-        self.clear()
-        bits = state.cpu().numpy()
-        if len(bits):
-            self.make_room(bits.shape[1] - 12, len(bits))
-            self.owner[:len(bits)] = np.ascontiguousarray(bits[:, :12]).view(np.int64)
-            self.rows[:len(bits)] = np.ascontiguousarray(bits[:, 12:]).view(np.float16)
-            self.used, self.next = len(bits), len(bits) % len(self.rows)
-
-
-def graph_key(graph):
-    """A number that tells a graph from any other of different content, whatever its name."""
-    digest = hashlib.blake2b(digest_size=8)
-    for field in (*graph[:-1], *(graph.meetings or ())):
-        array = np.asarray(field)
-        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
-    return int.from_bytes(digest.digest(), "little", signed=True)
+ROW_BYTES = 350                  # of Python objects per row of the table, besides its values
 
 
 class SegmentTensors(NamedTuple):
     """A graph in segments."""
-    key: int                     # of the graph's content, so that preparing it again finds its rows of the table
-    shape: tuple                 # (c, j)
+    key: int                     # of the graph's content, so that preparing the graph again finds its rows of the table
     parts: tuple                 # what the wrapped model prepared of each segment
-    share: tuple                 # of the nodes, a segment each; sums to 1
+    share: tuple                 # each segment's share of the nodes; sums to 1
 
 
 @dataclass(frozen=True)
 class SegmentSettings:
     """Defaults: the authors' released code for TpuGraphs."""
-    segment_nodes: int = 1000            # at most; a graph's are of one size, the last may be smaller
-    gradient_segments: int = 1           # a step
+    segment_nodes: int = 1000            # at most; all segments of a graph have one size, the last may be smaller
+    gradient_segments: int = 1           # per step
     keep: float = 0.5                    # probability that a row of the table counts in a step
-    table_bytes: int = 1 << 28           # a row of width 256 takes 536; the oldest make room for new ones
+    table_bytes: int = 1 << 29           # a row of width 256 takes 862; when it is full, the oldest rows go
     margin: int = 0                      # not published: hops around a segment that are computed with it
-    head_only: bool = False              # train the head alone, on segments that are all fresh
+    head_only: bool = False              # train only the head, on segments that are all fresh
     model: object = None                 # settings of the wrapped model; filled in
 
     def __post_init__(self):
@@ -144,32 +56,32 @@ class SegmentSettings:
 
 
 class SegmentTraining(nn.Module):
-    """Wrap a model so that it trains on large graphs segment by segment; itself a model to train and predict with.
+    """Wrap a model so that it trains on large graphs segment by segment; the wrapper is a model of its own.
 
-    In training, what a graph's segments pool to is a sum of w_i x share_i x pooled_i. A row of the table counts with
-    w = 1 or, dropped, 0; a segment with gradient with w = p + (1 - p) x j / gradient_segments, where p is the
-    probability that its row would have counted: `keep`, or 0 if that segment of that configuration was never
-    computed. So w is 1 on average over draws, and mean pooling is right in expectation but for stale rows. A maximum
-    is taken over the segments that count, and has no such law. Scoring computes all segments, one after another:
-    the exact mean over them, weighted by their nodes, or their maximum.
+    In training, a graph pools to the sum of w_i x share_i x pooled_i over its segments. A row of the table has w = 1,
+    or w = 0 if it is dropped. A segment with gradient has w = p + (1 - p) x j / gradient_segments, where p is the
+    probability that its row would have counted: `keep`, or 0 if the segment was never computed under this
+    configuration. So w is 1 on average over draws, and mean pooling is right in expectation except for stale rows. A
+    maximum is taken over the segments that count; it has no such law. Scoring computes all segments one after
+    another: the exact mean over them, weighted by their nodes, or their maximum.
 
-    The table holds rows of visited (graph, configuration) pairs only, as float16, whose rounding of 2e-4 is small
-    beside the 2% to 6% by which configurations of a public graph's segments of 1,000 nodes differ. It lives on the
-    CPU and travels in the state dict as one integer tensor, so that a run resumed from a checkpoint ends like one
-    never killed. Several processes keep a table each, and a checkpoint has the first one's.
+    The table holds rows of visited (graph, configuration) pairs only, as float16. The rounding of 2e-4 is small
+    beside the 2% to 6% by which configurations differ in segments of 1,000 nodes of a public graph. The table lives
+    on the CPU and is part of the state dict, so that a run resumed from a checkpoint ends like a run that was never
+    killed. Each of several processes keeps a table; a checkpoint has the table of the first.
 
     Parameters
     ----------
     model : LayoutGNN or any module with `pooled(tensors, index) -> (k, width)` and `head`
-        Trained in place. To train the head alone it must be a module. With `settings.pool` "mean+max" the second
-        half of the width is a maximum. With a margin its `prepare` is given a second argument: the (n,) bool nodes
+        Trained in place. To train only the head, the head must be a module. With `settings.pool` "mean+max" the
+        second half of the width is a maximum. With a margin, `prepare` gets a second argument: the (n,) bool nodes
         to pool.
     settings : SegmentSettings, optional
 
     References
     ----------
     Cao et al., Learning Large Graph Property Prediction via Graph Segment Training, arXiv:2305.12322. Their released
-    code numbers the samples of a batch of several graphs by the configurations drawn for the last one.
+    code numbers the samples of a batch of several graphs by the configurations drawn for the last graph.
     """
 
     def __init__(self, model, settings=None):
@@ -180,7 +92,7 @@ class SegmentTraining(nn.Module):
         self.freeze()
 
     def finetune_head(self):
-        """From now on train the head alone, with every segment fresh: the last phase, a call of `train` of its own."""
+        """From now on train only the head, with every segment fresh: the last phase, in a separate call of `train`."""
         self.settings = replace(self.settings, head_only=True)
         self.freeze()
 
@@ -191,7 +103,7 @@ class SegmentTraining(nn.Module):
             self.model.head.requires_grad_(True)
 
     def train(self, mode=True):
-        """As for any module; a frozen trunk stays as it is in scoring, without dropout."""
+        """As for any module, but a frozen trunk stays in evaluation mode, without dropout."""
         super().train(mode)
         if self.settings.head_only:
             self.model.eval()
@@ -229,10 +141,10 @@ class SegmentTraining(nn.Module):
             inside = np.isin(nodes, own)
             parts.append(self.model.prepare(subgraph(graph, nodes), *[inside] * (not inside.all())))
             share.append(len(own) / n)
-        return SegmentTensors(key, (len(graph.config_runtime), len(parts)), tuple(parts), tuple(share))
+        return SegmentTensors(key, tuple(parts), tuple(share))
 
     def with_margin(self, graph, own):
-        """The nodes that a segment is computed with, `own` among them; sorted."""
+        """The nodes that a segment is computed with: `own`, neighbours, and nodes whose layouts meet; sorted."""
         if not self.settings.margin:
             return own
         ends = graph.node_config_ids[graph.meetings.ends]                                  # (p, 2)
@@ -250,7 +162,7 @@ class SegmentTraining(nn.Module):
             return self.model.head(pooled).squeeze(-1)
 
     def pooled(self, tensors, index):
-        """What the graph holds under the configurations `index` (k,) -> (k, width)."""
+        """Pool the graph under the configurations `index` (k,) -> (k, width)."""
         s, j = self.settings, len(tensors.parts)
         if not self.training or s.head_only or j <= s.gradient_segments:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not s.head_only):
@@ -259,20 +171,21 @@ class SegmentTraining(nn.Module):
 
         # drawn on the CPU, so that all devices train alike, and before the trunk draws its own dropout
         drawn = torch.randperm(j)[:s.gradient_segments].tolist()
-        row = self.table.find(tensors, index)                                              # (k, j)
-        keep = s.keep * (row >= 0)
+        rows = self.table.find(tensors, index)                                             # k lists of j
+        keep = s.keep * torch.tensor([[row is not None for row in some] for some in rows])
         weight = (torch.rand(len(index), j) < keep).float()                                # (k, j)
         weight[:, drawn] = (keep + (1 - keep) * j / len(drawn))[:, drawn]
         fresh = [self.model.pooled(tensors.parts[one], index).float() for one in drawn]
-        pooled = self.table.rows_at(row, fresh[0].shape[1]).to(fresh[0]).unbind(dim=1)     # j x (k, width)
-        by_segment = dict(zip(drawn, fresh))
-        pooled = torch.stack([by_segment.get(one, stale) for one, stale in enumerate(pooled)], dim=1)
+        none, by_segment = np.zeros(fresh[0].shape[1], np.float16), dict(zip(drawn, fresh))
+        stale = torch.from_numpy(np.array([[none if row is None else row for row in some] for some in rows]))
+        stale = stale.to(fresh[0]).unbind(dim=1)                                           # j x (k, width)
+        pooled = torch.stack([by_segment.get(one, old) for one, old in enumerate(stale)], dim=1)
         for one, values in by_segment.items():
             self.table.put(tensors, index, one, values.detach())
         return self.merge(pooled, tensors.share, weight.to(pooled))
 
     def merge(self, pooled, share, weight=None):
-        """Pool segments (k, j, width) into graphs (k, width); those of weight 0 do not count."""
+        """Pool segments (k, j, width) into graphs (k, width); a segment of weight 0 does not count."""
         weights = pooled.new_tensor(share) if weight is None else pooled.new_tensor(share) * weight
         mean = (weights.unsqueeze(-1) * pooled).sum(dim=1)
         if getattr(self.settings.model, "pool", "mean") != "mean+max":
@@ -284,50 +197,52 @@ class SegmentTraining(nn.Module):
         return torch.cat([mean[:, :half], highest.amax(dim=1)], dim=1)
 
 
-def segments(graph, size):
-    """Cut a layout graph into runs of at most `size` nodes, for programs that are too large to train on whole.
+class HistoryTable(nn.Module):
+    """What each visited (graph, configuration, segment) last pooled to, in at most `size` bytes; oldest first out."""
 
-    Parameters
-    ----------
-    graph : LayoutGraph
-    size : int
-        Nodes a segment. Nodes are stored in topological order, so that neighbours in number are mostly neighbours.
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+        self.rows = OrderedDict()                        # (graph key, configuration, segment): (width,) float16
 
-    Returns
-    -------
-    list of LayoutGraph
-        In the order of the nodes, which are numbered anew; edges between segments are left out. A segment keeps
-        the groups that one of its nodes belongs to, and every configuration with its runtime.
+    def find(self, tensors, index):
+        """Rows of the configurations `index` (k,): k lists of j rows, None where a segment was never computed."""
+        segments = range(len(tensors.parts))
+        return [[self.rows.get((tensors.key, config, one)) for one in segments] for config in index.tolist()]
 
-    Raises
-    ------
-    ValueError
-        If `size` is not positive.
+    def put(self, tensors, index, segment, values):
+        """Write what a segment pooled to under the configurations `index` (k,); values (k, width)."""
+        config, first = np.unique(index.cpu().numpy(), return_index=True)      # a configuration has one row
+        for one, row in zip(config.tolist(), values.half().cpu().numpy()[first]):
+            if np.isfinite(row).all():                   # a row that overflows float16 is not kept
+                self.rows[tensors.key, one, segment] = row.copy()
+        while len(self.rows) * (2 * values.shape[1] + ROW_BYTES) > self.size:
+            self.rows.popitem(last=False)
 
-    References
-    ----------
-    Cao et al., Learning Large Graph Property Prediction via Graph Segment Training, arXiv:2305.12322.
-    """
-    if size < 1:
-        raise ValueError(f"a segment needs at least one node, got size {size}")
-    n, graph = len(graph.node_feat), graph._replace(meetings=graph.meetings or find_meetings(graph))
-    return [subgraph(graph, np.arange(start, min(start + size, n))) for start in range(0, n, size)]
+    def get_extra_state(self):
+        """All rows, the oldest first, as one (rows, 12 + width) int16 tensor: the bits of key and values."""
+        keys = np.array(list(self.rows), np.int64).reshape(-1, 3)
+        values = np.array(list(self.rows.values()), np.float16).reshape(len(keys), -1 if self.rows else 0)
+        return torch.from_numpy(np.concatenate([keys.view(np.int16), values.view(np.int16)], axis=1))
+
+    def set_extra_state(self, state):
+        """Take over the rows that `get_extra_state` gave."""
+        bits = state.cpu().numpy()
+        keys, values = np.ascontiguousarray(bits[:, :12]).view(np.int64), np.ascontiguousarray(bits[:, 12:])
+        self.rows = OrderedDict(zip(map(tuple, keys.tolist()), values.view(np.float16).copy()))
+
+
+def graph_key(graph):
+    """A number that differs between graphs of different content; the name counts as content."""
+    digest = hashlib.blake2b(digest_size=8)
+    for field in (*graph[:-1], *(graph.meetings or ())):
+        array = np.asarray(field)
+        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return int.from_bytes(digest.digest(), "little", signed=True)
 
 
 def subgraph(graph, nodes):
-    """The part of a layout graph that some of its nodes make up.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-    nodes : ndarray, shape (n',), int
-        Distinct and sorted; numbered anew in this order.
-
-    Returns
-    -------
-    LayoutGraph
-        With the edges between these nodes, the groups that one of them belongs to, and every configuration.
-    """
+    """The part of a LayoutGraph between the distinct, sorted `nodes` (n',), with every configuration."""
     kept = np.zeros(len(graph.node_feat), bool)
     kept[nodes] = True
     own = kept[graph.node_config_ids]                                               # (nc,)
