@@ -1,13 +1,12 @@
 """Docstrings of the kit name exactly the parameters and errors of the code, and show pure functions at work.
 
-What the kit offers is documented in full: the public names and whatever a notebook imports. A helper that a module
-keeps to itself and its neighbours may do with one line.
+The public names of tests/test_public.py are documented in full, and so is every docstring that has sections. Any other
+public function or class has at least a sentence.
 """
 import ast
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 from test_public import HOMES
 
@@ -15,38 +14,26 @@ KIT = Path(__file__).resolve().parents[1] / "kit"
 TREE = {".".join(path.relative_to(KIT).with_suffix("").parts): ast.parse(path.read_text())
         for path in sorted(KIT.rglob("*.py")) if path.stem != "__init__"}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+FULL = {name for names in HOMES.values() for name in names.split()}
 PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search.strategies")
 SECTIONS = ("Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples", "Attributes", "See Also",
             "Warns")
+each_module = pytest.mark.parametrize("module", TREE)
 
 
-def public(tree):
-    return [node for node in tree.body if isinstance(node, (*FUNCTION, ast.ClassDef)) and node.name[0] != "_"]
+def public(node, kind=(*FUNCTION, ast.ClassDef)):
+    """Public functions and classes of a module, or public methods of a class."""
+    return [inner for inner in node.body if isinstance(inner, kind) and inner.name[0] != "_"]
 
 
-def in_notebooks():
-    """Names that the notebooks import from the kit."""
-    cells = [cell.source for path in sorted((KIT.parent / "notebooks").glob("*.ipynb"))
-             for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    return {alias.name for cell in cells for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.ImportFrom)
-            and (node.module or "").startswith("kit.") for alias in node.names}
+def methods(module):
+    """(class, method) of a module's public classes."""
+    return [(owner, method) for owner in public(TREE[module], ast.ClassDef) for method in public(owner, FUNCTION)]
 
 
-FULL = in_notebooks().union(*(names.split() for names in HOMES.values()))
-
-
-def cases(kind, full=False):
-    """pytest parameters (module, node); `full` leaves out helpers whose docstring is one line."""
-    return [pytest.param(module, node, id=f"{module}.{node.name}") for module, tree in TREE.items()
-            for node in public(tree) if isinstance(node, kind)
-            and (not full or node.name in FULL or "\n" in (ast.get_docstring(node) or ""))]
-
-
-METHODS = [pytest.param(module, method, id=f"{module}.{node.name}.{method.name}") for module, tree in TREE.items()
-           for node in public(tree) if isinstance(node, ast.ClassDef) for method in node.body
-           if isinstance(method, FUNCTION) and method.name[0] != "_"]
-SHOWN = [case for case in cases(FUNCTION, full=True) if case.values[0] in PURE
-         and not {"graph", "graphs", "path"} & {arg.arg for arg in case.values[1].args.args}]
+def in_full(module, kind):
+    """Public functions or classes of a module that are documented in full."""
+    return [node for node in public(TREE[module], kind) if node.name in FULL or len(sections(node)) > 1]
 
 
 def sections(node):
@@ -55,7 +42,7 @@ def sections(node):
     lines = (ast.get_docstring(node) or "").splitlines()
     for line, below in zip(lines, [*lines[1:], ""]):
         if re.fullmatch("-{3,}", below) and len(below) == len(line):
-            assert line in SECTIONS, f"unknown section {line}"
+            assert line in SECTIONS, f"{node.name}: unknown section {line}"
             title = line
             found[title] = []
         elif not re.fullmatch("-{3,}", line):
@@ -120,49 +107,54 @@ def reachable(function):
     return errors
 
 
-@pytest.mark.parametrize("module, node", cases((*FUNCTION, ast.ClassDef)) + METHODS)
-def test_a_docstring_starts_with_one_sentence_on_one_line(module, node):
-    lines = (ast.get_docstring(node) or "").splitlines()
-    if not lines and node.name in ("forward", "backward"):
-        return                                                  # torch says what they are, the class what they do
-    assert lines, "no docstring"
-    assert re.search(r"[.:;]$", lines[0]), lines[0]
-    assert lines[1:2] in ([], [""]), lines[1]
+@each_module
+def test_a_docstring_starts_with_one_sentence_on_one_line(module):
+    for node in public(TREE[module]) + [method for _, method in methods(module)]:
+        lines = (ast.get_docstring(node) or "").splitlines()
+        if not lines and node.name in ("forward", "backward"):
+            continue                                            # torch says what they are, the class what they do
+        assert lines, f"{node.name}: no docstring"
+        assert re.search(r"[.:;]$", lines[0]) and lines[1:2] in ([], [""]), f"{node.name}: {lines[:2]}"
 
 
-@pytest.mark.parametrize("module, node", cases(FUNCTION, full=True))
-def test_parameters_are_exactly_those_of_the_code(module, node):
-    assert named(sections(node).get("Parameters", [])) == parameters(node)
+@each_module
+def test_parameters_are_exactly_those_of_the_code(module):
+    for node in in_full(module, FUNCTION):
+        assert named(sections(node).get("Parameters", [])) == parameters(node), node.name
 
 
-@pytest.mark.parametrize("module, node", cases(ast.ClassDef) + METHODS)
-def test_parameters_of_a_class_or_method_are_exact_where_they_are_named(module, node):
-    documented = sections(node).get("Parameters")
-    starts = [n for n in node.body if isinstance(n, FUNCTION) and n.name == "__init__"]
-    fields = [n.target.id for n in node.body if isinstance(n, ast.AnnAssign)]
-    if isinstance(node, ast.ClassDef):
-        expected = parameters(starts[0]) if starts else fields
-    else:
-        expected = parameters(node)
-    if documented is not None or (starts and node.name in FULL):
-        assert named(documented or []) == expected
+@each_module
+def test_parameters_of_a_class_or_method_are_exact_where_they_are_named(module):
+    for node in public(TREE[module], ast.ClassDef):
+        documented = sections(node).get("Parameters")
+        starts = [n for n in node.body if isinstance(n, FUNCTION) and n.name == "__init__"]
+        fields = [n.target.id for n in node.body if isinstance(n, ast.AnnAssign)]
+        if documented is not None or (starts and node.name in FULL):
+            assert named(documented or []) == (parameters(starts[0]) if starts else fields), node.name
+    for owner, method in methods(module):
+        documented = sections(method).get("Parameters")
+        assert documented is None or named(documented) == parameters(method), f"{owner.name}.{method.name}"
 
 
-@pytest.mark.parametrize("module, node", cases(FUNCTION, full=True))
-def test_a_function_that_returns_something_says_what(module, node):
-    inner = {n for f in own(node) if isinstance(f, (*FUNCTION, ast.Lambda)) for n in ast.walk(f)}
-    values = [n for n in own(node) if isinstance(n, (ast.Return, ast.Yield)) and n.value is not None]
-    says = {"Returns", "Yields"} & set(sections(node))
-    assert bool(says) == any(n not in inner for n in values)
+@each_module
+def test_a_function_that_returns_something_says_what(module):
+    for node in in_full(module, FUNCTION):
+        inner = {n for f in own(node) if isinstance(f, (*FUNCTION, ast.Lambda)) for n in ast.walk(f)}
+        values = [n for n in own(node) if isinstance(n, (ast.Return, ast.Yield)) and n.value is not None]
+        says = {"Returns", "Yields"} & set(sections(node))
+        assert bool(says) == any(n not in inner for n in values), node.name
 
 
-@pytest.mark.parametrize("module, node", cases(FUNCTION, full=True))
-def test_errors_are_those_of_the_code(module, node):
-    documented = set(named(sections(node).get("Raises", [])))
-    assert raised(node) <= documented, "raised but not documented"
-    assert documented <= reachable(node), "documented, but raised neither here nor by what is called"
+@each_module
+def test_errors_are_those_of_the_code(module):
+    for node in in_full(module, FUNCTION):
+        documented = set(named(sections(node).get("Raises", [])))
+        assert raised(node) <= documented, f"{node.name}: raised but not documented"
+        assert documented <= reachable(node), f"{node.name}: documented, but raised neither here nor by what is called"
 
 
-@pytest.mark.parametrize("module, node", SHOWN)
-def test_a_pure_function_is_shown_at_work(module, node):
-    assert any(">>>" in line for line in sections(node).get("Examples", []))
+@pytest.mark.parametrize("module", PURE)
+def test_a_pure_function_is_shown_at_work(module):
+    for node in in_full(module, FUNCTION):
+        if not {"graph", "graphs", "path"} & set(parameters(node)):
+            assert any(">>>" in line for line in sections(node).get("Examples", [])), node.name
