@@ -1,12 +1,14 @@
-"""Run the notebooks in order through papermill: from data, or sample data, to submission.csv.
+"""Run the notebooks through papermill: from data, or sample data, to submission.csv.
 
-Without --data-root the data set is taken from the usual places (`kit.data.find_data_root`); where there is
-none, sample data is written to data/sample-SIZE, once. --out is submissions/sample-SIZE by default, or
-submissions/data-HASH of the data root, so that the same command finds its earlier work: a step is not run
-again while its notebook, parameters, data, the kit and the steps before it are the same.
+Without --data-root the data set is looked for in the usual places (`kit.data.find_data_root`). If there is none, sample
+data is written to data/sample-SIZE, once. The default of --out is submissions/sample-SIZE, or submissions/data-HASH
+with a hash of the data root, so that the same command finds its earlier work: a finished step is not run again while
+its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
 
-Exit status: 0 done, 1 a notebook failed, 2 wrong call or data root, 3 done, but a data file was unreadable,
-a notebook on Kaggle failed or the submission has a problem, 130 interrupted.
+The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
+
+Exit status: 0 done; 1 a notebook failed; 2 wrong call or data root; 3 done, but a data file was unreadable, a notebook
+on Kaggle failed or the submission has a problem; 130 interrupted.
 """
 import argparse
 import os
@@ -54,6 +56,8 @@ def parse(argv):
     parser.add_argument("--owner", metavar="NAME", help="with --on kaggle: your name there")
     parser.add_argument("--seed-groups", metavar="N", type=int, help="with --on kaggle: share -p seeds=... out over N "
                         "notebooks a collection; default: 1")
+    parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
+                        "sample data if there are two cores, else 1, because real data takes memory")
     parser.add_argument("--fresh", action="store_true", help="run finished steps again, without checkpoints")
     return parser.parse_args(argv)
 
@@ -88,16 +92,8 @@ def fetch(planned, there, args, out, root, is_sample):
     return failed, fetched
 
 
-def run(args):
-    """The whole run; gives back the exit status."""
-    start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
-    notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
-    share_out(selected, {}, asked)              # wrong names stop here, before anything is written
-    check(selected, asked, args.on)
-    if args.data_root and args.data_root != "sample":
-        folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
-    out = folder("--out", args.out) if args.out else None
-    planned = plan(args, collections, asked)
+def open_root(args, size):
+    """Find the data, or write the sample data -> (its folder, whether it is sample data, a name for runs on it)."""
     if args.on and not args.data_root:
         try:
             find_data_root()
@@ -107,37 +103,27 @@ def run(args):
     root, is_sample = open_data(args.data_root, size, PROJECT / "data")
     root = root.resolve()
     name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
-    name += f"-{args.on}" if args.on else ""
-    out = out or folder("--out", PROJECT / "submissions" / name)
-    files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
-    missing = [c for c in collections if not files[c]]
-    if missing == collections:
-        raise RunError(f"{root}: no npz file of {', '.join(collections)}")
-    options = {"data_root": str(root), "out_dir": str(out)}
-    options |= {"collections": collections} if args.collections else {}
-    options |= {"size": size} if args.size or is_sample else {}
-    parameters = share_out(selected, options, asked)
-    with lock(out):
-        print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
-        use_this_python(out / ".run")
-        kit = [path.read_text() for path in sorted((PROJECT / "kit").rglob("*.py"))]
-        stats = [[str(p), *state(p)] for c in files for p in files[c]]
-        if args.fresh:
-            shutil.rmtree(out / "checkpoints", ignore_errors=True)
-        stamp = out / "checkpoints" / "kit.txt"
-        if stamp.is_file() and stamp.read_bytes() != digest(kit).encode():
-            print("note  checkpoints here are of another version of the kit; --fresh trains anew", flush=True)
-        elif not stamp.is_file():
-            replace_file(stamp, digest(kit))
-        failed, fetched = [], {}
-        if args.on:
-            there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
-            planned = [job for job in planned if job["collection"] not in missing]
-            failed, fetched = fetch(planned, there, args, out, root, is_sample)
-        problems = run_steps(notebooks, parameters, out, digest(kit, stats, *[fetched] * bool(args.on)), args.fresh)
-    print(f"finished in {time.monotonic() - start:.0f} s")
+    return root, is_sample, name + (f"-{args.on}" if args.on else "")
+
+
+def note_kit(out, fresh):
+    """Note in the folder of checkpoints which version of the kit made them -> the sources of the kit, for a hash."""
+    kit = [path.read_text() for path in sorted((PROJECT / "kit").rglob("*.py"))]
+    if fresh:
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    stamp = out / "checkpoints" / "kit.txt"
+    if stamp.is_file() and stamp.read_bytes() != digest(kit).encode():
+        print("note  another version of the kit wrote the checkpoints here; --fresh trains anew", flush=True)
+    elif not stamp.is_file():
+        replace_file(stamp, digest(kit))
+    return kit
+
+
+def summarise(out, root, is_sample, notebooks, selected, problems, failed):
+    """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
-    if scores.is_file() and any(n.stem < STUDIES for n in selected):
+    judged = any(n.stem < STUDIES for n in selected)
+    if scores.is_file() and judged:
         table = pd.read_csv(scores, dtype=str, keep_default_na=False)
         text = table.to_string(index=False) if len(table) else "none: no predictions, or no runtimes to judge them by"
         print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
@@ -151,13 +137,55 @@ def run(args):
         raise RunError(f"{show(out)}: no predictions to combine; {' and '.join(THERE)} make them", status=1)
     if not submission.is_file() and {*last} & {*selected}:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
-    if any(n.stem < STUDIES for n in selected):
+    if judged:
         more = "path/to/npz_all" if is_sample else (f"{quote(str(root))} --out {quote(str(out))} --only 06 "
                                                     "-p submit_to_kaggle=True")
-        print(f"report: {show(write_report(out, f'python notebooks/run.py --data-root {more}', problems + failed))}",
-              flush=True)
-    # without the notebook that writes it what lies there is of an earlier run
+        made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else str(root)
+        page = write_report(out, f"python notebooks/run.py --data-root {more}", problems + failed,
+                            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}")
+        print(f"report: {show(page)}", flush=True)
+    # without the notebook that writes it, the submission in this folder is of an earlier run
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
+
+
+def run(args):
+    """The whole run; gives back the exit status."""
+    start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
+    notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
+    share_out(selected, {}, asked)              # wrong names stop here, before anything is written
+    check(selected, asked, args.on)
+    if args.jobs is not None and args.jobs < 1:
+        raise RunError(f"--jobs {args.jobs}: expected a whole number of at least 1")
+    if args.data_root and args.data_root != "sample":
+        folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
+    out = folder("--out", args.out) if args.out else None
+    planned = plan(args, collections, asked)
+    root, is_sample, name = open_root(args, size)
+    out = out or folder("--out", PROJECT / "submissions" / name)
+    files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
+    missing = [c for c in collections if not files[c]]
+    if missing == collections:
+        raise RunError(f"{root}: no npz file of {', '.join(collections)}")
+    options = {"data_root": str(root), "out_dir": str(out)}
+    options |= {"collections": collections} if args.collections else {}
+    options |= {"size": size} if args.size or is_sample else {}
+    parameters = share_out(selected, options, asked)
+    on_cpu = asked.get("device", "cpu") == "cpu"                 # else two notebooks would share a GPU
+    at_once = args.jobs or (min(2, os.cpu_count() or 1) if is_sample and on_cpu else 1)
+    with lock(out):
+        print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
+        use_this_python(out / ".run")
+        kit = note_kit(out, args.fresh)
+        stats = [[str(p), *state(p)] for c in files for p in files[c]]
+        failed, fetched = [], {}
+        if args.on:
+            there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
+            planned = [job for job in planned if job["collection"] not in missing]
+            failed, fetched = fetch(planned, there, args, out, root, is_sample)
+        basis = digest(kit, stats, *[fetched] * bool(args.on))
+        problems = run_steps(notebooks, parameters, out, basis, args.fresh, at_once)
+    print(f"finished in {time.monotonic() - start:.0f} s")
+    summarise(out, root, is_sample, notebooks, selected, problems, failed)
     return 3 if problems or failed else 0
 
 

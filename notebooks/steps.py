@@ -1,4 +1,4 @@
-"""How notebooks are executed: one run a folder, a kernel of this Python, progress, and what is finished stays so."""
+"""How notebooks are executed: one run per folder, a kernel of this Python, progress, finished steps kept."""
 import hashlib
 import io
 import json
@@ -22,18 +22,32 @@ from kit.files import locked, put_in_place, remove_leftovers, replace_file  # no
 
 LOCK = Path(".run", "lock")
 STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
-# ipykernel's launcher, without what its event loops log: a kernel that ends may log its own closed sockets
-KERNEL = """import logging, sys
+# what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
+NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
+         "08": (), "09": ()}
+FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
+SUBMITS = "06"                                  # the others start once this one is done
+# ipykernel's launcher. It notes which files the notebook writes, and is silent about what its event loops log: a
+# kernel that ends may log its own closed sockets
+KERNEL = """import logging, os, sys
 for name in ("tornado", "asyncio"):
     logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 if sys.path[0] == "":
     del sys.path[0]
+os.chdir({project!r})
+written = os.open({written!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def note(event, args):
+    writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+    path = args[0] if writes else args[1] if event == "os.rename" else None
+    if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).startswith({out!r}):
+        os.write(written, os.fsencode(path) + b"\\n")
+sys.addaudithook(note)
 from ipykernel import kernelapp
 kernelapp.launch_new_instance()"""
 
 
 class RunError(Exception):
-    """The run cannot start or go on: why, what to do, and the exit status."""
+    """The run cannot start or continue: the reason, the cure, and the exit status."""
 
     def __init__(self, message, status=2):
         super().__init__(message)
@@ -41,17 +55,17 @@ class RunError(Exception):
 
 
 def show(path):
-    """A path as one would type it: relative where it lies below the working directory."""
+    """A path as a user would type it: relative if it lies below the working directory."""
     return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)
 
 
 def digest(*parts):
-    """Hex digest of what JSON can say."""
+    """Hex digest of JSON values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def state(path):
-    """What changes when a file does; nothing for a link to nowhere, which is left to the reader to report."""
+    """Size and time of a file; empty for a link to nowhere, which the reader reports."""
     try:
         return path.stat().st_size, path.stat().st_mtime_ns
     except OSError:
@@ -70,18 +84,14 @@ def lock(folder):
 
 
 def use_this_python(folder):
-    """Make the kernel "python3" this interpreter, with kit importable, whatever else is installed."""
-    spec = get_kernel_dict(["--log-level=50"])  # silent: it calls Ctrl-C an error
-    module = spec["argv"].index("-m")
-    spec["argv"][module:module + 2] = "-c", KERNEL
-    replace_file(folder / "kernels" / "python3" / "kernel.json", json.dumps(spec))
+    """Let Jupyter find the kernels below `folder`, and let them import the kit."""
     for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
 
 
-class LastLine(io.StringIO):
-    """What the cells print; `text` is its last line."""
+class _LastLine(io.StringIO):
+    """Takes what the cells print; `text` is the last line."""
     text = ""
 
     def write(self, text):
@@ -89,53 +99,91 @@ class LastLine(io.StringIO):
         self.text = ([line.strip() for line in text.splitlines() if line.strip()] or [self.text])[-1]
 
 
-def partly(target):
-    """What an executed notebook is called until it is finished."""
+def _partly(target):
+    """The name of an executed notebook until it is finished."""
     return target.with_suffix(".partial.ipynb")
 
 
-def execute(notebook, target, parameters, label):
-    """Execute one notebook, showing progress; the file is called `target` once it is finished."""
-    unfinished, failure, last, start = partly(target), [], LastLine(), time.monotonic()
-    live = sys.stdout.isatty()                  # one line rewritten every second, else a line a minute
+class Step:
+    """One notebook of a run: its note on whether it is finished, and its execution in a thread."""
 
-    def work():
+    def __init__(self, notebook, parameters, out):
+        self.notebook, self.parameters, self.out = notebook, parameters, out
+        self.stem, self.number = notebook.stem, notebook.stem[:2]
+        self.marker, self.target = out / ".run" / f"{self.stem}.json", out / "notebooks" / notebook.name
+        self.written, self.log = out / ".run" / f"{self.stem}.written", out / "problems" / f"{self.stem}.jsonl"
+        self.note = noted(self.marker) or {"key": None, "problems": [], "files": []}
+        self.kernel = f"kit-{digest(self.stem)[:8]}"
+        self.label, self.failure, self.last, self.thread, self.started = "", None, _LastLine(), None, 0.0
+
+    def is_finished(self, key):
+        """Whether an earlier run finished this step with the same key, and its files are still there."""
+        return self.note["key"] == key and all((self.out / name).exists() for name in self.note["files"])
+
+    def start(self, key):
+        """Execute the notebook in a thread."""
+        if not self.marker.is_file() and (self.target.is_file() or _partly(self.target).is_file()):
+            print(f"note  {self.stem} was not finished last time; it runs again", flush=True)
+        for path in (self.marker, self.log, self.written):
+            path.unlink(missing_ok=True)
+        self.target.parent.mkdir(exist_ok=True)
+        spec = get_kernel_dict(["--log-level=50"])      # silent: it calls Ctrl-C an error
+        module = spec["argv"].index("-m")
+        code = KERNEL.format(project=str(PROJECT), written=str(self.written), out=str(self.out) + os.sep)
+        spec["argv"][module:module + 2] = "-c", code
+        replace_file(self.out / ".run" / "kernels" / self.kernel / "kernel.json", json.dumps(spec))
+        self.note, self.started = {"key": key, "problems": [], "files": []}, time.monotonic()
+        self.thread = threading.Thread(target=self._execute, daemon=True)     # Ctrl-C comes to the main thread
+        self.thread.start()
+
+    def _execute(self):
+        """Execute the notebook; a kernel that dies before its first cell is started again."""
         for tries in range(3):
             if tries:
-                print(f"note  {notebook.stem}: its kernel died before the first cell; started again", flush=True)
-            failure.clear()
+                print(f"note  {self.stem}: its kernel died before the first cell; started again", flush=True)
+            self.failure = None
             try:
-                papermill.execute_notebook(str(notebook), str(unfinished), parameters, kernel_name="python3",
-                                           cwd=str(PROJECT), progress_bar=False, stdout_file=last)
+                papermill.execute_notebook(str(self.notebook), str(_partly(self.target)), self.parameters,
+                                           kernel_name=self.kernel, progress_bar=False, stdout_file=self.last)
             except BaseException as error:
-                failure.append(error)
+                self.failure = error
             # two kernels that start at once can be given the same port
-            if not (failure and STILLBORN in str(failure[0])):
+            if not (self.failure and STILLBORN in str(self.failure)):
                 break
 
-    logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # what it logs of a failure is told below
-    thread = threading.Thread(target=work, daemon=True)     # Ctrl-C comes to this loop, not to papermill
-    thread.start()
-    while thread.is_alive():
-        line = f"{label} {time.monotonic() - start:6.0f} s  {last.text}"[:shutil.get_terminal_size().columns - 1]
-        print("\r\033[K" + line if live else line.rstrip() + "\n", end="", flush=True)
-        thread.join(1 if live else 60)
-    if failure:
-        text = "\n".join(getattr(failure[0], "traceback", [f"{type(failure[0]).__name__}: {failure[0]}"]))
+    def line(self, word=""):
+        """The progress of this step."""
+        return f"{self.label} {time.monotonic() - self.started:6.0f} s  {word}{self.last.text}".rstrip()
+
+    def finish(self):
+        """Put the executed notebook in place and note what the step wrote; RunError if it failed."""
+        if self.failure:
+            raise RunError(self._why(), status=1)
+        put_in_place(_partly(self.target), self.target)
+        met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])
+        lines = os.fsdecode(self.written.read_bytes()).splitlines() if self.written.is_file() else []
+        names = {path.relative_to(self.out) for path in (*map(Path, lines), self.target) if path.is_file()}
+        self.note |= {"problems": [[line["path"], line["reason"]] for line in met],
+                      "files": sorted(str(name) for name in names if name.parts[0] not in (".run", "problems"))}
+        replace_file(self.marker, json.dumps(self.note, indent=1))
+        self.written.unlink(missing_ok=True)
+
+    def _why(self):
+        """Why this step failed, and where the partly executed notebook is."""
+        error = self.failure
+        text = "\n".join(getattr(error, "traceback", [f"{type(error).__name__}: {error}"]))
         text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
-        name, sentence = (getattr(failure[0], part, "") for part in ("ename", "evalue"))
-        if STILLBORN in str(failure[0]):
+        name, sentence = (getattr(error, part, "") for part in ("ename", "evalue"))
+        if STILLBORN in str(error):
             text.append(f"three times; {sys.executable} -m ipykernel_launcher may say why, or memory is short")
-        if name == "KaggleError" or "cannot be written (" in sentence:      # the sentence says all, and what helps
+        if name == "KaggleError" or "cannot be written (" in sentence:      # the sentence says the reason and the cure
             text = [f"{name}: {sentence}"]
-        raise RunError("\n    ".join([f"{notebook.stem} failed after {time.monotonic() - start:.0f} s:", *text])
-                       + f"\nthe partly executed notebook: {show(unfinished)}", status=1)
-    put_in_place(unfinished, target)
-    print("\r\033[K" * live + f"{label} {time.monotonic() - start:6.0f} s  done: {last.text}", flush=True)
+        first = f"{self.stem} failed after {time.monotonic() - self.started:.0f} s:"
+        return "\n    ".join([first, *text]) + f"\nthe partly executed notebook: {show(_partly(self.target))}"
 
 
 def noted(marker):
-    """What is noted of a finished step, or None; a note that is damaged is none, and is said to be that."""
+    """The note on a finished step, or None; a damaged note counts as none, and a line says so."""
     try:
         step = json.loads(marker.read_bytes())
         if [str(step["key"]), list(map(str, step["files"])), [[str(part) for part in pair] for pair in step["problems"]]
@@ -149,34 +197,62 @@ def noted(marker):
     return None
 
 
-def run_steps(notebooks, parameters, out, basis, fresh):
+def _needs(step, steps):
+    """The steps whose results a step reads."""
+    before = [other.number for other in steps if other.stem < step.stem]
+    return [other for other in steps if other.number in NEEDS.get(step.number, before)]
+
+
+def _ready(step, steps, left, running):
+    """Whether a step can start: its needs are met, and it would not delay the submission."""
+    unfinished = [*left, *running]
+    delays = step.number not in FIRST and any(FIRST[0] <= other.number <= SUBMITS for other in unfinished)
+    return not delays and not any(other in unfinished for other in _needs(step, steps))
+
+
+def run_steps(notebooks, parameters, out, basis, fresh, at_once=1):
     """Run the notebooks in `parameters` that are not done yet; give back (path, reason) of bad files."""
-    keys, problems, log = [], {}, out / "problems.jsonl"
-    for notebook in notebooks:
-        marker, target = out / ".run" / f"{notebook.stem}.json", out / "notebooks" / notebook.name
-        step = noted(marker) or {"key": None, "problems": []}
-        if notebook in parameters:
-            label = f"[{list(parameters).index(notebook) + 1}/{len(parameters)}] {notebook.stem:<18}"
-            cells = nbformat.read(notebook, 4).cells
-            key = digest([[c.cell_type, c.source] for c in cells], parameters[notebook], basis, keys)
-            if step["key"] == key and all((out / name).exists() for name in step["files"]) and not fresh:
-                print(f"{label} finished before", flush=True)
-            else:
-                if not marker.is_file() and (target.is_file() or partly(target).is_file()):
-                    print(f"note  {notebook.stem} was not finished last time; it runs again", flush=True)
-                marker.unlink(missing_ok=True)
-                log.unlink(missing_ok=True)     # what each step met is kept in its marker
-                target.parent.mkdir(exist_ok=True)
-                before = {p: state(p) for p in out.rglob("*")}      # not the time: clocks are set anew at times
-                execute(notebook, target, parameters[notebook], label)
-                met = map(json.loads, log.read_text().splitlines() if log.is_file() else [])
-                written = {p for p in out.rglob("*") if p.is_file() and state(p) != before.get(p)}
-                step = {"key": key, "problems": [[line["path"], line["reason"]] for line in met],
-                        "files": sorted(str(p.relative_to(out)) for p in written - {log})}
-                replace_file(marker, json.dumps(step, indent=1))
-        keys.append(step["key"])
-        problems.update(dict.fromkeys(map(tuple, step["problems"])))
+    shutil.rmtree(out / "problems", ignore_errors=True)
+    logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # a failure is reported by RunError
+    steps, keys = [Step(notebook, parameters.get(notebook), out) for notebook in notebooks], {}
+    for step in steps:
+        cells = nbformat.read(step.notebook, 4).cells
+        needed = [keys[other] if other.notebook in parameters else other.note["key"] for other in _needs(step, steps)]
+        keys[step] = digest([[c.cell_type, c.source] for c in cells], step.parameters, basis, needed)
+    asked = [step for step in steps if step.notebook in parameters]
+    _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, keys, fresh, at_once)
+    problems = dict.fromkeys(tuple(pair) for step in steps for pair in step.note["problems"])
+    log = out / "problems.jsonl"
     log.unlink(missing_ok=True)
     if problems:
         replace_file(log, "".join(json.dumps({"path": path, "reason": why}) + "\n" for path, why in problems))
     return list(problems)
+
+
+def _work_off(left, steps, keys, fresh, at_once):
+    """Execute the steps in `left`, `at_once` at the same time, and show progress."""
+    running, count, shown = [], len(left), {}
+    live = sys.stdout.isatty()                  # one line, rewritten every second; else a line per minute and step
+    while left or running:
+        ready = [step for step in left if _ready(step, steps, left, running)]
+        for step in ready[:at_once - len(running)]:
+            left.remove(step)
+            step.label = f"[{count - len(left)}/{count}] {step.stem:<18}"
+            if step.is_finished(keys[step]) and not fresh:
+                print(f"{step.label} finished before", flush=True)
+            else:
+                step.start(keys[step])
+                running.append(step)
+        for step in [step for step in running if not step.thread.is_alive()]:
+            step.finish()
+            running.remove(step)
+            print("\r\033[K" * live + step.line("done: "), flush=True)
+        if live and running:
+            text = "  ".join(step.line() for step in running)
+            print("\r\033[K" + text[:shutil.get_terminal_size().columns - 1], end="", flush=True)
+        for step in running if not live else ():
+            if time.monotonic() - shown.get(step, -60) >= 60:
+                shown[step] = time.monotonic()
+                print(step.line(), flush=True)
+        if running:
+            running[0].thread.join(1 if len(running) == 1 else 0.2)

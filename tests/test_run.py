@@ -34,7 +34,8 @@ SUBMISSION = NOTE + """
 (out / "scores.csv").write_text("collection,tau\\ntile:xla,0.5\\n")
 """
 PROBLEM = NOTE + """
-with open(out / "problems.jsonl", "a") as file:
+(out / "problems").mkdir(exist_ok=True)
+with open(out / "problems" / "NAME.jsonl", "a") as file:
     for _ in range(2):
         print('{"path": "a.npz", "reason": "a.npz: edge_index refers to node 9"}', file=file)
 """
@@ -69,7 +70,7 @@ def clone(tmp_path, project):
     """A project with the real run.py and kit, its own two notebooks, sample writer and data set of one file."""
     copy_programs(project, tmp_path / "notebooks")
     shutil.copytree(project / "kit", tmp_path / "kit")
-    (tmp_path / "kit" / "sample.py").write_text(SAMPLE)
+    (tmp_path / "kit" / "sample" / "__init__.py").write_text(SAMPLE)
     write_notebook(tmp_path / "notebooks" / "00_first.ipynb", PARAMETERS, NOTE)
     write_notebook(tmp_path / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION)
     (tmp_path / "root" / "tile" / "xla" / "train").mkdir(parents=True)
@@ -154,7 +155,7 @@ def choices(project, monkeypatch):
     ("03", "steps=0", "a whole number of at least 1"), ("03", "steps=few", "a whole number of at least 1"),
     ("03", "threads=0", "a whole number of at least 1"), ("07,08", "threads=None", "a whole number of at least 1"),
     ("03", "seeds=True", "a whole number of at least 1"), ("08", "budget=2", "a whole number of at least 3"),
-    ("03", "recipe=banana", "quick or full"), ("04", "precision=float64", "float32 or bfloat16 or float16"),
+    ("03", "recipe=banana", "short or quick or full"), ("04", "precision=float64", "float32 or bfloat16 or float16"),
     ("04", "aggregation=max", "sparse, or scatter where torch-scatter is there"),
     ("04", "held_out=1", "a number of at least 0 and below 1"), ("05", "how=median", "mean_zscore or mean_rank"),
     ("05", "choose=no", "True or False"), ("06", "submit_to_kaggle=false", "True or False"),

@@ -1,45 +1,110 @@
-"""One self-contained page about a run: scores, what was trained on what, pictures, warnings, what to type next.
+"""One self-contained page about a run: scores, what was trained, pictures, warnings, and the next command.
 
-It is made from what a run leaves in its folder (see kit/run/workflow.py), so it can be written again at any time. No
-file or address is needed to look at it.
+The page is made from the files in the folder of a run (see kit/run/workflow.py), so it can be written again at any
+time. It loads no file and no address.
 """
 import base64
-import html
 import json
 import re
 from pathlib import Path
 
+import jinja2
 import pandas as pd
 
 from kit.files import replace_file
+from kit.run.workflow import SCORE_COLUMNS
 
-SHOWN = ("03", "04", "05")       # notebooks whose pictures are open; those of the others unfold
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 74rem; padding: 1rem; color: #1a1a1a }
+SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others unfold
+PAGE = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 86rem; padding: 1rem; color: #1a1a1a }
 body { overflow-wrap: anywhere } .warning li { white-space: pre-line }
 h1 { font-size: 1.6rem; margin: 0.5rem 0 } h2 { font-size: 1.2rem; margin: 2rem 0 0.5rem }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 0.9rem; white-space: nowrap }
-th, td { padding: 0.2rem 0.7rem 0.2rem 0; text-align: left; border-bottom: 1px solid #ddd }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
-tr.first td { font-weight: 600 } .bar { display: block; width: 12rem; height: 1.1rem }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: 0.85rem; width: 100% }
+th, td { padding: 0.2rem 0.6rem 0.2rem 0; text-align: left; border-bottom: 1px solid #ddd; overflow-wrap: normal }
+th { vertical-align: bottom } td { white-space: nowrap }
+.number { text-align: right; font-variant-numeric: tabular-nums }
+tr.first td { font-weight: 600 } .bar { display: block; width: 8rem; height: 1.1rem }
 figure { margin: 1rem 0 } img { max-width: 100%; height: auto } figcaption { font-size: 0.85rem; color: #555 }
 code, pre { font: 0.85rem/1.4 ui-monospace, monospace; background: #f4f4f4; overflow-wrap: anywhere }
 pre { padding: 0.6rem; white-space: pre-wrap } .warning { border-left: 4px solid #c60; padding-left: 0.7rem }
 .fine { border-left: 4px solid #2a7; padding-left: 0.7rem } summary { cursor: pointer }
+</style></head>
+<body><h1>{{ title }}</h1>
+{%- if rows is not none %}
+<p><code>submission.csv</code>: {{ rows }} rows, {{ "does not pass the check, see the warnings" if faulty
+                                                     else "checked" }}.</p>
+{%- endif %}
+{%- if problems %}
+<h2>Warnings</h2><div class="warning"><ul>
+{%- for path, why in problems %}<li>{{ why if path in why else path ~ ": " ~ why }}</li>{% endfor %}</ul></div>
+{%- else %}
+<p class="fine">No file was left out.</p>
+{%- endif %}
+{%- if scores %}
+<h2>Scores</h2><p>Kendall's tau for layouts, 2 - (best of five) / (best of all) for tiles. A bar goes from 0 to 1: the
+band is the 95% interval, the upright black line is the noise ceiling. "Lead" is how far the ensemble is ahead.</p>
+<div class="wide"><table><tr><th>collection</th><th>model</th><th class="number">score</th><th>95% interval</th>
+<th class="number">ceiling</th><th></th><th>lead of the ensemble</th><th>graphs</th></tr>
+{%- for s in scores %}
+<tr{% if s.model == "ensemble" %} class="first"{% endif %}><td>{{ s.collection }}</td><td>{{ s.model }}</td>
+<td class="number">{{ "%.3f" % s.score }}</td><td>{{ "%.3f to %.3f" % (s.low, s.high) }}</td>
+<td class="number">{{ "%.3f" % s.ceiling if s.ceiling is not none }}</td>
+<td><svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{{ "%.3f" % s.score }}">
+<rect width="100" height="10" fill="#f1f1f1"/>
+<rect x="{{ s.x.low }}" y="2" height="6" width="{{ s.x.width }}" fill="#9cc3e6"/>
+<rect x="{{ s.x.score }}" width="1" height="10" fill="#0b5394"/>
+{%- if s.ceiling is not none %}<line x1="{{ s.x.ceiling }}" x2="{{ s.x.ceiling }}" y1="0" y2="10" stroke="#000"/>
+{%- endif %}</svg></td>
+<td>{{ s.ahead }}</td><td>{{ s.graphs }} graph{{ "s" if s.graphs != 1 }}, {{ s.seeds }} seed{{ "s" if s.seeds != 1 }},
+{{ s.split }}</td></tr>
+{%- endfor %}</table></div>
+{%- endif %}
+{%- if trained %}
+<h2>What was trained on what</h2>
+<div class="wide"><table><tr><th>trained on, model, seed</th><th>network</th><th class="number">weights</th>
+<th class="number">graphs</th><th class="number">steps</th><th class="number">configurations seen</th>
+<th class="number">seconds</th><th class="number">peak memory, MiB</th><th>loss</th>
+<th class="number">validation score</th></tr>
+{%- for name, about in trained %}
+<tr><td>{{ name }}</td><td>{{ about.model }}</td><td class="number">{{ "{:,}".format(about.parameters) }}</td>
+<td class="number">{{ about.graphs }}</td><td class="number">{{ about.settings.steps }}</td>
+<td class="number">{{ "{:,}".format(about.configs_seen) }}</td><td class="number">{{ "%.0f" % about.seconds }}</td>
+<td class="number">{{ "{:,}".format(about.peak_memory // 1048576) if about.peak_memory is not none }}</td>
+<td>{% if about.line %}<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img"
+aria-label="{{ about.range }}"><polyline points="{{ about.line }}" fill="none" stroke="#0b5394"
+vector-effect="non-scaling-stroke"/></svg>{% endif %}</td>
+<td class="number">{{ "%.3f" % about.curve.score[-1] if about.curve.score and about.curve.score[-1] is not none }}</td>
+</tr>
+{%- endfor %}</table></div>
+{%- endif %}
+{%- if pictures %}
+<h2>Pictures</h2>
+{%- for stem, opened, figures in pictures %}
+<details{% if opened %} open{% endif %}><summary>{{ stem }}</summary>
+{%- for heading, image in figures %}
+<figure><img alt="{{ heading }}" src="data:image/png;base64,{{ image }}"><figcaption>{{ heading }}</figcaption></figure>
+{%- endfor %}</details>
+{%- endfor %}
+{%- endif %}
+<h2>Next</h2><pre>{{ next_step }}</pre></body></html>
 """
 
 
-def write_report(out, next_step, problems=()):
+def write_report(out, next_step, problems=(), title=None):
     """Write `out`/report.html.
 
     Parameters
     ----------
     out : str or Path
-        The folder of a run. Whatever it lacks, the page lacks.
+        The folder of a run. Sections without files in the folder are left out.
     next_step : str
         The command to type next.
     problems : sequence of (str, str)
-        Path and reason of each file that was left out, or of a fault of the submission.
+        Path and reason for each file that was left out, or for each fault of the submission.
+    title : str, optional
+        What was run on which data. None: the name of the folder.
 
     Returns
     -------
@@ -54,125 +119,67 @@ def write_report(out, next_step, problems=()):
     """
     out = Path(out)
     csv = out / "submission.csv"
-    parts = [f"<h1>{escaped(out.name)}</h1>"]
-    if csv.is_file():
-        rows = sum(1 for line in csv.read_text().splitlines() if line) - 1
-        said = "does not pass the check, see the warnings" if any(Path(p) == csv for p, _ in problems) else "checked"
-        parts.append(f"<p><code>submission.csv</code>: {rows} rows, {said}.</p>")
-    if problems:
-        lines = "".join(f"<li>{escaped(why if path in why else f'{path}: {why}')}</li>" for path, why in problems)
-        parts.append(f'<h2>Warnings</h2><div class="warning"><ul>{lines}</ul></div>')
-    else:
-        parts.append('<p class="fine">No file was left out.</p>')
-    parts += [scores_section(out), training_section(out), pictures_section(out)]
-    parts.append(f"<h2>Next</h2><pre>{escaped(next_step)}</pre>")
-    page = (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escaped(out.name)}</title>'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
-            f'<body>{"".join(parts)}</body></html>\n')
-    replace_file(out / "report.html", page)
+    rows = sum(1 for line in csv.read_text().splitlines() if line) - 1 if csv.is_file() else None
+    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)
+    replace_file(out / "report.html", page.render(
+        title=title or out.name, rows=rows, faulty=any(Path(path) == csv for path, _ in problems),
+        problems=list(problems), scores=_scores(out), trained=_trained(out), pictures=_pictures(out),
+        next_step=next_step))
     return out / "report.html"
 
 
-def escaped(value):
-    """Text as it may stand between tags."""
-    return html.escape(str(value))
-
-
-def html_table(head, rows, numbers=(), first=()):
-    """An HTML table: column names, rows of ready cells; which columns are numbers, which rows are set off."""
-    kind = ['<th class="number">' if name in numbers else "<th>" for name in head]
-    lines = ["<tr>" + "".join(f"{tag}{escaped(name)}</th>" for tag, name in zip(kind, head)) + "</tr>"]
-    for place, row in enumerate(rows):
-        cells = "".join(f"{tag.replace('th', 'td', 1)}{cell}</td>" for tag, cell in zip(kind, row))
-        lines.append(f'<tr{" class=first" if place in first else ""}>{cells}</tr>')
-    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
-
-
-def scores_section(out):
-    """The table of scores.csv, each with its interval drawn from 0 to 1 and the ceiling as a line."""
+def _scores(out):
+    """Rows of scores.csv with the positions of their bars, 0 to 100, and the lead of the ensemble as text."""
     path = out / "scores.csv"
     table = pd.read_csv(path) if path.is_file() else pd.DataFrame()
-    if not len(table) or not {"collection", "model", "score", "low", "high", "graphs", "seeds", "split"} <= {*table}:
-        return ""
-    rows = []
-    for row in table.to_dict("records"):
-        lead = "" if pd.isna(row.get("lead")) or row["model"] == "ensemble" else (
-            f"{row['lead']:+.3f} ({row['lead low']:+.3f} to {row['lead high']:+.3f})")
-        ceiling = row.get("ceiling", float("nan"))
-        rows.append((escaped(row["collection"]), escaped(row["model"]), f"{row['score']:.3f}",
-                     f"{row['low']:.3f} to {row['high']:.3f}", "" if pd.isna(ceiling) else f"{ceiling:.3f}",
-                     interval_bar(row["score"], row["low"], row["high"], ceiling), lead,
-                     escaped(f"{row['graphs']} graph{'s' * (row['graphs'] != 1)}, {row['seeds']} "
-                             f"seed{'s' * (row['seeds'] != 1)}, {row['split']}")))
-    head = ("collection", "model", "score", "95% interval", "ceiling", "", "lead of the ensemble", "on")
-    first = [i for i, model in enumerate(table["model"]) if model == "ensemble"]
-    return ("<h2>Scores</h2><p>Kendall's tau for layouts, 2 - (best of five) / (best of all) for tiles; bars from 0 to "
-            "1, the upright line is the noise ceiling.</p>"
-            + html_table(head, rows, {"score", "ceiling"}, first))
+    if not {*SCORE_COLUMNS} <= {*table}:
+        return []
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    for row in rows:
+        score, low, high, ceiling = (100 * min(max(row.get(name) or 0.0, 0), 1)
+                                     for name in ("score", "low", "high", "ceiling"))
+        row |= {"ceiling": row.get("ceiling"), "ahead": "",
+                "x": {"score": f"{max(score - 0.5, 0):.1f}", "low": f"{low:.1f}", "ceiling": f"{ceiling:.1f}",
+                      "width": f"{max(high - low, 0.5):.1f}"}}
+        if row.get("lead") is not None and row["model"] != "ensemble":
+            row["ahead"] = f"{row['lead']:+.3f} ({row['lead low']:+.3f} to {row['lead high']:+.3f})"
+    return rows
 
 
-def interval_bar(score, low, high, ceiling):
-    """A score and its interval as a small drawing; all from 0 to 1."""
-    x = [100 * min(max(0.0 if pd.isna(v) else v, 0), 1) for v in (score, low, high, ceiling)]
-    mark = "" if pd.isna(ceiling) else f'<line x1="{x[3]:.1f}" x2="{x[3]:.1f}" y1="0" y2="10" stroke="#000"/>'
-    return (f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{score:.3f}">'
-            f'<rect width="100" height="10" fill="#f1f1f1"/><rect x="{x[1]:.1f}" y="2" height="6" '
-            f'width="{max(x[2] - x[1], 0.5):.1f}" fill="#9cc3e6"/>'
-            f'<rect x="{max(x[0] - 0.5, 0):.1f}" width="1" height="10" fill="#0b5394"/>{mark}</svg>')
-
-
-def training_section(out):
-    """One row a trained model, from the run records beside the checkpoints."""
-    rows = []
+def _trained(out):
+    """(name, run record with its loss as a line) per trained model, from the records beside the checkpoints."""
+    found = []
     for path in sorted((out / "checkpoints").glob("*.json")):
         about = json.loads(path.read_text())
-        curve, memory = about["curve"], about["peak_memory"]
-        score = curve["score"][-1] if curve["score"] else None
-        rows.append((escaped(re.sub(r"-[0-9a-f]{8}$", "", path.stem)), escaped(about["model"]),
-                     f"{about['parameters']:,}", about["graphs"], about["settings"]["steps"],
-                     f"{about['configs_seen']:,}", f"{about['seconds']:.0f}",
-                     "" if memory is None else f"{memory >> 20:,}", loss_line(curve["loss"]),
-                     "" if score is None else f"{score:.3f}"))
-    head = ("trained on, model, seed", "network", "weights", "graphs", "steps", "configurations seen", "seconds",
-            "peak memory, MiB", "loss", "validation score")
-    return "<h2>What was trained on what</h2>" + html_table(head, rows, {*head[2:8], head[9]}) if rows else ""
+        known = [value for value in about["curve"]["loss"] if value is not None]
+        about |= {"line": "", "range": ""}
+        if len(known) > 1:
+            low, high, last = min(known), max(known), len(known) - 1
+            about["line"] = " ".join(f"{100 * i / last:.1f},{1 + 8 * (high - value) / ((high - low) or 1):.1f}"
+                                     for i, value in enumerate(known))
+            about["range"] = f"{known[0]:.3f} to {known[-1]:.3f}"
+        found.append((re.sub(r"-[0-9a-f]{8}$", "", path.stem), about))
+    return found
 
 
-def loss_line(losses):
-    """The learning curve as a small drawing, first value at the top left."""
-    known = [value for value in losses if value is not None]
-    if len(known) < 2:
-        return ""
-    low, high = min(known), max(known)
-    points = " ".join(f"{100 * i / (len(known) - 1):.1f},{1 + 8 * (high - v) / ((high - low) or 1):.1f}"
-                      for i, v in enumerate(known))
-    return (f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" '
-            f'aria-label="{known[0]:.3f} to {known[-1]:.3f}"><polyline points="{points}" fill="none" stroke="#0b5394" '
-            'vector-effect="non-scaling-stroke"/></svg>')
-
-
-def pictures_section(out):
-    """The pictures of the executed notebooks, each under the heading that it stands below there."""
-    parts = []
+def _pictures(out):
+    """(notebook, whether its pictures are open, [(heading above a picture, base64 PNG)]) per executed notebook."""
+    found = []
     for path in sorted((out / "notebooks").glob("*.ipynb")):
         heading, figures = path.stem, []
         for cell in json.loads(path.read_text())["cells"]:
-            source = "".join(cell["source"])
             if cell["cell_type"] == "markdown":
-                found = re.findall(r"^#+ (.*)", source, flags=re.M)
-                heading = found[-1] if found else heading
+                heading = (re.findall(r"^#+ (.*)", "".join(cell["source"]), flags=re.M) or [heading])[-1]
             for output in cell.get("outputs", ()):
                 image = "".join(output.get("data", {}).get("image/png", "")).replace("\n", "")
-                if image and is_png(image):
-                    figures.append(f'<figure><img alt="{escaped(heading)}" src="data:image/png;base64,{image}">'
-                                   f"<figcaption>{escaped(heading)}</figcaption></figure>")
+                if image and _is_png(image):
+                    figures.append((heading, image))
         if figures:
-            opened = " open" if path.stem.startswith(SHOWN) else ""
-            parts.append(f"<details{opened}><summary>{escaped(path.stem)}</summary>{''.join(figures)}</details>")
-    return "<h2>Pictures</h2>" + "".join(parts) if parts else ""
+            found.append((path.stem, path.stem.startswith(SHOWN), figures))
+    return found
 
 
-def is_png(text):
+def _is_png(text):
     """Whether base64 text holds a PNG and nothing else that a page could run."""
     try:
         return base64.b64decode(text, validate=True).startswith(b"\x89PNG")

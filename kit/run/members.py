@@ -1,0 +1,100 @@
+"""Train the members of an ensemble, several at the same time, and let each predict.
+
+Not imported by `kit.run` itself, because it loads PyTorch.
+"""
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from kit.predict import predict
+from kit.recipes import Recipe
+from kit.run.workflow import checkpoint_path
+from kit.train import train, train_parallel
+from kit.training import default_workers, run_jobs
+
+FEW_GRAPHS = 5           # with fewer validation graphs, their mean score is mostly chance
+
+
+class Material(NamedTuple):
+    """What models are trained on, and what they rank."""
+    graphs: list             # TileGraph or LayoutGraph, to train on
+    valid: list              # to choose the best weights by
+    score: Callable          # (cost, runtime) -> float, higher is better
+    ranked: dict             # {name of a set of graphs: {ID: graph}}
+
+
+class Member(NamedTuple):
+    """One model: what it is trained on, its kind, its seed, its recipe, the sets of graphs that it ranks."""
+    trained_on: tuple        # collections; the key of its Material
+    kind: str
+    seed: int
+    recipe: Recipe
+    ranks: tuple
+
+
+class Trained(NamedTuple):
+    """What came of a member."""
+    history: dict            # as `train` returns it
+    costs: dict              # {name of a set of graphs: {ID: cost (c,)}}
+
+
+def train_members(members, materials, out, workers=None, processes=1, report=print):
+    """Train models, several at the same time; each then ranks the graphs that it is asked for.
+
+    The results do not depend on `workers`. A model with a checkpoint in `out` is resumed from there.
+
+    Parameters
+    ----------
+    members : sequence of Member
+    materials : dict of tuple to Material
+        {collections that are trained on: material}.
+    out : str or Path
+        The folder of the run.
+    workers : int, optional
+        Models that are trained at the same time. None: one per CPU core, or one per GPU.
+    processes : int
+        More than 1: models are trained one after another, each by this number of processes.
+    report : callable
+        Called with each line of text about the training.
+
+    Returns
+    -------
+    list of Trained
+        One per member, in their order.
+
+    Raises
+    ------
+    RuntimeError
+        If a training fails in another process, with its error.
+    """
+    if not members:
+        return []
+    jobs = []
+    for member in members:
+        material, recipe = materials[member.trained_on], member.recipe
+        keep = "best" if len(material.valid) >= FEW_GRAPHS else "last"
+        recipe = recipe._replace(shape=replace(recipe.shape, seed=member.seed),
+                                 settings=replace(recipe.settings, seed=member.seed, keep=keep))
+        name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}"
+        path = checkpoint_path(out, name, recipe.network(recipe.shape), recipe.settings, material.graphs,
+                               material.valid)
+        jobs.append((member.trained_on, (member._replace(recipe=recipe), path, processes)))
+    if workers is None:
+        workers = default_workers(members[0].recipe.settings.device)
+    return run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report)
+
+
+def _train_member(job, material, report):
+    """Train one member from its checkpoint on, and rank."""
+    member, path, processes = job
+    recipe, title = member.recipe, f"{' + '.join(member.trained_on)}, {member.kind}, seed {member.seed}"
+    model = recipe.network(recipe.shape)
+    fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path,
+           "report": lambda line: report(f"{title}: {line}"), "record": Path(path).with_suffix(".json")}
+    if processes > 1:
+        history = train_parallel(model, material.graphs, recipe.settings, processes, **fit)
+    else:
+        history = train(model, material.graphs, recipe.settings, **fit)
+    costs = {name: {i: predict(model, graph) for i, graph in material.ranked[name].items()} for name in member.ranks}
+    return Trained(history, costs)

@@ -1,0 +1,136 @@
+"""Run independent jobs in several processes: train the models of an ensemble side by side.
+
+Each process computes with one PyTorch thread, so the results do not depend on the number of processes.
+"""
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import tempfile
+import threading
+import traceback
+from functools import partial
+from pathlib import Path
+
+import torch
+
+
+def default_workers(device):
+    """How many models to train at the same time: one per CPU core, or one per GPU.
+
+    Parameters
+    ----------
+    device : str
+        "cpu", "cuda", or "cuda:N", which is one GPU.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    if device == "cuda":
+        return max(1, torch.cuda.device_count())
+    if device != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_jobs(work, jobs, shared, workers, report=print):
+    """Call `work` for each job, several at the same time, each in a process of its own.
+
+    Parameters
+    ----------
+    work : callable
+        (job, data, report) -> result. It must stand in a module, because each process imports it.
+    jobs : sequence of (str, object)
+        The key of the job's data in `shared`, and the job. Put jobs that share data next to each other: a process
+        holds the data of one key at a time.
+    shared : dict of str to object
+        Data that several jobs read, such as graphs; it is sent to a process once, through a temporary file.
+    workers : int
+        Processes. With 1, everything runs in this process.
+    report : callable
+        Called in this process with each line of text that a job reports.
+
+    Returns
+    -------
+    list
+        The results, in the order of `jobs`.
+
+    Raises
+    ------
+    RuntimeError
+        If a job fails, with its error, or if a process dies. The other processes are then ended.
+    """
+    workers = min(workers, len(jobs))
+    if workers <= 1:
+        return [work(job, shared[key], report) for key, job in jobs]
+    context, results, left = multiprocessing.get_context("spawn"), {}, list(enumerate(jobs))[::-1]
+    with tempfile.TemporaryDirectory() as folder:
+        names = {key: str(Path(folder, str(number))) for number, key in enumerate(shared)}
+        for key, name in names.items():
+            Path(name).write_bytes(pickle.dumps(shared[key]))
+        team = {}
+        try:
+            for number in range(workers):
+                here, there = context.Pipe()
+                team[here] = context.Process(target=_serve, args=(there, work, number), daemon=True)
+                team[here].start()
+                there.close()                    # so that the pipe ends when the process does
+                _hand_out(here, left, names)
+            while len(results) < len(jobs):
+                for pipe in multiprocessing.connection.wait(team):
+                    kind, value = _heard(pipe, team[pipe])
+                    if kind == "line":
+                        report(value)
+                    elif kind == "error":
+                        raise RuntimeError(value[0]) from RuntimeError(value[1])
+                    else:
+                        results[value[0]] = value[1]
+                        _hand_out(pipe, left, names)
+        finally:
+            for process in team.values():
+                process.kill()
+                process.join()
+    return [results[number] for number in range(len(jobs))]
+
+
+def _hand_out(pipe, left, names):
+    """Send the next job to a process, if one is left."""
+    if left:
+        number, (key, job) = left.pop()
+        pipe.send_bytes(pickle.dumps((number, names[key], job)))
+
+
+def _heard(pipe, process):
+    """The next message of a process; RuntimeError if it died."""
+    try:
+        return pickle.loads(pipe.recv_bytes())
+    except (EOFError, ConnectionResetError) as fault:
+        process.join()
+        cause = "; out of memory?" if process.exitcode == -signal.SIGKILL else "; see its output above"
+        raise RuntimeError(f"a training process ended with exit code {process.exitcode}{cause}") from fault
+
+
+def _serve(pipe, work, number):
+    """What each process does: take jobs and answer with their results, until it is ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)         # the process that started this one ends it
+    parent = multiprocessing.parent_process().sentinel
+    threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(number % torch.cuda.device_count())
+    held = (None, None)                                  # the name and the content of the data read last
+
+    def say(kind, value):
+        pipe.send_bytes(pickle.dumps((kind, value)))
+    while True:
+        place, name, job = pickle.loads(pipe.recv_bytes())
+        try:
+            if held[0] != name:
+                held = (None, None)                      # free the memory before the next data is read
+                held = (name, pickle.loads(Path(name).read_bytes()))
+            say("done", (place, work(job, held[1], partial(say, "line"))))
+        except Exception as fault:
+            say("error", (f"{type(fault).__name__}: {fault}", traceback.format_exc()))

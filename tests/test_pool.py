@@ -1,0 +1,120 @@
+"""Jobs in several processes: the same results as in one, errors and deaths reported, no process left behind."""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from training import GRAPHS, SHORT, TINY, VALID
+
+from kit.metrics import kendall_tau
+from kit.models import LayoutGNN
+from kit.recipes import Recipe
+from kit.run.members import Material, Member, train_members
+from kit.training import default_workers, run_jobs
+
+SHARED = {"a": 10, "b": 20}
+JOBS = [("a", 1), ("a", 2), ("b", 3), ("b", 4), ("b", 5)]
+
+
+def add(job, data, report):
+    report(f"adds {job}")
+    return os.getpid(), torch.get_num_threads(), job + data
+
+
+def fail(job, data, report):
+    if job == 2:
+        raise ValueError("two is not allowed")
+    time.sleep(60)
+
+
+def die(job, data, report):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def children():
+    """Processes that this one started, but for the tracker that multiprocessing keeps for the next ones."""
+    return [one for one in psutil.Process().children(recursive=True) if "resource_tracker" not in str(one.cmdline())]
+
+
+def test_jobs_give_their_results_in_order_from_any_number_of_processes():
+    lines = []
+    found = run_jobs(add, JOBS, SHARED, 2, lines.append)
+    assert [value for _, _, value in found] == [11, 12, 23, 24, 25] and sorted(lines) == [
+        f"adds {number}" for number in range(1, 6)]
+    assert len({pid for pid, _, _ in found}) == 2 and os.getpid() not in {pid for pid, _, _ in found}
+    assert {threads for _, threads, _ in found} == {1}
+    alone = run_jobs(add, JOBS, SHARED, 1, lines.append)
+    assert [value for _, _, value in alone] == [11, 12, 23, 24, 25] and {pid for pid, _, _ in alone} == {os.getpid()}
+    assert run_jobs(add, [], {}, 2) == [] and not children()
+
+
+@pytest.mark.parametrize("work, words", [
+    (fail, "^ValueError: two is not allowed$"),
+    (die, "^a training process ended with exit code -9; out of memory[?]$")])
+def test_the_first_failure_ends_all_processes(work, words):
+    with pytest.raises(RuntimeError, match=words):
+        run_jobs(work, JOBS, SHARED, 2)
+    assert not children()
+
+
+STARTER = """
+import sys, time
+sys.path[:0] = {paths!r}
+from kit.training import run_jobs
+from test_pool import wait
+if __name__ == "__main__":
+    run_jobs(wait, [("a", 1), ("a", 2)], {{"a": 0}}, 2, lambda line: print(line, flush=True))
+"""
+
+
+def wait(job, data, report):
+    report(str(os.getpid()))
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_with_the_one_that_started_them(tmp_path, project, how):
+    (tmp_path / "start.py").write_text(STARTER.format(paths=[str(project), str(project / "tests")]))
+    with subprocess.Popen([sys.executable, "-c", "import runpy, signal, sys\n"
+                           "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+                           "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')",
+                           str(tmp_path / "start.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as starter:
+        pids = [int(starter.stdout.readline()) for _ in range(2)]
+        starter.send_signal(how)
+        errors = starter.communicate(timeout=60)[1]
+    assert errors.count("KeyboardInterrupt") == (how == signal.SIGINT), errors
+    left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    assert psutil.wait_procs(left, 30)[1] == []
+
+
+def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_path):
+    recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
+    ranked = {"new": {g.graph_id: g for g in VALID}}
+    materials = {(name,): Material(GRAPHS, VALID, kendall_tau, ranked) for name in ("x", "y")}
+    members = [Member(key, "gnn", seed, recipe, ("new",)) for key in materials for seed in (0, 1)]
+    lines, found = [], {}
+    for workers in (1, 2):
+        found[workers] = train_members(members, materials, tmp_path / str(workers), workers, report=lines.append)
+    for one, two in zip(found[1], found[2]):
+        assert {**one.history, "seconds": 0, "record": 0} == {**two.history, "seconds": 0, "record": 0}
+        assert all(np.array_equal(one.costs["new"][i], two.costs["new"][i]) for i in ranked["new"])
+    assert len({tuple(result.costs["new"][VALID[0].graph_id]) for result in found[1]}) == 2          # two seeds
+    assert len(lines) == 2 * len(members) * 2 and all(re.match(r"[xy], gnn, seed [01]: step ", line) for line in lines)
+    assert len(list((tmp_path / "2" / "checkpoints").glob("*.pt"))) == len(members)
+    again = train_members(members, materials, tmp_path / "2", 1, report=lines.append)      # all resumed, none trained
+    assert len(lines) == 4 * len(members) and [a.costs for a in again][0].keys() == {"new"}
+    assert np.array_equal(again[3].costs["new"][VALID[0].graph_id], found[1][3].costs["new"][VALID[0].graph_id])
+
+
+def test_as_many_models_as_cores_or_gpus(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [default_workers(device) for device in ("cpu", "cuda", "cuda:1")] == [3, 2, 1]
