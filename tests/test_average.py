@@ -1,5 +1,8 @@
 """The mean of the weights against sums over the weights of every step."""
+import functools
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,31 +23,34 @@ def flat(state):
     return torch.cat([state[name].double().flatten() for name in dict(LayoutGNN(TINY).named_parameters())])
 
 
-def weights_of_every_step(settings, path):
+@functools.cache
+def weights_of_every_step(settings):
     """Raw weights after each step, from the checkpoints, and the weights that are kept at the end."""
     seen = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.pt")
 
-    def look(line):
-        seen.append(flat(read_checkpoint(path)["model"]))
-    kept, history = trained(path, settings=settings, report=look)
+        def look(line):
+            seen.append(flat(read_checkpoint(path)["model"]))
+        kept, _ = trained(path, settings=settings, report=look)
     assert len(seen) == settings.steps
-    return seen, flat(kept), history
+    return seen, flat(kept)
 
 
 @pytest.mark.parametrize("decay, expected", [(0.0, lambda t: 0.0), (0.3, lambda t: min(0.3, (1 + t) / (10 + t))),
                                              (0.999, lambda t: (1 + t) / (10 + t))])
-def test_ema_is_the_sum_of_all_steps_weighted_by_their_age(decay, expected, tmp_path):
-    seen, kept, _ = weights_of_every_step(replace(EACH, average="ema", ema_decay=decay), tmp_path / "m.pt")
-    seen.insert(0, flat(LayoutGNN(TINY).state_dict()))
+def test_ema_is_the_sum_of_all_steps_weighted_by_their_age(decay, expected):
+    seen, kept = weights_of_every_step(replace(EACH, average="ema", ema_decay=decay))
+    seen = [flat(LayoutGNN(TINY).state_dict()), *seen]
     share = [np.prod([expected(later) for later in range(step, 12)]) * (1 - expected(step - 1) if step else 1)
              for step in range(13)]
     assert sum(share) == pytest.approx(1)
     assert torch.allclose(kept, sum(w * one for w, one in zip(share, seen)), atol=1e-6)
 
 
-def test_swa_is_the_mean_of_the_last_quarter_at_one_learning_rate(tmp_path):
+def test_swa_is_the_mean_of_the_last_quarter_at_one_learning_rate():
     settings = replace(EACH, average="swa")
-    seen, kept, _ = weights_of_every_step(settings, tmp_path / "m.pt")
+    seen, kept = weights_of_every_step(settings)
     assert torch.allclose(kept, sum(seen[9:]) / 3, atol=1e-6)
     assert not torch.allclose(kept, seen[-1], atol=1e-5)
     rates = [schedule(step, settings) for step in range(12)]
@@ -52,9 +58,9 @@ def test_swa_is_the_mean_of_the_last_quarter_at_one_learning_rate(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ema", "swa"])
-def test_averaging_does_not_touch_training(kind, tmp_path):
-    seen, _, _ = weights_of_every_step(replace(EACH, average=kind), tmp_path / "averaged.pt")
-    plain, last, _ = weights_of_every_step(EACH, tmp_path / "plain.pt")
+def test_averaging_does_not_touch_training(kind):
+    seen, _ = weights_of_every_step(replace(EACH, average=kind))
+    plain, last = weights_of_every_step(EACH)
     assert torch.equal(last, plain[-1])
     same_rate = 12 if kind == "ema" else 10
     assert all(torch.equal(a, b) for a, b in zip(seen[:same_rate], plain[:same_rate]))

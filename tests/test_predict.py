@@ -148,7 +148,7 @@ def test_costs_that_are_not_finite_are_an_error():
 
 def memory_of_predicting(budget):
     """For a child process: bytes that one full chunk, preparing a graph, and predicting hold at most."""
-    graph = drawn_layout(0, n=20_000, nc=2000, c=128, m=30_000)
+    graph = drawn_layout(0, n=10_000, nc=1000, c=128, m=15_000)
     model = LayoutGNN(dataclasses.replace(TINY, config_attention=False, linear_blocks=1, graph_blocks=1)).eval()
     model.fit_scale([graph])
     tensors = model.prepare(graph)
@@ -175,8 +175,8 @@ def memory_of_predicting(budget):
                                                          for limit in (budget, 1 << 40)))
 
 
-def test_a_graph_of_20_000_nodes_is_scored_in_the_memory_it_was_given():
-    budget = 80 << 20                        # 5 chunks of 26
+def test_a_graph_of_10_000_nodes_is_scored_in_the_memory_it_was_given():
+    budget = 40 << 20                        # 5 chunks of 26
     child = in_child(f"memory_of_predicting({budget})", "test_predict")
     assert child.returncode == 0, child.stderr
     chunk, prepared, in_chunks, at_once = map(int, child.stdout.split())
