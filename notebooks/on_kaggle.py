@@ -1,8 +1,8 @@
-"""Train on Kaggle's machines what 03 and 04 would train here; `run.py --on kaggle` combines and checks it afterwards.
+"""Train on Kaggle's machines what 03 and 04 would train here; `run.py --on kaggle` combines the predictions afterwards.
 
-One notebook with the kit inside is pushed for each collection and group of seeds, and its predictions are fetched.
-What was pushed is noted in OUT/.run/kaggle.json, so that the same command goes on where an earlier one stopped, also
-where OUT has moved; a run in another folder has notebooks of its own.
+One notebook with the kit inside is pushed per collection and group of seeds, and its predictions are fetched.
+OUT/.run/kaggle.json notes what was pushed, so that the same command resumes, also after OUT has moved. A run in
+another folder has notebooks of its own.
 """
 import secrets
 
@@ -16,12 +16,12 @@ from kit.run import note_settings
 def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False):
     """Push, watch and fetch -> ({name: job}, [(owner/name, why it failed)]).
 
-    `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}, of which
-    folders, collections and seeds are set here.
+    `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}; folders,
+    collections and seeds are set here.
     """
     store, jobs, notebooks = out / ".run" / "kaggle", {}, {}
     known = read_jobs(store.with_suffix(".json"))
-    # noted with the jobs: the same plan in another folder, or on another machine, has notebooks of its own there
+    # each folder of a run has a mark of its own, so that the same plan in another folder has other notebooks
     mark = next((job["run"] for job in known.values() if "run" in job), secrets.token_hex(8))
     for job in planned:
         path = min(parameters) if job["collection"].startswith("tile") else max(parameters)
@@ -37,7 +37,7 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
     came = {job["collection"] for job in jobs.values() if job["files"]}
     old = {name for name in {*about.values()} - came
            if any(out.glob(f"predictions/{name.replace(':', '_')}/*.npz"))}
-    failed = [(ref, why + f"\n    what is here of {about[ref]} is of an earlier run" * (about[ref] in old))
+    failed = [(ref, why + f"\n    the predictions here for {about[ref]} are of an earlier run" * (about[ref] in old))
               for ref, why in failed]
     note_settings(out, "on_kaggle", {job["ref"]: {k: job[k] for k in ("collection", "first_seed", "seeds", "state")}
                                      for job in jobs.values()}

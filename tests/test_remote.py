@@ -1,4 +1,5 @@
 """Training on Kaggle's machines, with the real client against a local server that runs what is pushed."""
+import functools
 import io
 import json
 import os
@@ -201,22 +202,27 @@ def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, t
     assert said.splitlines()[-1] == "out/submission.csv" and (tmp_path / "out" / "submission.csv").is_file()
 
 
-def test_the_same_plan_in_two_folders_has_its_own_notebooks_and_a_folder_that_moved_finds_them_again(kaggle, tmp_path,
-                                                                                                    tiny_sample):
-    plan = ["--collections", TILE, "-p", "seeds=1"]
+def test_the_same_plan_in_two_folders_has_its_own_notebooks_and_a_folder_that_moved_finds_them_again(
+        kaggle, tmp_path, tiny_sample, monkeypatch):
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    import on_kaggle
+    monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
+    books = {PROJECT / "notebooks" / f"{name}.ipynb": {} for name in ("03_train_tile", "04_train_layout")}
     kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE, **{
         NAME: packed(costs_of(tiny_sample, TILE, "test", len(kaggle.pushed)))})
-    for number in (1, 2):
-        (tmp_path / f"{number}").mkdir()
-        status, said, errors = run(tmp_path / f"{number}", tiny_sample, *plan)
-        assert (status, errors) == (0, ""), said
+
+    def train(out):
+        jobs, failed = on_kaggle.train_on_kaggle(plan_jobs([TILE], seeds=1), books, USER, out, tiny_sample, True)
+        assert failed == [] and [job["state"] for job in jobs.values()] == ["fetched"]
+    train(tmp_path / "one")
+    train(tmp_path / "two")
     slugs = [body["slug"] for body in kaggle.pushed]
     assert len(slugs) == len({*slugs}) == 2 and all(len(slug.partition("/")[2]) <= 50 for slug in slugs)
-    shutil.move(tmp_path / "1" / "out", tmp_path / "elsewhere")
-    (tmp_path / "elsewhere" / "predictions" / "tile_xla" / "tile_seed0.test.npz").unlink()       # fetched once more
-    status, said, errors = run(tmp_path, tiny_sample, *plan, "--out", "elsewhere")
-    assert (status, errors, len(kaggle.pushed)) == (0, "", 2), said
-    for number, out in ((1, tmp_path / "elsewhere"), (2, tmp_path / "2" / "out")):
+    shutil.move(tmp_path / "one", tmp_path / "moved")
+    (tmp_path / "moved" / "predictions" / "tile_xla" / "tile_seed0.test.npz").unlink()           # fetched once more
+    train(tmp_path / "moved")
+    assert len(kaggle.pushed) == 2
+    for number, out in ((1, tmp_path / "moved"), (2, tmp_path / "two")):
         here, there = load_costs(out / NAME.partition("/")[2]), costs_of(tiny_sample, TILE, "test", number)
         assert here.keys() == there.keys() and all((here[name] == there[name]).all() for name in here)
 
