@@ -1,21 +1,21 @@
-"""Keep what can matter for ranking: the neighbourhood of the configurable nodes, and each configuration once.
+"""Pruning to the neighbourhood of the configurable nodes, and deduplication of configurations.
+
+The first place trained on 1-hop neighbourhoods without the edges between two neighbours. 16% of the nodes and 9% of
+the edges of the public layout graphs remain.
 
 Letters: n nodes, m edges, c configurations, nc configurable nodes, g groups.
-
-The first place trained on 1-hop neighbourhoods without the edges between two neighbours: 16% of the nodes and 9%
-of the edges of the public layout graphs remain.
 """
 import numpy as np
 
 try:
     from kit.agreement import find_meetings
-except ImportError:              # pasted into a notebook: without the kit no model asks where layouts meet
+except ImportError:              # pasted into a notebook; only models of the kit read where layouts meet
     def find_meetings(graph):
-        """Nothing is known."""
+        """None: it is not known where layouts meet."""
 
 
 def k_hop_nodes(edge_index, seeds, k):
-    """List the nodes at most `k` edges away from a seed, edges taken in both directions.
+    """List the nodes that are at most `k` edges away from a seed; edges count in both directions.
 
     Parameters
     ----------
@@ -43,15 +43,15 @@ def prune(graph, k=1, induced=False):
     graph : LayoutGraph
     k : int
     induced : bool
-        True: every edge between two kept nodes. False: only edges that touch a node closer than `k`, which
-        leaves out those between two nodes of the outermost ring.
+        True: keep every edge between two kept nodes. False: keep only edges that touch a node closer than `k`, so
+        that edges between two nodes of the outermost ring are left out.
 
     Returns
     -------
     LayoutGraph
-        Nodes keep their order and are numbered anew; configurations are untouched. `meetings` are those of the
-        whole graph, some of whose ways are cut. A graph without configurable nodes stays whole: no model takes a
-        graph without nodes.
+        Nodes keep their order and are renumbered. Configurations are unchanged. `meetings` are found in the whole
+        graph, because pruning cuts the ways between nodes. A graph without configurable nodes stays whole, because
+        no model accepts a graph without nodes.
 
     Raises
     ------
@@ -109,15 +109,15 @@ def drop_duplicate_configs(graph):
     graph : LayoutGraph
         Each configuration once, in order of first appearance, with the mean runtime rounded to whole ns.
     repeats : ndarray, shape (c',), int64
-        How often each was measured.
+        How often each configuration was measured.
     spread : ndarray, shape (c',), float64
-        Standard deviation of its runtimes (with the n - 1 correction) over their mean; NaN where measured once
-        or where the runtimes are the placeholder 0.
+        Standard deviation of the runtimes of one configuration (with the n - 1 correction) over their mean. NaN if
+        it was measured once or if the runtimes are the placeholder 0.
     """
     label = config_ids(graph)
     first = np.unique(label, return_index=True)[1]
     repeats = np.bincount(label)
-    # sums of deviations from the first run: small numbers, so float64 loses nothing even for long runtimes
+    # deviations from the first run are small numbers, so float64 sums are exact even for long runtimes
     base = graph.config_runtime[first]
     deviation = (graph.config_runtime - base[label]).astype(np.float64)
     shift = np.bincount(label, weights=deviation) / repeats
@@ -130,14 +130,14 @@ def drop_duplicate_configs(graph):
 
 
 def hold_out_configs(graph, share, rng):
-    """Split the configurations of a graph at random, to check on those that training never saw.
+    """Split the configurations of a graph at random into seen and held-out ones.
 
     Parameters
     ----------
     graph : LayoutGraph
-        Each configuration once, else a held-out one may be a repeat of a seen one.
+        Without duplicates, because a held-out configuration could otherwise repeat a seen one.
     share : float
-        Held out, 0 to 1; rounded down.
+        Share of the configurations that is held out, 0 to 1; their number is rounded down.
     rng : numpy.random.Generator
 
     Returns
@@ -158,7 +158,7 @@ def hold_out_configs(graph, share, rng):
 
 
 def _hops(edge_index, seeds, k):
-    """Distance to the nearest seed, k + 1 where it is larger; (largest node number + 1,) int64."""
+    """Edges to the nearest seed, k + 1 if there are more; (largest node number + 1,) int64."""
     size = max(edge_index.max(initial=-1), seeds.max(initial=-1)) + 1
     hops = np.full(size, k + 1)
     hops[seeds] = 0

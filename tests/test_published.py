@@ -21,14 +21,13 @@ from drawn import (
 )
 
 from kit.baselines.published import (
+    BaselineSettings,
     EarlyJoinSAGE,
     LateJoinSAGE,
     LayoutGCN,
-    LayoutGCNSettings,
     LayoutSAGE,
     LayoutSAGESettings,
     ResidualGCN,
-    TileBaselineSettings,
     TileMLP,
 )
 from kit.data import dense_configs, npz_paths, read_layout
@@ -36,9 +35,9 @@ from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.prune import prune
 from kit.train import TrainSettings, predict, train
 
-TINY_TILE = TileBaselineSettings(width=8, opcode_width=3)
+TINY_TILE = BaselineSettings(width=8, opcode_width=3)
 TILES = {"MLP": TileMLP, "early SAGE": EarlyJoinSAGE, "late SAGE": LateJoinSAGE, "residual GCN": ResidualGCN}
-LAYOUTS = {"GCN": (LayoutGCN, LayoutGCNSettings(width=8, opcode_width=3)),
+LAYOUTS = {"GCN": (LayoutGCN, BaselineSettings(width=8, opcode_width=3, layers=2)),
            "SAGE": (LayoutSAGE, LayoutSAGESettings(width=8, opcode_width=3))}
 ALL = {**{name: (network, TINY_TILE, drawn_tile) for name, network in TILES.items()},
        **{f"layout {name}": (*both, drawn_neighbours) for name, both in LAYOUTS.items()}}

@@ -1,9 +1,9 @@
 """The data set's published baselines, rewritten: four networks for tiles, two for layouts.
 
-Sources: google-research-datasets/tpu_graphs (arXiv:2308.13490); of `LayoutSAGE`, kaidic/GST (arXiv:2305.12322), here
-on whole graphs. As published, features and digits are plain numbers, in units of their range or deviation over the
-training graphs, without columns constant there. Linear layers over [node, configuration] are split, with the same
-result: one part runs once a graph, the other once a configuration or table row.
+Sources: google-research-datasets/tpu_graphs (arXiv:2308.13490); for `LayoutSAGE`, kaidic/GST (arXiv:2305.12322), here
+on whole graphs. As published, features and digits are plain numbers, divided by their range or deviation over the
+training graphs; columns that are constant there are 0. Linear layers over [node, configuration] are split, with the
+same result: one part runs once per graph, the other once per configuration or table row.
 """
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,15 +14,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from kit.data import OPCODES
-from kit.models import Sage, SparseMean, mean_messages
+from kit.models import Sage, SparseMean, mean_messages, rows_of
 
 SLOPE = 0.2              # of TensorFlow's leaky ReLU
 DIGIT_WEIGHT = 100       # both layout baselines multiply a configuration's digits by it
 
 
 @dataclass(frozen=True)
-class TileBaselineSettings:
-    """Defaults: from the paper's sweep."""
+class BaselineSettings:
+    """Defaults: tiles, from the paper's sweep."""
     width: int = 64
     opcode_width: int = 64
     layers: int = 3              # of the graph network; linear layers of the MLP
@@ -30,38 +30,27 @@ class TileBaselineSettings:
 
 
 @dataclass(frozen=True)
-class LayoutGCNSettings:
-    """Defaults: those of the published `ResModel`."""
-    width: int = 32
-    opcode_width: int = 32
-    layers: int = 2
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class LayoutSAGESettings:
+class LayoutSAGESettings(BaselineSettings):
     """Defaults: the published `tpugraphs.yaml`."""
     width: int = 256
     opcode_width: int = 128
-    layers: int = 3
     dropout: float = 0.1
-    seed: int = 0
 
 
 class BaselineTensors(NamedTuple):
-    """A graph as the baselines want it; of a layout graph, configurable nodes first."""
+    """A graph as the baselines want it; a layout graph has its configurable nodes first."""
     numeric: torch.Tensor        # (n, 140) float32, scaled
     opcode: torch.Tensor         # (n,) int64
     messages: object             # (n, n) sparse and symmetric; LayoutSAGE: Messages; TileMLP: None
-    config: torch.Tensor         # (c, 24) float32, scaled; of a layout graph: (c, g) int32, codes
+    config: torch.Tensor         # (c, 24) float32, scaled; layout graph: (c, g) int32, codes
     digits: torch.Tensor = None  # (nc, codes, 18) float32, scaled
     node_group: torch.Tensor = None
 
 
 class Baseline(nn.Module):
-    """What all share; a cost does not depend on its company."""
+    """What all baselines share; a cost does not depend on the other configurations in the call."""
     transductive = False
-    early = True                 # nodes have configurations; else only their sum meets one
+    early = True                 # True: every node reads the configuration; False: only the sum over nodes meets it
     like_keras = True            # initial weights
 
     def __init__(self, settings=None):
@@ -101,7 +90,7 @@ class Baseline(nn.Module):
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
-        # at most five (n, width) floats, and the sparse product may copy one; then the layers after the pooling
+        # at most five (n, width) tensors, and the sparse product may copy one; then the layers after the pooling
         s, n = self.settings, len(tensors.opcode) if self.early else 0
         return max(1, int(budget // (4 * (6 * n * s.width + 6 * s.width + 2 * s.opcode_width + 400))))
 
@@ -111,7 +100,7 @@ class Baseline(nn.Module):
 
 class TileBaseline(Baseline):
     """A tile baseline; published loss: ListMLE of cost / 10 and .02 squared error."""
-    columns, defaults = 24, TileBaselineSettings()
+    columns, defaults = 24, BaselineSettings()
 
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
@@ -150,7 +139,7 @@ class EarlyJoinSAGE(TileBaseline):
         first, widths = self.blocks[0], (static.shape[1], config.shape[1])
         near, near_config, own, own_config = first.weight.split(widths * 2, dim=1)
         x = _spread(matrix, static @ near.T) + static @ own.T + first.bias  # (n, width)
-        # the configuration is the same at every node, so its sum over neighbours is their number times it
+        # the configuration is the same at every node, so its sum over neighbours is it times their number
         degree = _spread(matrix, static.new_ones(len(static), 1, 1))
         x = x[:, None] + degree * (config @ near_config.T) + config @ own_config.T  # (n, k, width)
         x = _unit(F.leaky_relu(x, SLOPE))
@@ -173,7 +162,7 @@ class ResidualGCN(TileBaseline):
         self.head = _perceptron(s.width, s.width, 1)
 
     def _messages(self, edge_index, n, device):
-        # M + transposed M + 1, where M is the adjacency matrix with self loops over its row sums
+        # M + transposed M + 1, where M is the adjacency matrix with self loops, divided by its row sums
         share = 1 / (1 + np.bincount(edge_index[:, 1], minlength=n))
         return _symmetric(edge_index, share[edge_index[:, 1]], 2 * share + 1, device)
 
@@ -187,7 +176,7 @@ class ResidualGCN(TileBaseline):
 
 
 class LayoutBaseline(Baseline):
-    """A layout baseline; nodes that are not configurable have zeros for their 18 digits."""
+    """A layout baseline; nodes that are not configurable have 18 zeros as digits."""
     columns = 18
 
     def forward(self, tensors, index):
@@ -195,16 +184,15 @@ class LayoutBaseline(Baseline):
         return self.head(self.pooled(tensors, index)).squeeze(-1)
 
     def _added(self, x, weight, tensors, index):
-        """x (n, k or 1, width) plus weight (width, 18) times the digits of the configurable nodes, the first."""
-        table, (nc, codes) = tensors.digits @ weight.T, tensors.digits.shape[:2]
-        rows = tensors.config[index].long()[:, tensors.node_group].T  # (nc, k)
-        rows = rows + codes * torch.arange(nc, device=rows.device)[:, None]
-        return torch.cat([x[:nc] + F.embedding(rows, table.flatten(0, 1)), x[nc:].expand(-1, len(index), -1)])
+        """x (n, k or 1, width) plus weight (width, 18) times the digits of the configurable nodes, which come first."""
+        nc, chosen = len(tensors.digits), tensors.config[index].long()[:, tensors.node_group].T  # (nc, k)
+        configured = x[:nc] + rows_of(tensors.digits @ weight.T, chosen)
+        return torch.cat([configured, x[nc:].expand(-1, len(index), -1)])
 
 
 class LayoutGCN(LayoutBaseline):
     """Graph convolutions in which the configuration enters every layer; published loss: ListMLE."""
-    defaults = LayoutGCNSettings()
+    defaults = BaselineSettings(width=32, opcode_width=32, layers=2)           # of the published `ResModel`
 
     def _build(self, s, columns):
         self.enter = _perceptron(columns, s.width, s.width)
@@ -212,12 +200,12 @@ class LayoutGCN(LayoutBaseline):
         self.head = _perceptron(3 * s.width, s.width, 1, bias=False)
 
     def _messages(self, edge_index, n, device):
-        # both directions and self loops over the roots of both ends' degrees (Kipf & Welling, arXiv:1609.02907)
+        # both directions and self loops, divided by the roots of both ends' degrees (Kipf & Welling, arXiv:1609.02907)
         root = (1 + np.bincount(edge_index.ravel(), minlength=n)) ** -0.5
         return _symmetric(edge_index, root[edge_index].prod(axis=1), root ** 2, device)
 
     def pooled(self, tensors, index):
-        """Mean, unit sum, unit sum over configurable nodes; (k, 3 * width)."""
+        """Mean, sum of unit norm, sum over configurable nodes of unit norm; (k, 3 * width)."""
         first, nc = self.enter[0], len(tensors.digits)
         x = F.linear(self._static(tensors), first.weight[:, :-18], first.bias)[:, None]
         x = F.leaky_relu(self.enter[1:](self._added(x, first.weight[:, -18:], tensors, index)), SLOPE)
@@ -231,7 +219,8 @@ class LayoutGCN(LayoutBaseline):
 class LayoutSAGE(LayoutBaseline):
     """The GraphSAGE of Graph Segment Training; published loss: hinge with margin .1.
 
-    As in the released code nothing stands between its GraphSAGE layers; its two linear layers before them are one.
+    As in the released code there is no activation between its GraphSAGE layers. The two linear layers before them
+    are one layer here.
     """
     defaults, like_keras = LayoutSAGESettings(), False
 
@@ -242,7 +231,7 @@ class LayoutSAGE(LayoutBaseline):
         self.hidden, self.last = nn.Linear(s.width, s.width), nn.Linear(s.width, 1)
 
     def fit_scale(self, graphs):
-        """Store mean and deviation of the features of the training graphs; digits stay as they are."""
+        """Store mean and deviation of the features of the training graphs; digits are not scaled."""
         super().fit_scale(graphs)
         self.node_scale.copy_(_mean_and_deviation([g.node_feat for g in graphs]))
         self.config_scale.copy_(torch.tensor([[0.0], [1.0]]))

@@ -1,4 +1,4 @@
-"""What a model has to beat: ridge regression on counts of configured digits, and the compiler's default tile."""
+"""Simple baselines: ridge regression on counts of configured digits, and the compiler's default tile."""
 import numpy as np
 from sklearn.linear_model import RidgeCV
 
@@ -11,21 +11,11 @@ RIDGE_ROWS = 100_000                     # 300 MB of counts; a whole collection 
 
 
 def digit_counts(graph):
-    """Count, configuration by configuration, how many nodes of each opcode have each digit in each place.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-
-    Returns
-    -------
-    ndarray, shape (c, 3 * 18 * 7), float64
-        For convolution, dot and reshape, 18 places and the digits -1..5; nodes of other opcodes are not counted.
-    """
+    """Per configuration, how many nodes of each configurable opcode have each digit in each place; (c, 3 * 18 * 7)."""
     nc, codes, places = graph.code_rows.shape
     opcode = graph.node_opcode[graph.node_config_ids]                                   # (nc,)
     slot, counted = np.searchsorted(CONFIGURABLE, opcode).clip(max=2), np.isin(opcode, CONFIGURABLE)
-    # one table row per (group, code), summed over the group's nodes; then one look-up per (configuration, group)
+    # a table with one row per (group, code), summed over the group's nodes; then one look-up per (configuration, group)
     groups = graph.config_codes.shape[1]
     table = np.zeros((groups, codes, 3, places, 7))
     node, code, place = np.ogrid[:nc, :codes, :places]
@@ -43,13 +33,13 @@ def fit_digit_ridge(graphs):
     Parameters
     ----------
     graphs : sequence of LayoutGraph
-        Training graphs; every graph weighs the same. The penalty is chosen by leave-one-out error. Of many
-        configurations an even share of each graph is used, `RIDGE_ROWS` in all.
+        Training graphs. Every graph has the same weight. The penalty is chosen by leave-one-out error. At most
+        `RIDGE_ROWS` configurations are used in all, the same number per graph.
 
     Returns
     -------
     callable
-        LayoutGraph -> cost (c,), lower is faster.
+        LayoutGraph -> cost (c,); lower is faster.
 
     Raises
     ------
@@ -76,7 +66,7 @@ def _evenly_spaced(graph, most):
 
 
 def default_tile_score(runtime):
-    """Score of running a kernel as the compiler would.
+    """Score of running a kernel with the compiler's default tile.
 
     Parameters
     ----------
@@ -86,6 +76,6 @@ def default_tile_score(runtime):
     Returns
     -------
     float
-        2 - 1 / (fastest normalised runtime): by definition the default's own normalised runtime is 1.
+        2 - 1 / (fastest normalised runtime), because the default's normalised runtime is 1 by definition.
     """
     return 2 - 1 / runtime.min()

@@ -1,11 +1,11 @@
-"""The layers of `LayoutGNN`, each as one step of autograd that keeps its input alone.
+"""The layers of `LayoutGNN`, each as one step of autograd that keeps only its input.
 
-A plain network writes some sixty intermediate (n, k, width) tensors to memory, reads them back, and keeps most of them
-for the backward pass. Here a block of nodes goes through all the steps of a layer at once, and the backward pass
-computes anew what it needs of them.
+A plain network writes about sixty intermediate (n, k, width) tensors to memory, reads them back, and keeps most of
+them for the backward pass. Here a block of nodes goes through all steps of a layer at once, and the backward pass
+computes the intermediate values again.
 
-Under autocast the input has a half type, and so has all that lies in memory or is multiplied as a matrix; statistics,
-sums and element-wise steps are float32.
+Under autocast the input has a half type. All tensors in memory and all matrix products then have this type;
+statistics, sums and element-wise steps are float32.
 """
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -18,113 +18,16 @@ from torch.autograd.function import once_differentiable
 
 from kit.models.layers import add_product, aggregate, fresh
 
-CPU_BLOCK, GPU_BLOCK = 1 << 18, 1 << 24      # values of x in a block: 1 MiB, of which a shared cache holds many; 64 MiB
-MOST_THREADS = 8                 # more would wait for Python's lock: an operation on a block takes some 0.1 ms
+CPU_BLOCK, GPU_BLOCK = 1 << 18, 1 << 24      # values of x per block: 1 MiB, so that a shared cache holds many; 64 MiB
+MOST_THREADS = 8                 # more would wait for Python's lock: an operation on a block takes about 0.1 ms
 NORM_EPS = 1e-5                  # of nn.InstanceNorm1d
-
-
-def over_nodes(work, x):
-    """Call `work(s)` for blocks `s`, slices of the nodes of x (n, ...), in several threads -> results in order."""
-    n, threads = len(x), torch.get_num_threads()
-    size = max(1, (GPU_BLOCK if x.is_cuda else CPU_BLOCK) * n // max(1, x.numel()))
-    blocks = [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    todo, results = iter(range(len(blocks))), [None] * len(blocks)
-    inference = torch.is_inference_mode_enabled()
-
-    def run(alone=True):         # gradients, inference, autocast and the number of threads are states of a thread
-        if not alone:
-            torch.set_num_threads(1)
-        with torch.inference_mode(inference), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            for place in todo:   # whoever is free takes the next block
-                results[place] = work(blocks[place])
-
-    helpers = 0 if x.is_cuda else min(threads, MOST_THREADS, len(blocks)) - 1
-    if helpers < 1:
-        run()
-        return results
-    try:
-        with ThreadPoolExecutor(helpers) as pool:
-            helping = [pool.submit(run, alone=False) for _ in range(helpers)]
-            run(alone=False)
-            for one in helping:
-                one.result()     # raises what went wrong there
-    finally:
-        torch.set_num_threads(threads)
-    return results
-
-
-def added_up(results):
-    """Sums over the blocks of the first, second, ... tensor of each result; into those of the first."""
-    for result in results[1:]:
-        for total, tensor in zip(results[0], result):
-            total += tensor
-    return results[0]
-
-
-def precise(x):
-    """The type to compute in: float32 for a half type."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
-def zeros(x, *shape):
-    """Zeros to sum values of x up in."""
-    return torch.zeros(shape, dtype=precise(x), device=x.device)
-
-
-def biased_matmul(bias, a, b):
-    """bias + a @ b, multiplied in the type of b."""
-    return torch.addmm(bias, a, b) if a.dtype == b.dtype else (a.to(b.dtype) @ b).to(a.dtype).add_(bias)
-
-
-def add_matmul(onto, a, b):
-    """onto + a @ b, in place, multiplied in the type of b."""
-    return onto.addmm_(a, b) if onto.dtype == b.dtype else onto.add_(a.to(b.dtype) @ b)
-
-
-def norm_of(x):
-    """Instance norm over the nodes of x (n, k, width) as x * factor + shift -> factor, shift, each (k, width)."""
-    def of_block(s):
-        mean = x[s].mean(0, dtype=precise(x))
-        return len(x[s]), mean, (x[s] - mean).square_().sum(0)
-
-    def merged(one, other):      # Chan et al. 1983; a sum of squares less the square of a sum would cancel
-        (n, mean, squares), (m, other_mean, other_squares) = one, other
-        step = other_mean - mean
-        squares = (squares + other_squares).addcmul_(step, step, value=n * m / (n + m))
-        return n + m, mean.add(step, alpha=m / (n + m)), squares
-    n, mean, squares = reduce(merged, over_nodes(of_block, x))
-    factor = torch.rsqrt(squares / n + NORM_EPS)
-    return factor, -mean * factor
-
-
-def normed(x, s, norm):
-    """Nodes `s` of x in the type to compute in, through `norm` if given."""
-    block = x[s].to(precise(x))
-    return block if norm is None else torch.addcmul(norm[1], block, norm[0])
-
-
-def norm_backward(grad, x, norm, total=None, inner=None, other=None):
-    """Turn a gradient of the normed x into one of x, in place, and add `other` that reached x elsewhere."""
-    # total, inner (k, width): the gradient summed over nodes, alone and times the normed x
-    if norm is not None:
-        factor, shift = norm
-        slope, offset = inner * factor.square() / -len(x), (total + inner * shift) * factor / -len(x)
-
-    def work(s):
-        one = grad[s]
-        if norm is not None:
-            one = torch.addcmul(offset, x[s].to(offset.dtype), slope).addcmul_(one, factor)
-        grad[s] = one if other is None else one + other[s]
-    if norm is not None or other is not None:
-        over_nodes(work, x)
-    return grad
 
 
 class SageLayer(torch.autograd.Function):
     """Instance norm over the nodes, then GraphSAGE: one matrix for the node, one for each of `messages`.
 
     forward(x (n, k, width), norm, messages, how, bias, own, *neighbours) -> x, (n, k, out). x is returned for a
-    shortcut: a gradient that comes back along it is added where that of x is written anyway.
+    shortcut, so that the shortcut's gradient is added while the gradient of x is written.
     """
 
     @staticmethod
@@ -133,7 +36,7 @@ class SageLayer(torch.autograd.Function):
         ctx.norm, ctx.messages = norm_of(x) if norm else None, messages
         ctx.save_for_backward(x, own, *neighbours)
         low, low_bias = [w.T.to(x.dtype) for w in (own, *neighbours)], bias.to(x.dtype)
-        # the mean over neighbours is linear, so it may come after the projection, which is never wider
+        # the mean is linear, so it may come after the projection, whose output is never wider than its input
         out, *projected = [fresh(x, *x.shape[:2], len(own)) for _ in low]
 
         def work(s):
@@ -165,7 +68,7 @@ class SageLayer(torch.autograd.Function):
         def work(s):
             y = normed(x, s, ctx.norm)
             rows, to_rows = y.flatten(0, 1).to(x.dtype), grad_x[s].flatten(0, 1)
-            grad_weights = [zeros(x, *w.shape) for w in weights]
+            grad_weights = [torch.zeros_like(w, dtype=y.dtype) for w in weights]
             for reach, w, each, grad_w in zip(reaches, low, grads, grad_weights):
                 if s.start < reach:
                     add_matmul(grad_w, each[s].flatten(0, 1).T, rows)
@@ -178,36 +81,25 @@ class SageLayer(torch.autograd.Function):
         return grad_x, None, None, None, *sums[:count]
 
 
-def attention(score, references):
-    """Softmax of (nodes, k, out) over the configurations, or of each one with the last `references` ones."""
-    if references == 0:
-        return torch.softmax(score, dim=1)
-    return torch.sigmoid(score - torch.logsumexp(score[:, -references:], dim=1, keepdim=True))
+class BlockEnd(nn.Module):
+    """The weights of `GatedBlock`, which ends each block of the network; x (n, k, out) -> (n, k, width)."""
 
+    def __init__(self, width, reduction, attends):
+        super().__init__()
+        hidden = max(1, width // reduction) if reduction else 0
+        self.squeeze = nn.Linear(width, hidden) if reduction else None
+        self.excite = nn.Linear(hidden, width) if reduction else None
+        self.temperature = nn.Parameter(torch.tensor(0.5)) if attends else None
 
-def attention_backward(grad, share, score, references):
-    """Gradient of the scores from that of their attention `share`."""
-    if references == 0:
-        return torch.ops.aten._softmax_backward_data(grad, share, 1, share.dtype)
-    grad = torch.ops.aten.sigmoid_backward(grad, share)
-    to_references = torch.softmax(score[:, -references:], dim=1) * grad.sum(dim=1, keepdim=True)
-    grad[:, -references:] -= to_references
-    return grad
-
-
-def kept(seed, s, like, dropout):
-    """What dropout multiplies nodes by: 0, or 1 / share kept; eight draws of a byte are cut from one of 64 bits."""
-    draws = torch.empty(-(-like.numel() // 8), dtype=torch.int64, device=like.device)
-    draws.random_(-1 << 63, None, generator=torch.Generator(like.device).manual_seed(seed + s.start))
-    draws = draws.view(torch.int8)[:like.numel()].view_as(like)
-    # of 256 values so many are dropped, rounded up or down at random for each block: on average the exact share
-    dropped = int(256 * dropout + random.Random(seed + s.start).random())
-    # a comparison written as numbers: to bool and back takes seven times as long
-    return torch.ge(draws, dropped - 128, out=torch.empty_like(like)).mul_(1 / (1 - dropout))
+    def forward(self, x, shortcut=None, norm=False, dropout=0.0, references=0):
+        gate = (None,) * 4
+        if self.squeeze is not None:
+            gate = self.squeeze.weight, self.squeeze.bias, self.excite.weight, self.excite.bias
+        return GatedBlock.apply(x, shortcut, norm, references, dropout, self.temperature, *gate)
 
 
 class GatedBlock(torch.autograd.Function):
-    """Instance norm, squeeze-and-excite, attention, shortcut, GELU, dropout; each but GELU may be left out.
+    """Instance norm, squeeze-and-excite, attention, shortcut, GELU, dropout; all but GELU may be left out.
 
     forward(x (n, k, out), shortcut (n, k, width) or None, norm, references, dropout, temperature or None, then weight
     and bias of squeeze and of excite or four Nones) -> (n, k, width), width twice `out` with a temperature.
@@ -216,7 +108,7 @@ class GatedBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, shortcut, norm, references, dropout, temperature, *gate):
         ctx.norm, ctx.references, ctx.dropout = norm_of(x) if norm else None, references, dropout
-        ctx.seed = int(torch.randint(1 << 62, ())) if dropout else None      # masks are drawn anew, not kept
+        ctx.seed = int(torch.randint(1 << 62, ())) if dropout else None      # masks are drawn again, not kept
         inputs = x, shortcut, temperature, *gate
         ctx.save_for_backward(*inputs)
         out = fresh(x, *x.shape[:2], x.shape[2] * (1 if temperature is None else 2))
@@ -229,7 +121,7 @@ class GatedBlock(torch.autograd.Function):
 
     @staticmethod
     def before_gelu(ctx, inputs, s):
-        """All steps up to GELU for the nodes `s`; returns what the backward pass needs of them, the sum last."""
+        """All steps up to GELU for the nodes `s`; returns the values that the backward pass needs, the sum last."""
         x, shortcut, temperature, squeeze, squeeze_bias, excite, excite_bias = inputs
         y = z = normed(x, s, ctx.norm)
         hidden = gate = None
@@ -281,18 +173,121 @@ class GatedBlock(torch.autograd.Function):
         return norm_backward(grad_x, x, ctx.norm, *sums), grad_shortcut, None, None, None, *grads
 
 
-class BlockEnd(nn.Module):
-    """The weights of what ends a block, and the call of `GatedBlock`; x (n, k, out) -> (n, k, width)."""
+def attention(score, references):
+    """Softmax of (nodes, k, out) over the configurations, or of each one with the last `references` ones."""
+    if references == 0:
+        return torch.softmax(score, dim=1)
+    return torch.sigmoid(score - torch.logsumexp(score[:, -references:], dim=1, keepdim=True))
 
-    def __init__(self, width, reduction, attends):
-        super().__init__()
-        hidden = max(1, width // reduction) if reduction else 0
-        self.squeeze = nn.Linear(width, hidden) if reduction else None
-        self.excite = nn.Linear(hidden, width) if reduction else None
-        self.temperature = nn.Parameter(torch.tensor(0.5)) if attends else None
 
-    def forward(self, x, shortcut=None, norm=False, dropout=0.0, references=0):
-        gate = (None,) * 4
-        if self.squeeze is not None:
-            gate = self.squeeze.weight, self.squeeze.bias, self.excite.weight, self.excite.bias
-        return GatedBlock.apply(x, shortcut, norm, references, dropout, self.temperature, *gate)
+def attention_backward(grad, share, score, references):
+    """Gradient of the scores from that of their attention `share`."""
+    if references == 0:
+        return torch.ops.aten._softmax_backward_data(grad, share, 1, share.dtype)
+    grad = torch.ops.aten.sigmoid_backward(grad, share)
+    to_references = torch.softmax(score[:, -references:], dim=1) * grad.sum(dim=1, keepdim=True)
+    grad[:, -references:] -= to_references
+    return grad
+
+
+def kept(seed, s, like, dropout):
+    """Factors of dropout for nodes `s`: 0 or 1 / share kept; a draw of 64 bits is cut into eight of a byte."""
+    draws = torch.empty(-(-like.numel() // 8), dtype=torch.int64, device=like.device)
+    draws.random_(-1 << 63, None, generator=torch.Generator(like.device).manual_seed(seed + s.start))
+    draws = draws.view(torch.int8)[:like.numel()].view_as(like)
+    # how many of 256 values are dropped, rounded up or down at random per block: on average the exact share
+    dropped = int(256 * dropout + random.Random(seed + s.start).random())
+    # the comparison writes numbers: a detour by bool takes seven times as long
+    return torch.ge(draws, dropped - 128, out=torch.empty_like(like)).mul_(1 / (1 - dropout))
+
+
+def norm_of(x):
+    """Instance norm over the nodes of x (n, k, width) as x * factor + shift -> factor, shift, each (k, width)."""
+    def of_block(s):
+        mean = x[s].mean(0, dtype=precise(x))
+        return len(x[s]), mean, (x[s] - mean).square_().sum(0)
+
+    def merged(one, other):      # Chan et al. 1983; a sum of squares minus the square of a sum loses digits
+        (n, mean, squares), (m, other_mean, other_squares) = one, other
+        step = other_mean - mean
+        squares = (squares + other_squares).addcmul_(step, step, value=n * m / (n + m))
+        return n + m, mean.add(step, alpha=m / (n + m)), squares
+    n, mean, squares = reduce(merged, over_nodes(of_block, x))
+    factor = torch.rsqrt(squares / n + NORM_EPS)
+    return factor, -mean * factor
+
+
+def normed(x, s, norm):
+    """Nodes `s` of x in the type to compute in, normalised by `norm` if given."""
+    block = x[s].to(precise(x))
+    return block if norm is None else torch.addcmul(norm[1], block, norm[0])
+
+
+def norm_backward(grad, x, norm, total=None, inner=None, other=None):
+    """Turn a gradient by the normed x into one by x, in place, and add `other`, the gradient by other ways."""
+    # total, inner (k, width): the gradient summed over nodes, alone and times the normed x
+    if norm is not None:
+        factor, shift = norm
+        slope, offset = inner * factor.square() / -len(x), (total + inner * shift) * factor / -len(x)
+
+    def work(s):
+        one = grad[s]
+        if norm is not None:
+            one = torch.addcmul(offset, x[s].to(offset.dtype), slope).addcmul_(one, factor)
+        grad[s] = one if other is None else one + other[s]
+    if norm is not None or other is not None:
+        over_nodes(work, x)
+    return grad
+
+
+def over_nodes(work, x):
+    """Call `work(s)` for blocks `s`, slices of the nodes of x (n, ...), in several threads -> results in order."""
+    n, threads = len(x), torch.get_num_threads()
+    size = max(1, (GPU_BLOCK if x.is_cuda else CPU_BLOCK) * n // max(1, x.numel()))
+    blocks = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    todo, results = iter(range(len(blocks))), [None] * len(blocks)
+    inference = torch.is_inference_mode_enabled()
+
+    def run(alone=True):         # gradients, inference, autocast and the number of threads are states of a thread
+        if not alone:
+            torch.set_num_threads(1)
+        with torch.inference_mode(inference), torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            for place in todo:   # a thread that is free takes the next block
+                results[place] = work(blocks[place])
+
+    helpers = 0 if x.is_cuda else min(threads, MOST_THREADS, len(blocks)) - 1
+    if helpers < 1:
+        run()
+        return results
+    try:
+        with ThreadPoolExecutor(helpers) as pool:
+            helping = [pool.submit(run, alone=False) for _ in range(helpers)]
+            run(alone=False)
+            for one in helping:
+                one.result()     # raises an error of that thread
+    finally:
+        torch.set_num_threads(threads)
+    return results
+
+
+def added_up(results):
+    """Add up the first tensors of all results, the second ones and so on, in place in the first result."""
+    for result in results[1:]:
+        for total, tensor in zip(results[0], result):
+            total += tensor
+    return results[0]
+
+
+def precise(x):
+    """The type to compute in: float32 for a half type."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def biased_matmul(bias, a, b):
+    """bias + a @ b, multiplied in the type of b."""
+    return torch.addmm(bias, a, b) if a.dtype == b.dtype else (a.to(b.dtype) @ b).to(a.dtype).add_(bias)
+
+
+def add_matmul(onto, a, b):
+    """onto + a @ b, in place, multiplied in the type of b."""
+    return onto.addmm_(a, b) if onto.dtype == b.dtype else onto.add_(a.to(b.dtype) @ b)

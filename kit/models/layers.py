@@ -81,6 +81,12 @@ def node_tensors(node_feat, node_opcode, node_scale):
             torch.as_tensor(layout, device=node_scale.device))
 
 
+def rows_of(table, chosen):
+    """Row of each node's table (nc, codes, out) for each of its chosen codes (nc, k) -> (nc, k, out)."""
+    nc, codes = table.shape[:2]
+    return F.embedding(chosen + codes * torch.arange(nc, device=chosen.device)[:, None], table.flatten(0, 1))
+
+
 class Messages(NamedTuple):
     """Mean over neighbours, as a sparse matrix and its transpose, and as sorted edges for torch-scatter."""
     matrix: torch.Tensor         # (n, n) sparse CSR; row = receiver, values 1 / number of senders

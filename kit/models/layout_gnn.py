@@ -10,7 +10,7 @@ from torch import nn
 
 from kit.agreement import OwnColumns, PairColumns, agreement_tables
 from kit.models.fused import BlockEnd, SageLayer, precise
-from kit.models.layers import NUMERIC, Network, Sage, mean_messages, node_tensors
+from kit.models.layers import NUMERIC, Network, Sage, mean_messages, node_tensors, rows_of
 from kit.pad import repad_layout
 
 
@@ -202,7 +202,7 @@ class LayoutGNN(Network):
         if tensors.own is not None:
             table = table + self.own(tensors.own)
         nc = len(table)
-        configured = static[:nc, None] + _rows_of(table, chosen)                                   # (nc, k, out)
+        configured = static[:nc, None] + rows_of(table, chosen)                                   # (nc, k, out)
         if tensors.own is not None:
             configured = configured + self.pair(self.disagreements(tensors, chosen))
         none = self.config(self.digit(torch.zeros(18, dtype=torch.long, device=chosen.device)).flatten())
@@ -214,7 +214,7 @@ class LayoutGNN(Network):
         if not self.settings.reinject:
             return x
         nc = len(chosen)
-        return torch.cat([x[:nc] + _rows_of(self.again[block - 1](digits), chosen), x[nc:]])
+        return torch.cat([x[:nc] + rows_of(self.again[block - 1](digits), chosen), x[nc:]])
 
     def disagreements(self, tensors, chosen):
         """Sum each node's pair features as producer and as consumer; chosen (nc, k) codes -> (nc, k, 24)."""
@@ -224,12 +224,6 @@ class LayoutGNN(Network):
         features = F.embedding(tensors.pair.flatten()[cells], tensors.rows)                       # (p, k, 12)
         zeros = features.new_zeros(*chosen.shape, features.shape[-1])
         return torch.cat([zeros.index_add(0, end, features) for end in (producer, consumer)], dim=-1)
-
-
-def _rows_of(table, chosen):
-    """Row of each node's table (nc, codes, out) for each of its chosen codes (nc, k) -> (nc, k, out)."""
-    nc, codes = table.shape[:2]
-    return F.embedding(chosen + codes * torch.arange(nc, device=chosen.device)[:, None], table.flatten(0, 1))
 
 
 def reference_configs(graph, count):
