@@ -55,6 +55,8 @@ class KaggleError(RuntimeError):
         What happened and what helps.
     """
 
+    again = False                                # True: another attempt at the same download may succeed
+
     def __init__(self, kind, message):
         super().__init__(message)
         self.kind = kind

@@ -145,7 +145,7 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0, most=None):
             _fetch_once(locate(), part, about, timeout, most)
             return True
         except KaggleError as fault:
-            if not getattr(fault, "again", False) or _size(part) <= furthest:
+            if not fault.again or _size(part) <= furthest:
                 raise
             furthest = _size(part)
             return False
@@ -159,35 +159,30 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0, most=None):
 
 
 def _fetch_once(url, part, about, timeout, most):
-    """One attempt; where the server fails or the line is cut it raises a KaggleError with `again`."""
-    name, come = part.name.removesuffix(".part"), _size(part)
+    """One attempt; if another attempt may help, its KaggleError has `again` set."""
+    name, before = part.name.removesuffix(".part"), _size(part)
     try:
-        _append(url, name, part, about, timeout, most)
+        return _append(url, name, part, about, timeout, most)
     except requests.HTTPError as fault:
         status, reason = fault.response.status_code, fault.response.reason
         kind = {403: "forbidden", 404: "missing", 410: "missing", 416: "server", 429: "busy"}.get(
             status, "server" if status >= 500 else "refused")
-        again = kind in ("server", "busy") or (kind == "forbidden" and come > 0)         # 403: the URL has expired
+        again = kind in ("server", "busy") or (kind == "forbidden" and before > 0)       # 403: the URL has expired
         if status == 416:                                        # the file there is shorter: another file
             part.unlink(missing_ok=True)
-        raise _failure(kind, f"{name}: the server answers HTTP {status} {reason}: " + (
-            "run it again later, it resumes" if again else "check the address"), again) from None
+        error = KaggleError(kind, f"{name}: the server answers HTTP {status} {reason}: " + (
+            "run it again later, it resumes" if again else "check the address"))
+        error.again = again
     except (requests.RequestException, HTTPError, EOFError) as fault:
         while fault.__context__ is not None:                     # the outer ones repeat the URL, which is signed
             fault = fault.__context__
         why = SECRET.sub("***", str(fault) or type(fault).__name__)
-        raise _failure("host", f"{name}: {why}; check the internet connection (in a Kaggle notebook: Settings, "
-                       f"Internet on), then run it again: it resumes after {_mb(_size(part))}", True) from None
+        error = KaggleError("host", f"{name}: {why}; check the internet connection (in a Kaggle notebook: Settings, "
+                            f"Internet on), then run it again: it resumes after {_mb(_size(part))}")
+        error.again = True
     except OSError as fault:
-        raise KaggleError("disk", f"{part} cannot be written ({fault.strerror}): make room, then run it again"
-                          ) from None
-
-
-def _failure(kind, message, again):
-    """A KaggleError that says whether another attempt may help."""
-    error = KaggleError(kind, message)
-    error.again = again
-    return error
+        error = KaggleError("disk", f"{part} cannot be written ({fault.strerror}): make room, then run it again")
+    raise error                                                  # here, without what it came from
 
 
 def _append(url, name, part, about, timeout, most):
