@@ -64,8 +64,8 @@ class Agreement(NamedTuple):
 def find_meetings(graph, reach=REACH):
     """Find the pairs of configurable nodes whose layouts meet.
 
-    The output of each configurable node is followed until another configurable node reads it. It is followed
-    through nodes that are not configurable and that have its shape, or are transposes of it.
+    The output of each configurable node is followed until another configurable node reads it. It is followed through
+    nodes that are not configurable and that have its shape, or are transposes of it.
 
     Parameters
     ----------

@@ -196,7 +196,7 @@ def test_the_backward_pass_drops_what_the_forward_pass_dropped(values, threads, 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.2, 0.5])
 def test_dropout_keeps_the_stated_share_and_the_mean(dropout):
-    masks = torch.stack([kept(7, slice(start, start + 1), torch.empty(9_999), dropout) for start in range(400)])
+    masks = torch.stack([kept(7, slice(start, start + 1), torch.empty(9_999), dropout) for start in range(150)])
     dropped = (masks == 0).float()
     assert abs(dropped.mean() - dropout) < 5 * (dropout * (1 - dropout) / masks.numel()) ** 0.5 + 1 / 256 / 20
     assert torch.allclose(masks[masks > 0], torch.tensor(1 / (1 - dropout)))

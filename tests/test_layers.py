@@ -1,6 +1,7 @@
 """Message passing against slow loops, dense matrices and torch-scatter; memory that is used again."""
 import sys
 import types
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from kit.models.layers import (
     fastest_aggregation,
     fresh,
     mean_messages,
-    node_tensors,
     spare_memory,
 )
+from kit.models.tile import TileModel
 from kit.scale import signed_log
 
 #   0 -> 1 -> 2      4 -> 4       5: alone
@@ -149,8 +150,12 @@ def test_node_tensors_are_scaled_numbers_opcodes_and_repaired_digits():
     node_feat = np.zeros((2, 140), np.float32)
     node_feat[0, [0, 21, 22, 30]] = 1, 8, 128, -2
     node_feat[0, 134:140] = 1, 0, 0, 0, 0, 0                          # rank 2, the rest is padding
-    scales = torch.stack([torch.full((NUMERIC,), 0.5), torch.full((NUMERIC,), 2.0)]).double()
-    numeric, opcode, layout = node_tensors(node_feat, np.array([3, 120]), scales)
+    model = TileModel()
+    model.node_scale[0], model.node_scale[1] = 0.5, 2.0
+    tensors = model.tensors_of(SimpleNamespace, node_feat, np.array([3, 120]), (DRAWN[:0],),
+                               wide=np.array([65_535], np.uint16))
+    numeric, opcode, layout = tensors.numeric, tensors.opcode, tensors.layout
+    assert tensors.wide.tolist() == [65_535] and len(tensors.messages) == 1
     assert numeric.dtype == torch.float32 and opcode.tolist() == [3, 120]
     assert np.allclose(numeric, (signed_log(node_feat[:, :NUMERIC]) - 0.5) * 2, atol=1e-6)
     assert layout.tolist() == [[3, 2, 1, 1, 1, 1], [1] * 6]           # digits + 2

@@ -55,7 +55,9 @@ def kernel(bounds, start=8, sizes=((20, 256),), opcodes=(63,)):
 
 def slow_tile_features(graph):
     """One configuration, one dimension at a time."""
-    rows = []
+    def elements_of(one):
+        return np.prod([max(one[d], 1) for d in range(8, 14) if graph.config_feat[:, d].max() > 0])
+    rows, largest = [], max(map(elements_of, graph.config_feat))
     for one in graph.config_feat.astype(float):
         row, totals, share = list(one), [], 1.0
         for start in (0, 8, 16):
@@ -69,7 +71,7 @@ def slow_tile_features(graph):
             row += three.ravel().tolist()
             totals += [blocks, count]
             if start == 8:
-                share = blocks / max(np.prod([max(other[d], 1) for d in filled]) for other in graph.config_feat)
+                share = blocks / largest
         elements = [np.prod([float(d) for d in node[21:27] if d > 0]) for node in graph.node_feat]
         inputs = [e for e, op in zip(elements, graph.node_opcode) if op == 63] or elements
         rows.append([*row, *totals, share, share * sum(inputs), share * max(inputs)])

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kit.agreement import REACH, OwnColumns, PairColumns, agreement_tables, find_meetings
-from kit.models.layers import Network, mean_messages, node_tensors
+from kit.models.layers import Network
 
 
 class TokenTensors(NamedTuple):
@@ -103,22 +103,17 @@ class ConfigTokenModel(Network):
 
     def prepare(self, graph):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
-        n, device = len(graph.node_feat), self.node_scale.device
         graph = graph._replace(meetings=graph.meetings or find_meetings(graph))      # tables and hops both read them
         tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
-        codes = graph.config_codes
         hops = _group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
-        arrays = dict(
+        return self.tensors_of(
+            TokenTensors, graph.node_feat, graph.node_opcode, (graph.edge_index, graph.edge_index[:, ::-1]),
             ids=graph.node_config_ids, code_rows=graph.code_rows.astype(np.int64) + 2,
             share=np.stack([tables.share, tables.reads], axis=1), node_group=graph.node_group, own=tables.own,
             pairs=tables.pairs, pair=tables.pair, row_pair=tables.row_pair, rows=tables.rows,
             pair_slot=pair_slot.reshape(-1), slot_groups=slots.reshape(-1, 2), hops=hops,
-            config_codes=codes if codes.dtype == np.uint8 else codes.astype(np.int32))
-        return TokenTensors(
-            *node_tensors(graph.node_feat, graph.node_opcode, self.node_scale),
-            tuple(mean_messages(e, n, device) for e in (graph.edge_index, graph.edge_index[:, ::-1])),
-            **{name: torch.tensor(array, device=device) for name, array in arrays.items()})
+            config_codes=graph.config_codes)
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1.

@@ -46,6 +46,16 @@ class Network(nn.Module):
         self.node_scale.copy_(scale_buffer(g.node_feat[:, :NUMERIC] for g in graphs))
         self.fitted.fill_(True)
 
+    def tensors_of(self, kind, node_feat, node_opcode, directions, **arrays):
+        """Make a NamedTuple `kind` on this model's device: nodes, messages along each of `directions`, `arrays`."""
+        device = self.node_scale.device
+        arrays |= dict(numeric=scaled(node_feat[:, :NUMERIC], self.node_scale), opcode=node_opcode,
+                       layout=repad_layout(node_feat)[0][:, LAYOUT].astype(np.int64).clip(-1, 5) + 2)
+        for name, array in arrays.items():       # torch cannot index with the unsigned types of many codes
+            array = array.astype(np.int32) if array.dtype in (np.uint16, np.uint32) else array
+            arrays[name] = torch.tensor(array, device=device)
+        return kind(messages=tuple(mean_messages(e, len(node_feat), device) for e in directions), **arrays)
+
     def node_input(self, tensors):
         """What the first layer reads of each node: numbers, embedded layout, embedded opcode."""
         return torch.cat([tensors.numeric, self.digit(tensors.layout).flatten(1), self.opcode(tensors.opcode)], dim=1)
@@ -70,15 +80,16 @@ def scale_buffer(arrays):
 
 
 def scaled(array, buffer):
-    """Standardise an array by a fitted `scale_buffer`, on the buffer's device."""
-    return torch.as_tensor(scale(array, Scaler(*buffer.cpu().numpy())), device=buffer.device)
+    """Standardise an array by a fitted `scale_buffer` -> float32 array."""
+    return scale(array, Scaler(*buffer.cpu().numpy()))
 
 
-def node_tensors(node_feat, node_opcode, node_scale):
-    """Standardised features, opcodes and repaired layout digits + 2, on the device of `node_scale`."""
-    layout = repad_layout(node_feat)[0][:, LAYOUT].astype(np.int64).clip(-1, 5) + 2
-    return (scaled(node_feat[:, :NUMERIC], node_scale), torch.tensor(node_opcode, device=node_scale.device),
-            torch.as_tensor(layout, device=node_scale.device))
+def check_whole(settings, **least):
+    """Raise a ValueError unless each named setting is a whole number of at least the given value."""
+    for name, low in least.items():
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not (isinstance(value, (int, np.integer)) and value >= low):
+            raise ValueError(f"{name} is {value!r}; expected a whole number of at least {low}")
 
 
 def rows_of(table, chosen):

@@ -10,7 +10,7 @@ from torch import nn
 
 from kit.agreement import OwnColumns, PairColumns, agreement_tables
 from kit.models.fused import BlockEnd, SageLayer, precise
-from kit.models.layers import NUMERIC, Network, Sage, mean_messages, node_tensors, rows_of
+from kit.models.layers import NUMERIC, Network, Sage, check_whole, rows_of
 from kit.pad import repad_layout
 
 
@@ -63,12 +63,8 @@ class LayoutGNNSettings:
     seed: int = 0                        # of the initial weights
 
     def __post_init__(self):
-        least = {"width": 1, "linear_blocks": 1, "graph_blocks": 0, "opcode_width": 1, "digit_width": 1, "squeeze": 0,
-                 "reference_configs": 1, "seed": 0}
-        for name, low in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, (int, np.integer)) and value >= low):
-                raise ValueError(f"{name} is {value!r}; expected a whole number of at least {low}")
+        check_whole(self, width=1, linear_blocks=1, graph_blocks=0, opcode_width=1, digit_width=1, squeeze=0,
+                    reference_configs=1, seed=0)
         choices = {"config_attention": (True, False, "reference"), "pool": ("mean", "mean+max"),
                    "aggregation": ("sparse", "scatter"), "reinject": (True, False), "both_directions": (True, False),
                    "node_norm": (True, False), "agreement": (True, False)}
@@ -140,24 +136,21 @@ class LayoutGNN(Network):
 
         Only the nodes `counted` (n,) bool are pooled; None: all. A segment with a margin counts its own nodes.
         """
-        n, device, s = len(graph.node_feat), self.node_scale.device, self.settings
+        n, s = len(graph.node_feat), self.settings
         rest = np.setdiff1d(np.arange(n), graph.node_config_ids)
         rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last
         order = np.concatenate([graph.node_config_ids, rest])
         edges = np.argsort(order)[graph.edge_index]
-        codes = graph.config_codes if graph.config_codes.dtype == np.uint8 else graph.config_codes.astype(np.int32)
         chosen = reference_configs(graph, s.reference_configs) if s.config_attention == "reference" else []
-        arrays = dict(code_rows=graph.code_rows.astype(np.int64) + 2, node_group=graph.node_group, config_codes=codes,
-                      references=codes[np.asarray(chosen, np.int64)])
+        arrays = dict(code_rows=graph.code_rows.astype(np.int64) + 2, node_group=graph.node_group,
+                      config_codes=graph.config_codes, references=graph.config_codes[np.asarray(chosen, np.int64)])
         if s.agreement:
             tables = agreement_tables(graph)
             arrays |= dict(own=tables.own, pairs=tables.pairs, pair=tables.pair, rows=tables.rows)
         if counted is not None:
             arrays["counted"] = np.flatnonzero(counted[order])
-        return LayoutTensors(
-            *node_tensors(graph.node_feat[order], graph.node_opcode[order], self.node_scale),
-            tuple(mean_messages(e, n, device) for e in (edges, edges[:, ::-1])[:2 if s.both_directions else 1]),
-            **{name: torch.tensor(array, device=device) for name, array in arrays.items()})
+        return self.tensors_of(LayoutTensors, graph.node_feat[order], graph.node_opcode[order],
+                               (edges, edges[:, ::-1])[:2 if s.both_directions else 1], **arrays)
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kit.data import OPCODE_NAMES
-from kit.models.layers import Network, mean_messages, node_tensors, scale_buffer, scaled
+from kit.models.layers import Network, scale_buffer, scaled
 from kit.pad import SHAPE
 
 TILE_FEATURES = 87               # columns of tile_features
@@ -64,11 +64,9 @@ class TileModel(Network):
 
     def prepare(self, graph):
         """Turn a TileGraph into tensors on this model's device; repairs the layout padding."""
-        n, device = len(graph.node_feat), self.node_scale.device
-        return TileTensors(
-            *node_tensors(graph.node_feat, graph.node_opcode, self.node_scale),
-            scaled(tile_features(graph), self.config_scale),
-            tuple(mean_messages(e, n, device) for e in (graph.edge_index, graph.edge_index[:, ::-1])))
+        return self.tensors_of(TileTensors, graph.node_feat, graph.node_opcode,
+                               (graph.edge_index, graph.edge_index[:, ::-1]),
+                               config=scaled(tile_features(graph), self.config_scale))
 
     def configs_within(self, tensors, budget):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""

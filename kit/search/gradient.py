@@ -1,7 +1,7 @@
 """Search a differentiable cost model by its gradient: codes become weights over values, and the walks are noisy.
 
-A relaxed cost takes (k, g, v) weights instead of (k, g) codes: those of a coordinate sum to 1, one-hot weights are a
-code, and values that a coordinate does not have weigh 0.
+A relaxed cost takes (k, g, v) weights instead of (k, g) codes. The weights of a coordinate sum to 1, one-hot weights
+are a code, and values that a coordinate does not have get weight 0.
 """
 from copy import deepcopy
 
@@ -13,14 +13,14 @@ from kit.search.budgets import Measured
 
 
 def on_codes(relaxed, dims, device="cpu"):
-    """A relaxed cost as a `model` of kit/search/strategies.py.
+    """Turn a relaxed cost into a `model` for the strategies of kit/search/strategies.py.
 
     Parameters
     ----------
     relaxed : callable
         (k, g, v) float32 weights -> (k,) costs, both torch tensors.
     dims : sequence of int, shape (g,)
-        How many values each coordinate has; v is the most.
+        How many values each coordinate has; v is the largest of them.
     device : str or torch.device
 
     Returns
@@ -41,7 +41,7 @@ def on_codes(relaxed, dims, device="cpu"):
 
 
 def relaxed_token_cost(model, tensors):
-    """The relaxed cost of a graph under a ConfigTokenModel, its tables computed once; exact on one-hot weights.
+    """The relaxed cost of a graph under a ConfigTokenModel, with tables computed once; exact on one-hot weights.
 
     Parameters
     ----------
@@ -61,22 +61,22 @@ def relaxed_token_cost(model, tensors):
 
 def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, walks=64, rate=1.0, heat=0.03,
                     repeats=1, device="cpu"):
-    """Langevin walks downhill on a relaxed cost; the best codes that they pass are measured.
+    """Langevin walks downhill on a relaxed cost; the best codes on their way are measured.
 
-    Each walk has logits, whose softmax is the weights, and goes against the gradient by the weights, scaled to a root
-    mean square of 1, plus noise that cools down to none. After each step the likeliest codes are asked of the relaxed
-    cost; half of the queries are these, half the gradients.
+    Each walk has logits; their softmax is the weights. A step goes against the gradient by the weights, scaled to a
+    root mean square of 1, plus noise that cools down to none. After each step the relaxed cost of the likeliest codes
+    is asked. Half of the queries are these, the other half are gradients.
 
     Parameters
     ----------
     objective, dims, budget, rng
-        As in `random_search`; the noise comes from `rng` on any device.
+        As in `random_search`. The noise comes from `rng` on every device.
     relaxed : callable
         (k, g, v) float32 weights -> (k,) costs, both torch tensors; differentiable.
     queries : int
-        Rows asked of `relaxed`, at most.
+        The most rows asked of `relaxed`.
     walks : int
-        Side by side.
+        How many walks run side by side.
     rate : float
         Step size, in logits.
     heat : float
@@ -84,12 +84,12 @@ def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, wa
     repeats : int
         As in `random_search`.
     device : str or torch.device
-        Of the weights.
+        Device of the weights.
 
     Returns
     -------
     SearchResult
-        Points in the order of their relaxed costs; fewer than the budget where the walks meet.
+        Points in the order of their relaxed costs; fewer than the budget if walks pass the same points.
 
     Raises
     ------
