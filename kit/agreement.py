@@ -164,9 +164,11 @@ def _joins(visited, reach):
 
 
 class _Program(NamedTuple):
-    """What the tables are computed from; a layout is its two minor-most dimensions."""
+    """A program as the tables read it; a layout is its two minor-most dimensions."""
     ids: np.ndarray              # (nc,) int64
     place: np.ndarray            # (n,) int64; position in ids, -1 for the other nodes
+    consumer: np.ndarray         # (m,) int64
+    producer: np.ndarray         # (m,) int64
     default: np.ndarray          # (n, 2) int8; layout of each node
     shape: np.ndarray            # (n, 6)
     elements: np.ndarray         # (n,) float64
@@ -176,46 +178,34 @@ class _Program(NamedTuple):
 
 
 def agreement_tables(graph, reach=REACH):
-    """Tabulate how far the layouts given to nodes agree with their surroundings.
-
-    Only the two minor-most dimensions of a layout are compared. A layout that is not given disagrees with nothing;
-    only where two producers meet, their defaults are compared.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-    reach : int
-        The most edges between the two nodes of a pair. Fewer if pairs times codes squared would pass `MAX_PAIR_ROWS`.
-
-    Returns
-    -------
-    Agreement
-    """
+    """Tabulate how far the layouts given to a LayoutGraph's nodes agree with their surroundings -> Agreement."""
+    # only the two minor-most dimensions of a layout are compared. A layout that is not given disagrees with nothing;
+    # only where two producers meet, their defaults are compared
     ids, shape = graph.node_config_ids, graph.node_feat[:, SHAPE]
     place = np.full(len(shape), -1)
     place[ids] = np.arange(len(ids))
     default = repad_layout(graph.node_feat)[0][:, LAYOUT].clip(-1, 5).astype(np.int8)[:, :2]
     elements = np.maximum(shape, 1).prod(axis=1, dtype=np.float64)
-    program = _Program(ids, place, default, shape, elements, np.log1p(elements) / 10, graph.code_rows[:, :, ::6] >= 0,
-                       graph.code_rows.reshape(*graph.code_rows.shape[:2], 3, 6)[..., :2])
-    consumer, producer = graph.edge_index.T
-    largest, smallest = _extreme_operands(program, consumer, producer)
+    program = _Program(ids, place, *graph.edge_index.T, default, shape, elements, np.log1p(elements) / 10,
+                       given=graph.code_rows[:, :, ::6] >= 0,
+                       rows=graph.code_rows.reshape(*graph.code_rows.shape[:2], 3, 6)[..., :2])
+    largest, smallest = _extreme_operands(program)
     share = elements / elements.max()
-    return Agreement(_own_table(program, consumer, producer, (ids, largest, smallest)), share[ids].astype(np.float32),
+    return Agreement(_own_table(program, (ids, largest, smallest)), share[ids].astype(np.float32),
                      (share[largest] * (largest >= 0)).astype(np.float32), *_pair_tables(graph, program, reach))
 
 
-def _own_table(p, consumer, producer, tensors):
+def _own_table(p, tensors):
     """Features of each node and code, (nc, k, 14); `tensors`: output, largest and smallest operand of each node."""
     own = np.zeros((*p.given.shape[:2], OwnColumns.COUNT), np.float32)
     disagree, size = own[..., OwnColumns.DISAGREE], np.zeros((*p.given.shape[:2], 4))
     own[..., OwnColumns.GIVEN] = p.given
     disagree[..., 0] = _differ(p.rows[:, :, 0], p.default[p.ids][:, None]) * p.given[:, :, 0]
-    disagree[..., 1:3], size[..., 1:3] = _operand_disagreements(p, consumer, producer)
+    disagree[..., 1:3], size[..., 1:3] = _operand_disagreements(p)
     size[..., 0] = size[..., 3] = p.size[p.ids, None]
     # the output with the defaults of consumers of its shape: the mean over these consumers
-    same = (p.shape[consumer] == p.shape[producer]).all(axis=1) & (p.place[producer] >= 0)
-    node, reader = p.place[producer[same]], consumer[same]
+    same = (p.shape[p.consumer] == p.shape[p.producer]).all(axis=1) & (p.place[p.producer] >= 0)
+    node, reader = p.place[p.producer[same]], p.consumer[same]
     np.add.at(disagree[..., 3], node, _differ(p.rows[node, :, 0], p.default[reader][:, None]) * p.given[node, :, 0])
     disagree[..., 3] /= np.maximum(np.bincount(node, minlength=len(own)), 1)[:, None]
     own[..., OwnColumns.BY_SIZE] = disagree * size
@@ -227,14 +217,17 @@ def _own_table(p, consumer, producer, tensors):
     return own
 
 
-def _operand_disagreements(p, consumer, producer):
-    """Input and kernel of each node and code with the operand that fits best -> disagreement, size; (nc, k, 2) each.
+def _operands(p):
+    """Edges into configurable nodes: position of the node, (q,), and its operand, (q,)."""
+    read = p.place[p.consumer] >= 0
+    return p.place[p.consumer[read]], p.producer[read]
 
-    Edges do not keep operand order. Of operands that fit equally well, the larger is taken as the input and the
-    smaller as the kernel.
-    """
-    read = p.place[consumer] >= 0
-    node, operand = p.place[consumer[read]], producer[read]
+
+def _operand_disagreements(p):
+    """Input and kernel of each node and code with the operand that fits best -> disagreement, size; (nc, k, 2) each."""
+    # edges do not keep operand order; of operands that fit equally well, the larger is taken as the input and the
+    # smaller as the kernel
+    node, operand = _operands(p)
     differ = _differ(p.rows[node, :, 1:], p.default[operand][:, None, None])              # (edges, k, 2)
     best = np.full((*p.given.shape[:2], 2), np.inf, np.float32)
     np.minimum.at(best, node, differ)
@@ -278,10 +271,9 @@ def _pair_tables(graph, p, reach):
     return np.stack([v, u], axis=1), pair.reshape(len(v), k, k).astype(np.int32), row_pair, rows
 
 
-def _extreme_operands(p, consumer, producer):
+def _extreme_operands(p):
     """The largest and the smallest operand of each configurable node, (nc,) and (nc,); -1 if it has no operand."""
-    read = p.place[consumer] >= 0
-    node, operand = p.place[consumer[read]], producer[read]
+    node, operand = _operands(p)
     # equal sizes are ordered by shape, then by layout, so that the order of the edges does not matter
     order = np.lexsort((*p.default[operand].T, *p.shape[operand].T, p.elements[operand], node))
     found = np.full((2, len(p.ids)), -1)
