@@ -1,9 +1,12 @@
-"""Recipes: for each collection the networks to train, their sizes, optimisers and losses.
+"""Recipes: which networks are trained for each collection, with their sizes, optimisers and losses.
 
-"short" is what the notebooks train by default on sample data, minutes on two CPU cores; the GNN, which the validation
-graphs give little weight there, is trained least. "quick" is their default on real files, and what the studies were
-made with. "full" is for the whole data set on a GPU;
-notebooks/recipes.md has its times, memory and what to expect, and says which of these numbers are estimates.
+Each recipe has three scales:
+
+- "short": the notebooks' default on sample data, minutes on two CPU cores. The GNN, which gets little weight in the
+  ensemble there, is trained least.
+- "quick": the notebooks' default on real files; the studies used it, too.
+- "full": for the whole data set on a GPU. notebooks/recipes.md has its times, its memory and what to expect, and says
+  which of these numbers are estimates.
 """
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,20 +17,21 @@ from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutG
 from kit.train import TrainSettings
 
 SCALES = ("short", "quick", "full")
-FEW_PROGRAMS = 4                 # learning from 2 real programs, the short form ranks a third at tau .7, the long at .4
+FEW_PROGRAMS = 4         # below: the token model in its short form; trained on 2 real programs, it ranked a third one
+#                          at tau 0.7, the long form at 0.4
 
 
 class Recipe(NamedTuple):
-    """One model to train: `network(shape)` by `settings` on `loss`."""
+    """One model to train: `network(shape)`, with `settings` and `loss`."""
     network: type
     shape: object                # the network's settings
     settings: TrainSettings
     loss: Callable = pairwise_hinge_loss
-    seeds: int = 2               # models to train that differ in their seed alone
+    seeds: int = 2               # how many models to train; only their seeds differ
 
 
 def recipes_for(collection, scale="quick", programs=None):
-    """The members of a collection's ensemble.
+    """The recipes for the ensemble of a collection.
 
     Parameters
     ----------
@@ -35,18 +39,18 @@ def recipes_for(collection, scale="quick", programs=None):
     scale : str
         "short", "quick" or "full".
     programs : int, optional
-        How many there are to train on. Below `FEW_PROGRAMS` the token model reads nothing of a node but its opcode
-        and what agreement tells: of two real programs it learned the rest by heart.
+        The number of training programs. Below `FEW_PROGRAMS`, the token model reads only the opcode of a node and the
+        agreement of layouts: with two real programs, it overfitted to everything else.
 
     Returns
     -------
     dict of str to Recipe
-        {name of the member: recipe}; seeds and device are the caller's.
+        {name of the model: recipe}. The caller sets seeds and device.
 
     Raises
     ------
     ValueError
-        If there is no such scale.
+        If the scale is unknown.
 
     Examples
     --------
@@ -67,7 +71,7 @@ def recipes_for(collection, scale="quick", programs=None):
     steps = TrainSettings(250 if short else 400, 32)
     if full:
         token = TrainSettings(20_000, 1024)
-        # as the first place: attention over 64 configurations for `default`, 128 without it for `random`
+        # like the first place: attention over 64 configurations for `default`, none and 128 for `random`
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)
         steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")

@@ -9,6 +9,8 @@ with torchrun.
 """
 import math
 import re
+import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -32,9 +34,10 @@ from kit.training import (
     draw_step,
     join_team,
     make_tasks,
+    meet,
     read_checkpoint,
+    run_jobs,
     run_record,
-    run_team,
     save_checkpoint,
 )
 
@@ -398,17 +401,32 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     if not (isinstance(processes, int) and processes >= 1):
         raise ValueError(f"processes is {processes!r}; expected a whole number of at least 1")
     check_gpus(s.device, processes)
-    device = next(model.parameters()).device
-    try:
-        job = (model.to("cpu"), list(graphs), s, as_for_train)
-        history, weights = run_team(_train_in_team, job, processes, s.device, report)
-    finally:
-        model.to(device)
+    strays = [one for one in (type(model), *as_for_train.values()) if getattr(one, "__module__", "") == "__main__"]
+    if strays and not hasattr(sys.modules["__main__"], "__file__"):
+        raise ValueError(f"{strays[0].__name__} is defined in a notebook's cell, which other processes cannot import; "
+                         "import it from a module, or use train")
+    if processes == 1:
+        return train(model, graphs, s, report=report, **as_for_train)
+    device, threads = next(model.parameters()).device, max(1, torch.get_num_threads() // processes)
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = [("all", (rank, processes, threads, folder)) for rank in range(processes)]
+        try:
+            shared = {"all": (model.to("cpu"), list(graphs), s, as_for_train)}
+            (history, weights), *_ = run_jobs(_train_in_team, jobs, shared, processes, report or (lambda line: None))
+        finally:
+            model.to(device)
     model.to(s.device).load_state_dict(weights)
     return history
 
 
-def _train_in_team(device, report, model, graphs, settings, as_for_train):
-    """What each process does."""
-    history = train(model, graphs, replace(settings, device=device), report=report, **as_for_train)
-    return history, {name: value.cpu() for name, value in model.state_dict().items()}
+def _train_in_team(job, shared, report):
+    """What each process of a team does -> history and weights, None but for the first process."""
+    rank, size, threads, folder = job
+    model, graphs, settings, as_for_train = shared
+    torch.set_num_threads(threads)
+    meet(rank, size, settings.device, folder)
+    if str(settings.device).startswith("cuda"):
+        settings = replace(settings, device=f"cuda:{rank}")
+    history = train(model, graphs, settings, report=report, **as_for_train)
+    torch.distributed.destroy_process_group()
+    return (history, {name: value.cpu() for name, value in model.state_dict().items()}) if rank == 0 else None

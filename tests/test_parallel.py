@@ -13,7 +13,6 @@ import types
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from training import GRAPHS, SHORT, TINY, VALID, interrupted_loss, trained
@@ -136,19 +135,11 @@ def test_torchrun_ends_all_when_one_fails(ran):
 
 # started from a process such as a notebook's
 
-def fails_at(cost, runtime, rank, how):
-    """The default loss; process `rank` fails in it."""
-    if torch.distributed.get_rank() == rank:
-        if how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise FloatingPointError("as asked")
+def dies(cost, runtime):
+    """The default loss; process 1 of the team is killed in it."""
+    if torch.distributed.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
     return pairwise_hinge_loss(cost, runtime)
-
-
-def children():
-    """Processes that this one started, but for those that Python itself starts beside them."""
-    every = psutil.Process().children(recursive=True)
-    return {p for p in every if "tracker" not in " ".join(p.cmdline())}
 
 
 def test_processes_bring_weights_history_and_lines_back(tmp_path):
@@ -164,46 +155,13 @@ def test_processes_bring_weights_history_and_lines_back(tmp_path):
     assert loss.calls == 0 and again["loss"] == history["loss"]
 
 
-@pytest.mark.parametrize("how, said", [
-    ("raises", "^process 1 of 2: FloatingPointError: as asked$"),
-    ("killed", r"^process 1 of 2 ended with exit code -9 \(SIGKILL; out of memory\?\)$")])
-def test_a_process_that_fails_ends_all_with_its_error(how, said):
-    model, before = LayoutGNN(MODEL), children()
+def test_a_process_that_is_killed_ends_all_and_leaves_the_model_as_it_was():
+    model = LayoutGNN(MODEL)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(RuntimeError, match=said):
-        train_parallel(model, GRAPHS, FOUR, loss=functools.partial(fails_at, rank=1, how=how))
-    assert children() <= before
+    # not the error of process 0, which loses its connection
+    with pytest.raises(RuntimeError, match=r"^a training process ended with exit code -9; out of memory\?$"):
+        train_parallel(model, GRAPHS, FOUR, loss=dies)
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
-
-
-def test_an_interrupt_in_the_caller_ends_all():
-    before = children()
-
-    def interrupt(line):
-        raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt):
-        train_parallel(LayoutGNN(MODEL), GRAPHS, dataclasses.replace(FOUR, steps=10 ** 6), 2, interrupt)
-    assert children() <= before
-
-
-def test_the_processes_of_a_caller_that_was_killed_end_too(tmp_path):
-    here = Path(__file__).resolve()
-    script = tmp_path / "script.py"
-    script.write_text(f"import sys; sys.path[:0] = {[str(here.parents[1]), str(here.parent)]!r}\n"
-                      "from test_parallel import *\n"
-                      "if __name__ == '__main__':\n"
-                      "    forever = dataclasses.replace(FOUR, steps=10 ** 6)\n"
-                      "    def say(line): print(line, flush=True)\n"
-                      "    train_parallel(LayoutGNN(MODEL), GRAPHS, forever, 2, say)\n")
-    caller = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert caller.stdout.readline().startswith("step ")
-    started = psutil.Process(caller.pid).children(recursive=True)
-    assert len(started) >= 2
-    caller.kill()
-    caller.wait()
-    caller.stdout.close()
-    assert psutil.wait_procs(started, timeout=60)[1] == []
 
 
 # what is refused before a process is started

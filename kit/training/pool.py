@@ -1,4 +1,4 @@
-"""Run independent jobs in several processes: train the models of an ensemble side by side.
+"""Run jobs in several processes: the models of an ensemble side by side, or the parts of one team.
 
 Each process computes with one PyTorch thread, so the results do not depend on the number of processes.
 """
@@ -60,6 +60,8 @@ def run_jobs(work, jobs, shared, workers, report=print):
 
     Raises
     ------
+    ValueError
+        If the data or a job cannot be sent to another process.
     RuntimeError
         If a job fails, with its error, or if a process dies. The other processes are then ended.
     """
@@ -70,7 +72,7 @@ def run_jobs(work, jobs, shared, workers, report=print):
     with tempfile.TemporaryDirectory() as folder:
         names = {key: str(Path(folder, str(number))) for number, key in enumerate(shared)}
         for key, name in names.items():
-            Path(name).write_bytes(pickle.dumps(shared[key]))
+            Path(name).write_bytes(_as_bytes(shared[key]))
         team = {}
         try:
             for number in range(workers):
@@ -85,6 +87,7 @@ def run_jobs(work, jobs, shared, workers, report=print):
                     if kind == "line":
                         report(value)
                     elif kind == "error":
+                        _raise_if_died(team.values())        # what the dead process left undone may be the error
                         raise RuntimeError(value[0]) from RuntimeError(value[1])
                     else:
                         results[value[0]] = value[1]
@@ -100,17 +103,33 @@ def _hand_out(pipe, left, names):
     """Send the next job to a process, if one is left."""
     if left:
         number, (key, job) = left.pop()
-        pipe.send_bytes(pickle.dumps((number, names[key], job)))
+        pipe.send_bytes(_as_bytes((number, names[key], job)))
+
+
+def _as_bytes(thing):
+    """Pickle for another process. PyTorch's own way shares memory: all processes would train the same weights."""
+    try:
+        return pickle.dumps(thing)
+    except (pickle.PicklingError, AttributeError, TypeError) as fault:
+        raise ValueError(f"cannot be sent to another process: {fault}; define it at the top of a module") from fault
 
 
 def _heard(pipe, process):
     """The next message of a process; RuntimeError if it died."""
     try:
         return pickle.loads(pipe.recv_bytes())
-    except (EOFError, ConnectionResetError) as fault:
+    except (EOFError, ConnectionResetError):
         process.join()
-        cause = "; out of memory?" if process.exitcode == -signal.SIGKILL else "; see its output above"
-        raise RuntimeError(f"a training process ended with exit code {process.exitcode}{cause}") from fault
+        _raise_if_died([process])
+
+
+def _raise_if_died(processes):
+    """RuntimeError if one of the processes has died."""
+    for process in processes:
+        process.join(0.1)                        # one that is just dying
+        if process.exitcode is not None:
+            cause = "; out of memory?" if process.exitcode == -signal.SIGKILL else "; see its output above"
+            raise RuntimeError(f"a training process ended with exit code {process.exitcode}{cause}")
 
 
 def _serve(pipe, work, number):
