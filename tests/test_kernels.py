@@ -291,12 +291,13 @@ def test_winners_are_measured_in_turns(labs):
 
 def misbehave(line, kernel):
     """In the child: four candidates, of which one crashes, one hangs, and one computes something else."""
+    import tvm  # noqa: F401 - once, for all forked processes, whose limits are short
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
     known, right = kernel_result(kernel, inputs), kernel_lab.schedule_kernel
     deeds = {"crash": lambda: os.abort(), "hang": lambda: time.sleep(60)}
     kernel_lab.schedule_kernel = lambda kernel, job: deeds[job[0]]() if job[0] in deeds else right(kernel, job)
     codes = (0,) * len(dims_of(kernel))
-    line.send([kernel_lab.time_batch([("crash",), ("hang",), codes], 1, 5.0, 10.0, kernel, inputs, known),
+    line.send([kernel_lab.time_batch([("crash",), ("hang",), codes], 1, 8.0, 15.0, kernel, inputs, known),
                kernel_lab.time_batch([codes], 1, 30.0, 30.0, kernel, inputs, known + 1)])
 
 
@@ -324,12 +325,11 @@ def test_a_child_that_ends_is_named_with_its_last_words_and_leaves_no_process():
 
 
 @tvm_test
-def test_metaschedule_is_measured_by_the_same_lab_and_its_best_modules_are_kept(labs):
+def test_metaschedule_is_measured_by_the_same_lab_and_its_modules_can_be_measured_again(labs):
     kernel = SMALL["batch matmul"]
     meta = meta_schedule(kernel, 8, droplet=4)
-    best = np.minimum.accumulate(meta.seconds)
     assert len(meta.seconds) == len(meta.elapsed) >= 8 and (np.diff(meta.elapsed) >= 0).all()
-    assert list(meta.jobs) == np.flatnonzero(np.diff(best, prepend=np.inf)).tolist()
+    assert len(meta.jobs) == len(meta.seconds)
     (seconds, fault), = labs("batch matmul").measure([meta.jobs[int(meta.seconds.argmin())]])
     assert fault == "" and seconds < np.inf
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,6 +38,17 @@ def has_tvm():
     return all(importlib.util.find_spec(name) for name in ("tvm", "cloudpickle"))
 
 
+class Trials(NamedTuple):
+    """The p measurements of a search, in order."""
+    seconds: np.ndarray      # (p,) of the kernel; np.inf for a failed trial
+    elapsed: np.ndarray      # (p,) seconds since the start of the search
+    jobs: list               # what was measured: codes, a scheduled module as JSON, or None for no schedule
+
+    def first(self, count):
+        """The first `count` trials."""
+        return Trials(*(field[:count] for field in self))
+
+
 class KernelLab:
     """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""
     # A measurement takes about 60 ms and is the shortest of up to 30 repeats; caches are not flushed between them. A
@@ -51,15 +63,24 @@ class KernelLab:
 
     def __call__(self, points):
         """Seconds (k,) of the schedules `points` (k, g)."""
-        jobs, before = [tuple(map(int, point)) for point in points], len(self.trials)
-        for i in range(0, len(jobs), 2 * self.threads):          # the child's batches: each has its own time
-            part = jobs[i:i + 2 * self.threads]
-            seconds, known = [took for took, _ in self.measure(part)], time.perf_counter()
-            self.trials += [(known, took, job) for took, job in zip(seconds, part)]
-        return np.array([took for _, took, _ in self.trials[before:]])
+        return np.array([took for took, _ in self.try_jobs([tuple(map(int, point)) for point in points])])
+
+    def try_jobs(self, jobs):
+        """As `measure`, noting in `trials` when each result was known: one batch of the child after the other."""
+        answers = []
+        for i in range(0, len(jobs), 2 * self.threads):
+            part, known = self.measure(jobs[i:i + 2 * self.threads]), time.perf_counter()
+            self.trials += [(known, took, job) for job, (took, _) in zip(jobs[i:], part)]
+            answers += part
+        return answers
+
+    def tried_since(self, start):
+        """The trials so far as Trials of a search that began at `start`."""
+        known, seconds, jobs = zip(*self.trials)
+        return Trials(np.array(seconds), np.array(known) - start, list(jobs))
 
     def measure(self, jobs):
-        """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, or None for no schedule."""
+        """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, or None."""
         return self.child.ask(jobs, 1)[0] if len(jobs) else []
 
     def measure_rounds(self, jobs, rounds):

@@ -5,25 +5,11 @@ import tempfile
 import time
 import types
 from contextlib import closing
-from typing import NamedTuple
-
-import numpy as np
 
 from kit.kernels.definitions import kernel_function
-from kit.kernels.measure import KernelLab, TvmChild, this_cpu
+from kit.kernels.measure import KernelLab, Trials, TvmChild, this_cpu
 
 OTHER_INTRINSICS = ("cuda", "metal", "rocm", "hexagon", "arm_cpu", "riscv_cpu")
-
-
-class Trials(NamedTuple):
-    """The p measurements of a search, in order."""
-    seconds: np.ndarray      # (p,) of the kernel; np.inf for a failed trial
-    elapsed: np.ndarray      # (p,) seconds since the start of the search
-    jobs: dict | list        # trial -> codes, or a scheduled module as JSON, at least for each trial that was the best
-
-    def first(self, count):
-        """The first `count` trials."""
-        return Trials(self.seconds[:count], self.elapsed[:count], self.jobs)
 
 
 def meta_schedule(kernel, trials, seed=0, threads=1, droplet=0):
@@ -47,7 +33,7 @@ def _tune_kernel(line, kernel, trials, seed, threads, droplet):
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.post_optimization import PostOpt
     from tvm.s_tir.meta_schedule.runner.local_runner import LocalRunnerFuture
-    modules, found, best = [], [], {}
+    modules = []
 
     @derived_object
     class AsJson(ms.builder.PyBuilder):
@@ -64,17 +50,8 @@ def _tune_kernel(line, kernel, trials, seed, threads, droplet):
         """Lets the lab measure."""
 
         def run(self, runner_inputs):
-            answers = []
-            for i in range(0, len(runner_inputs), 2 * threads):  # the lab's batches: each has its own time
-                places = [int(os.path.basename(each.artifact_path)) for each in runner_inputs[i:i + 2 * threads]]
-                part, known = lab.measure([modules[place] for place in places]), time.perf_counter()
-                for place, (seconds, _) in zip(places, part):
-                    if seconds < min([took for took, _ in found], default=np.inf):
-                        best[len(found)] = modules[place]
-                    found.append((seconds, known - start))
-                    modules[place] = None
-                answers += [LocalRunnerFuture(None if fault else [seconds], fault or None) for seconds, fault in part]
-            return answers
+            answers = lab.try_jobs([modules[int(os.path.basename(each.artifact_path))] for each in runner_inputs])
+            return [LocalRunnerFuture(None if fault else [seconds], fault or None) for seconds, fault in answers]
 
     logging.disable(logging.CRITICAL)
     target = this_cpu(threads)
@@ -85,4 +62,4 @@ def _tune_kernel(line, kernel, trials, seed, threads, droplet):
         if droplet:
             ms.builder.LocalBuilder, ms.runner.LocalRunner = lambda **_: AsJson(), lambda **_: InLab()
             PostOpt(folder, target, droplet).run()
-    line.send((*map(np.array, zip(*found)), best))
+        line.send(tuple(lab.tried_since(start)))

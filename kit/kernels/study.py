@@ -12,8 +12,8 @@ import torch
 
 from kit.data import read_tile
 from kit.files import replace_file
-from kit.kernels.measure import KernelLab
-from kit.kernels.metaschedule import Trials, meta_schedule
+from kit.kernels.measure import KernelLab, Trials
+from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.results import OURS, RIVAL
 from kit.kernels.schedules import schedule_space
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
@@ -95,8 +95,7 @@ def _searched(lab, kernel, budget, trials, seed, report):
     for name, search, given in (("random", random_search, {}), (OURS, explore_then_droplet, ordered)):
         lab.trials, start = [], time.perf_counter()
         search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
-        known, seconds, codes = zip(*lab.trials)
-        note(name, Trials(np.array(seconds), np.array(known) - start, list(codes)))
+        note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads)
     in_time = max(1, int((meta.elapsed <= tried[OURS].elapsed[-1]).sum()))
     for name, count in ((RIVAL, len(meta.seconds)), (f"{RIVAL}, as many", budget), (f"{RIVAL}, as long", in_time)):
