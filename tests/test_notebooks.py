@@ -81,7 +81,8 @@ def test_no_cell_holds_what_belongs_elsewhere(name):
         inner = [part for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in text.values[1:]]
         for node in ast.walk(tree):
             where = f"{name}: {ast.unparse(node)[:80]}"
-            assert not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)), where
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                assert node.end_lineno - node.lineno < 15, f"{where}: only what is small and teaches"
             assert not (isinstance(node, ast.ImportFrom) and node.names[0].name == "*"), where
             assert not (isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.path", "os.chdir")), where
             assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("exit", "quit", "sys.exit")), where
