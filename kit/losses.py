@@ -62,23 +62,10 @@ def list_mle_loss(cost, runtime):
 def loss_across_graphs(costs, runtimes, loss=pairwise_hinge_loss, share=0.5):
     """The mean loss within each graph, mixed with one loss over the configurations of all graphs together.
 
-    Parameters
-    ----------
-    costs : sequence of Tensor, shape (k,), float
-        One tensor per graph.
-    runtimes : sequence of Tensor, shape (k,), int64 or float64
-        Compared across graphs as they are, so they need the same unit.
-    loss : callable
-        (cost (k,), runtime (k,)) -> scalar Tensor.
-    share : float
-        Weight of the loss over all graphs, 0 to 1. The fifth place used 0.5 with the hinge loss.
+    `costs` and `runtimes`: one tensor (k,) per graph; runtimes are compared across graphs, so they need the same unit.
+    `loss`: (cost (k,), runtime (k,)) -> scalar. `share`: weight of the loss over all graphs, 0 to 1; the fifth place
+    used 0.5 with the hinge loss.
 
-    Returns
-    -------
-    Tensor, shape ()
-
-    Examples
-    --------
     >>> costs, runtimes = [torch.tensor([0.0, 0.5]), torch.tensor([3.0])], [torch.tensor([10, 20]), torch.tensor([30])]
     >>> loss_across_graphs(costs, runtimes, share=0.5)       # (0.5 + 0) / 2 within, 0.5 / 3 over all pairs
     tensor(0.2083)

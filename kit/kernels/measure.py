@@ -29,12 +29,7 @@ CLOSE_ENOUGH = 1e-3                             # for float32 sums of up to 2,30
 
 
 def has_tvm():
-    """Whether TVM and cloudpickle are installed.
-
-    Returns
-    -------
-    bool
-    """
+    """Whether TVM and cloudpickle are installed."""
     return all(importlib.util.find_spec(name) for name in ("tvm", "cloudpickle"))
 
 

@@ -9,19 +9,10 @@ TIE = 0.05                       # identical schedules differ by 1 to 3% in turn
 
 
 def study_table(studies):
-    """The studies of several kernels as one table.
+    """The studies of several kernels, as `study_kernel` returns them, as one table: a row per kernel and strategy.
 
-    Parameters
-    ----------
-    studies : list of dict
-        Of `study_kernel`.
-
-    Returns
-    -------
-    DataFrame
-        One row per kernel and strategy. "ms" is the median of the rounds after the search, "low" and "high" are their
-        quartiles. "ratio" is the median over rounds of the time over that of MetaSchedule's winner; "verdict" calls
-        gaps of up to 5% a tie.
+    "ms" is the median of the rounds after the search, "low" and "high" are their quartiles. "ratio" is the median over
+    rounds of the time over that of MetaSchedule's winner; "verdict" calls gaps of up to 5% a tie.
     """
     rows = []
     for study in studies:
@@ -38,17 +29,7 @@ def study_table(studies):
 
 
 def study_summary(table):
-    """Say how often our search is no slower than MetaSchedule's, and how long both took.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Of `study_table`.
-
-    Returns
-    -------
-    str
-    """
+    """Say how often our search is no slower than MetaSchedule's, and how long both took, from a `study_table`."""
     ours, rival = (table[table["strategy"] == name].set_index("kernel") for name in (OURS, RIVAL))
     good, quick = ours["verdict"] != "slower", ours["seconds"] < rival["seconds"]
     return (f"{OURS} with {ours['measurements'].max()} measurements against {RIVAL} with "
@@ -59,19 +40,7 @@ def study_summary(table):
 
 
 def draw_study(table, ax=None, title=""):
-    """Draw the time of each winner relative to MetaSchedule's winner; the band marks ties.
-
-    Parameters
-    ----------
-    table : DataFrame
-        Of `study_table`.
-    ax : Axes, optional
-    title : str
-
-    Returns
-    -------
-    Axes
-    """
+    """Draw the time of each winner in a `study_table` relative to MetaSchedule's winner; the band marks ties."""
     kernels = list(dict.fromkeys(table["kernel"]))
     ax = new_axes(ax, height=1.5 + 0.45 * len(kernels), width=10)
     tuned = [name for name in dict.fromkeys(table["strategy"]) if name not in ("untuned", RIVAL)]
@@ -88,19 +57,7 @@ def draw_study(table, ax=None, title=""):
 
 
 def draw_curves(study, ax=None, title=""):
-    """Draw the best kernel so far over the seconds of each search.
-
-    Parameters
-    ----------
-    study : dict
-        Of `study_kernel`.
-    ax : Axes, optional
-    title : str
-
-    Returns
-    -------
-    Axes
-    """
+    """Draw the best kernel so far over the seconds of each search; `study` is of `study_kernel`."""
     ax = new_axes(ax)
     for place, (name, (known, best)) in enumerate(study["curves"].items()):
         ax.step(known, 1e3 * np.array(best), where="post", color=PALETTE[place], label=f"{name}, {len(best)}",

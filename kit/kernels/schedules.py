@@ -22,23 +22,14 @@ class Choice(NamedTuple):
 
 
 def schedule_space(kernel):
-    """The choices that make up a schedule of a kernel.
+    """The choices that make up a schedule of a kernel; the numbers of their values are the `dims` of a search.
 
     For matmuls and convolutions the output is cut into tiles of tiles. The last dimension of the innermost tile is one
     vector loop, and the tile should fit the CPU's registers. A sketch says whether the loops over tiles or the outer
     loop of the sum come first. It also says whether a finished tile is written once from a buffer, or the weights of a
     tile are packed together beforehand. For softmax and layer norm the choices are the rows per task, stage by stage
-    or row by row, and the vector width of each stage; sums are split over the lanes of a vector.
-
-    Parameters
-    ----------
-    kernel : Kernel
-
-    Returns
-    -------
-    tuple of Choice
-        The numbers of their values are the `dims` of a search. A middle tile that does not divide the rest is made
-        smaller, so a few codes mean the same schedule.
+    or row by row, and the vector width of each stage; sums are split over the lanes of a vector. A middle tile that
+    does not divide the rest is made smaller, so a few codes mean the same schedule.
     """
     spatial, reduced = kernel_axes(kernel)
     last = len(spatial) - 1
@@ -63,25 +54,8 @@ def schedule_space(kernel):
 
 
 def schedule_choices(kernel, codes):
-    """What the codes of a schedule mean.
+    """What the codes (g,) of a schedule mean: {name of the choice: value}; a ValueError if a code is not valid.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    codes : sequence of int, shape (g,)
-
-    Returns
-    -------
-    dict of str to int or str
-        {name of the choice: value}.
-
-    Raises
-    ------
-    ValueError
-        If `codes` is not one valid code per choice.
-
-    Examples
-    --------
     >>> from kit.kernels import KERNELS
     >>> schedule_choices(KERNELS["softmax 512x768"], [0, 1, 2, 0, 4, 1, 1, 0])["rows"]
     4

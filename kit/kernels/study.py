@@ -27,37 +27,15 @@ from kit.training import device_name
 def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, report=print):
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    folder : str or Path
-        A finished study of the same settings is read from there; else the study is written there, with the random
-        measurements also as a `tile` file.
-    budget : int
-        Measurements of explore-then-droplet, of random, and of MetaSchedule with its own Droplet, which gets a third
-        of them.
-    trials : int
-        Measurements of MetaSchedule's evolutionary search.
-    rounds : int
-        How often the winners are measured again.
-    seed : int
-    threads : int
-    report : callable
-        Called with one line of text at each step.
+    A finished study of the same settings is read from `folder`; else the study is written there, with the random
+    measurements also as a `tile` file. `budget`: measurements of explore-then-droplet, of random, and of MetaSchedule
+    with its own Droplet, which gets a third of them. `trials`: measurements of MetaSchedule's evolutionary search.
+    `rounds`: how often the winners are measured again. `report` gets one line of text at each step.
 
-    Returns
-    -------
-    dict
-        "kernel"; "machine"; "found": {strategy: "measurements", "seconds" that the search took, "best", the winner's
-        seconds during the search, and "again", its seconds in each round}; "curves": {strategy: ["seconds since the
-        start", "best so far"]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
-
-    Raises
-    ------
-    ImportError
-        If TVM is not installed.
-    RuntimeError
-        If the process with TVM ended by itself.
+    Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" that the search took, "best" (seconds of
+    the winner during the search), and "again" (its seconds in each round)}; "curves": {strategy: [seconds since the
+    start, best so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds. An ImportError if TVM is
+    not installed, a RuntimeError if the process with TVM ended by itself.
     """
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads}
     path = Path(folder, f"{kernel.name.replace(' ', '_')}-{fingerprint([kernel, settings])[:8]}.json")
@@ -115,35 +93,13 @@ def learn_and_search(studies, kernels, folder, proposals=10, queries=2000, steps
     """Measure the proposals of tile models that learned from one's own measurements.
 
     Each kernel gets two models: one learns from the random measurements of all other kernels, one from those of this
-    kernel. Each model is searched, and its best proposals are measured, beside as many random schedules.
+    kernel. Each model is searched with `queries`, and its best `proposals` are measured, beside as many random
+    schedules. `studies` were made by `study_kernel` with the same settings, in the same `folder`; `steps` are those of
+    one training. `report` gets one line of text per kernel.
 
-    Parameters
-    ----------
-    studies : list of dict
-        Of `study_kernel`, with the same settings.
-    kernels : dict of str to Kernel
-    folder : str or Path
-        Where `study_kernel` wrote.
-    proposals : int
-        Measured per model.
-    queries : int
-        Per model.
-    steps : int
-        Per training.
-    seed : int
-    report : callable
-        Called with one line of text per kernel.
-
-    Returns
-    -------
-    DataFrame
-        One row per kernel, in milliseconds: the best of `proposals` measurements per model; "random", the same for
-        random schedules, the mean of 1,000 draws from the study; "best", the best that the study knows.
-
-    Raises
-    ------
-    DataError
-        If a tile file is damaged.
+    Returns a DataFrame with one row per kernel, in milliseconds: the best of `proposals` measurements per model;
+    "random", the same for random schedules, the mean of 1,000 draws from the study; "best", the best that the study
+    knows. A DataError if a tile file is damaged.
     """
     graphs, rows = {study["kernel"]: read_tile(Path(folder, study["file"])) for study in studies}, []
     for study in studies:

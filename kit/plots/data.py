@@ -26,19 +26,8 @@ _DARK = (0, 1, 2)             # colours of the palette on which white text is ea
 def opcode_shares(counts, names, most=15, ax=None, title=""):
     """Draw the share of each of the most frequent operations in the nodes of each collection.
 
-    Parameters
-    ----------
-    counts : dict of str to ndarray, shape (opcodes,)
-        {collection: nodes with each opcode number}.
-    names : sequence of str, length opcodes
-        `kit.data.OPCODE_NAMES`.
-    most : int
-        Operations drawn: those with the largest mean share over collections.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `counts`: {collection: nodes with each opcode number}. `names`: `kit.data.OPCODE_NAMES`. `most` operations are
+    drawn: those with the largest mean share over collections.
     """
     shares = {c: np.asarray(n) / np.sum(n) for c, n in counts.items() if np.sum(n)}
     mean = np.mean(list(shares.values()), axis=0) if shares else np.zeros(len(names))
@@ -55,20 +44,9 @@ def opcode_shares(counts, names, most=15, ax=None, title=""):
 def runtime_spread(runtimes, noise=None, most=8, ax=None, title=""):
     """Draw how much slower than the best the other configurations of each graph run: all, middle half, median.
 
-    Parameters
-    ----------
-    runtimes : dict of str to dict
-        {collection: {graph: runtimes (c,), > 0}}, in ns, or for tiles the normalised ratio. Graphs whose
-        runtimes are all equal are left out.
-    noise : dict of str to dict, optional
-        {collection: {graph: relative noise of one measurement}}.
-    most : int
-        Graphs drawn per collection; if there are more, an evenly spaced choice in the order of their medians.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `runtimes`: {collection: {graph: runtimes (c,) > 0, in ns, or for tiles the normalised ratio}}. A graph whose
+    runtimes are all equal is left out. `noise`: {collection: {graph: relative noise of one measurement}}. Of more than
+    `most` graphs per collection, an evenly spaced choice in the order of their medians is drawn.
     """
     rng = np.random.default_rng(0)
     excess = {c: {g: _excess(r) for g, r in graphs.items() if np.ptp(r)} for c, graphs in runtimes.items()}
@@ -96,19 +74,8 @@ def runtime_spread(runtimes, noise=None, most=8, ax=None, title=""):
 def graph_scatter(points, xlabel, ylabel, ratios=(), ax=None, title=""):
     """Draw one dot per graph on logarithmic axes, coloured by collection.
 
-    Parameters
-    ----------
-    points : dict of str to ndarray, shapes (graphs, 2)
-        {collection: x and y}. Points with a value that is not > 0 are left out.
-    xlabel, ylabel : str
-        With units.
-    ratios : sequence of (float, str)
-        Lines y = ratio * x with their labels.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `points`: {collection: x and y (graphs, 2)}; a point with a value that is not > 0 is left out. `ratios`: (ratio,
+    label) of lines y = ratio * x. The labels of the axes name the units.
     """
     ax = new_axes(ax)
     drawn = []
@@ -139,17 +106,7 @@ def graph_scatter(points, xlabel, ylabel, ratios=(), ax=None, title=""):
 def collection_lines(lines, xlabel, ylabel, ax=None, title=""):
     """Draw one line per collection and variant: the colour is the collection, the stroke is the variant.
 
-    Parameters
-    ----------
-    lines : dict of (str, str) to ndarray, shape (2, points)
-        {(collection, variant): x and y}.
-    xlabel, ylabel : str
-        With units.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `lines`: {(collection, variant): x and y (2, points)}. The labels of the axes name the units.
     """
     ax = new_axes(ax)
     variants = list(dict.fromkeys(variant for _, variant in lines))
@@ -165,16 +122,7 @@ def collection_lines(lines, xlabel, ylabel, ax=None, title=""):
 def group_options(groups, ax=None, title=""):
     """Draw the configurable nodes of each graph as one bar, cut into groups; the colour is the number of options.
 
-    Parameters
-    ----------
-    groups : dict of str to (ndarray, ndarray), shapes (g,)
-        {graph: number of nodes and of options of each group}; the nodes of a group always change together.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
-        The figure also has a colour bar.
+    `groups`: {graph: (nodes (g,), options (g,)) of each group}; the nodes of a group always change together.
     """
     ax = new_axes(ax, height=1.6 + 0.3 * len(groups))
     largest = max([int(np.max(options)) for _, options in groups.values() if len(options)], default=1)
@@ -201,23 +149,9 @@ def group_options(groups, ax=None, title=""):
 def program_graph(graph, nodes, names, most=200, ax=None, title=""):
     """Draw part of a layout graph from its inputs (left) to its outputs (right).
 
+    `graph` is not pruned, because depths are counted along all edges. `nodes` (j,): the nodes to draw, such as
+    `kit.prune.k_hop_nodes` returns; beyond `most` nodes the deepest are left out. `names`: `kit.data.OPCODE_NAMES`.
     Configurable nodes show the number of their group. The six groups with most nodes in the picture have a colour.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-        Not pruned, because depths are counted along all edges.
-    nodes : ndarray of int, shape (j,)
-        The nodes to draw, such as `kit.prune.k_hop_nodes` returns.
-    names : sequence of str
-        `kit.data.OPCODE_NAMES`.
-    most : int
-        Most nodes drawn; the deepest are left out.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
     """
     depth = _depths(graph.edge_index, len(graph.node_feat), nodes)
     nodes = np.asarray(nodes)[np.argsort(depth[nodes], kind="stable")][:most]

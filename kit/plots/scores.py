@@ -7,17 +7,8 @@ from kit.plots.style import MARKS, QUIET, dress, name_rows, new_axes, row_marks,
 def learning_curve(histories, value="score", ax=None, title=""):
     """Draw loss or validation score against steps: a thin line per seed, a thick line for their mean.
 
-    Parameters
-    ----------
-    histories : dict of str to list of dict
-        {model: one history of `kit.train.train` per seed}.
-    value : str
-        "score", with a mark at the step whose weights were kept, or "loss".
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `histories`: {model: one history of `kit.train.train` per seed}. `value`: "score", with a mark at the step whose
+    weights were kept, or "loss".
     """
     ax = new_axes(ax)
     for place, (label, seeds) in enumerate(histories.items()):
@@ -43,17 +34,8 @@ def learning_curve(histories, value="score", ax=None, title=""):
 def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
     """Draw the score of each model on each collection with its interval, beside the noise ceiling.
 
-    Parameters
-    ----------
-    rows : sequence of (collection, model, score, low, high)
-        `low` and `high` are the ends of an interval; NaN: no interval is drawn.
-    ceilings : dict of str to float, optional
-        {collection: noise ceiling}; NaN or absent: no mark.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `rows`: (collection, model, score, low, high); where the ends of the interval are NaN, no interval is drawn.
+    `ceilings`: {collection: noise ceiling}; NaN or absent: no mark.
     """
     rows = list(rows)
     collections, models = (list(dict.fromkeys(row[i] for row in rows)) for i in (0, 1))
@@ -73,19 +55,8 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
 def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     """Draw the score of each model on each graph with its range over seeds, beside the noise ceiling.
 
-    Parameters
-    ----------
-    scores : dict of str to dict
-        {model: {graph: one score, or one score per seed}}. The graphs are sorted by the mean of the first model.
-    ceilings : dict of str to float, optional
-        {graph: noise ceiling}.
-    ax, title : Axes and str, optional
-    most : int
-        Graphs drawn; if there are more, an evenly spaced choice.
-
-    Returns
-    -------
-    Axes
+    `scores`: {model: {graph: one score, or one score per seed}}; the graphs are sorted by the mean of the first model.
+    `ceilings`: {graph: noise ceiling}. Of more than `most` graphs, an evenly spaced choice is drawn.
     """
     models = list(scores)
     every = sorted({g for model in models for g in scores[model]})
@@ -106,17 +77,7 @@ def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
 def ensemble_gain(members, ensembles, ax=None, title=""):
     """Draw the scores of ensembles beside the scores of their members.
 
-    Parameters
-    ----------
-    members : dict of str to sequence of float
-        {collection: score of each member}.
-    ensembles : dict of str to dict
-        {way to combine: {collection: score}}.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `members`: {collection: score of each member}. `ensembles`: {way to combine: {collection: score}}.
     """
     collections = list(members)
     ax = new_axes(ax, height=1.2 + 0.45 * len(collections))

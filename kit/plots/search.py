@@ -9,23 +9,10 @@ _LINEAR_BELOW = 1e-3       # slowdown; the scale is linear below and logarithmic
 def regret_curves(regret, budgets, guided=(), noise=None, bands=None, ax=None, title=""):
     """Draw how much slower than the best the found configuration is, against the number of measurements.
 
-    Parameters
-    ----------
-    regret : dict of str to ndarray, shape (runs, budgets)
-        {strategy: slowdown of the best configuration measured, 0.1 = 10%}; NaN: not run with this budget.
-    budgets : sequence of int
-        Measurements.
-    guided : collection of str
-        Strategies guided by a model have filled marks on a solid line; others have hollow marks on a dashed line.
-    noise : float, optional
-        Relative noise of one measurement, drawn as a grey line; smaller differences cannot be measured.
-    bands : collection of str, optional
-        Strategies whose quartiles are drawn; None: all.
-    ax, title : Axes and str, optional
-
-    Returns
-    -------
-    Axes
+    `regret`: {strategy: slowdown (runs, budgets) of the best configuration measured, 0.1 = 10%}; NaN: not run with
+    this budget. Strategies in `guided` (by a model) have filled marks on a solid line, others hollow marks on a dashed
+    line. `noise`: relative noise of one measurement, a grey line; smaller differences cannot be measured. `bands`: the
+    strategies whose quartiles are drawn; None: all.
     """
     ax, budgets, places = new_axes(ax, height=4.5, width=9.0), np.asarray(budgets, dtype=float), {True: 0, False: 0}
     for name, runs in regret.items():

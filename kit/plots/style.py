@@ -61,20 +61,8 @@ def row_marks(ax, values, label):
 
 
 def spaced(names, most):
-    """Choose at most `most` of a list, evenly spaced, with both ends.
+    """Choose at most `most` (at least 2) of a list, evenly spaced, with both ends.
 
-    Parameters
-    ----------
-    names : iterable
-    most : int
-        At least 2.
-
-    Returns
-    -------
-    list
-
-    Examples
-    --------
     >>> spaced("abcdefg", 3)
     ['a', 'd', 'g']
     """

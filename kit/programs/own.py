@@ -30,27 +30,14 @@ class OwnProgram(NamedTuple):
 
 
 def program_from_hlo(source, tie=True):
-    """Read a saved HLO module as a program with configurations to choose from.
+    """Read a saved HLO module, from a file or from its bytes, as a program with configurations to choose from.
 
-    Parameters
-    ----------
-    source : str, Path or bytes
-        A file or its bytes: an HloModuleProto, or an HloProto or raw protobuf of the data set that wraps one. JAX
-        gives it by ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, before operations are
-        fused; a program compiled for a CPU hides its dots in fusions.
-    tie : bool
-        True: nodes of the same operation with the same options form one group, as in the data set. False: each node
-        is its own group, and the space is far larger.
-
-    Returns
-    -------
-    OwnProgram
-        graph_id is the module's name. Layouts that the module does not give are row-major.
-
-    Raises
-    ------
-    DataError
-        If the source is no such protobuf, refers to missing parts, or has no configurable node.
+    The source is an HloModuleProto, or an HloProto or raw protobuf of the data set that wraps one. JAX gives it by
+    ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, before operations are fused; a program
+    compiled for a CPU hides its dots in fusions. With `tie`, nodes of the same operation with the same options form one
+    group, as in the data set; without it, each node is its own group, and the space is far larger. Layouts that the
+    module does not give are row-major. A DataError if the source is no such protobuf, refers to missing parts, or has
+    no configurable node.
     """
     label = "the bytes" if isinstance(source, bytes) else source
     module = _module(source if isinstance(source, bytes) else file_bytes(source), label)
@@ -81,23 +68,10 @@ def program_from_hlo(source, tie=True):
 
 
 def with_configs(program, codes):
-    """Give a program the configurations that a model shall score.
+    """Give a program the configurations `codes` (c, g) that a model shall score: one option per group -> LayoutGraph.
 
-    Parameters
-    ----------
-    program : OwnProgram
-    codes : ndarray, shape (c, g), int
-        The option per group.
-
-    Returns
-    -------
-    LayoutGraph
-        config_runtime is 0, the placeholder for "not measured".
-
-    Raises
-    ------
-    ValueError
-        If codes has another shape, or an option that its group lacks.
+    Its config_runtime is 0, the placeholder for "not measured". A ValueError if `codes` has another shape, or an option
+    that its group lacks.
     """
     codes = np.asarray(codes)
     if codes.ndim != 2 or codes.shape[1] != len(program.dims) or codes.dtype.kind not in "iu":
@@ -110,19 +84,11 @@ def with_configs(program, codes):
 
 
 def layout_words(program, code):
-    """Describe the layouts that a configuration gives the nodes of each group.
+    """Describe the layouts that a configuration `code` (g,) gives the nodes of each group -> one text per group.
 
-    Parameters
-    ----------
-    program : OwnProgram
-    code : ndarray, shape (g,), int
-
-    Returns
-    -------
-    list of str, length g
-        Layouts as XLA writes them, minor dimension first. In "output {3,0} kernel {2,3}", neighbours along dimension
-        3 of the output lie closer together than neighbours along dimension 0. "nothing" leaves the choice to the
-        compiler.
+    Layouts are written as XLA writes them, minor dimension first. In "output {3,0} kernel {2,3}", neighbours along
+    dimension 3 of the output lie closer together than neighbours along dimension 0. "nothing" leaves the choice to the
+    compiler.
     """
     words = []
     for group, option in enumerate(code):

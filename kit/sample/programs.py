@@ -27,13 +27,8 @@ FORWARD = (0, 3, 1, 2, 0, 0, 2, 3, 0, 1, 0, 0, 0, 3)     # columns 93-106: dimen
 class Program:
     """A program under construction; each operation returns the number of its node.
 
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    dtype : str
-        Element type of its tensors, "f32" or "bf16".
-    bare : bool
-        Start without the reducing computations and the parameter tuple of a whole program.
+    `dtype` is the element type of its tensors, "f32" or "bf16". A `bare` program starts without the reducing
+    computations and the parameter tuple of a whole program.
     """
 
     def __init__(self, rng, dtype="f32", bare=False):

@@ -63,17 +63,8 @@ PAIRS = 36                                   # a layout pair as one number: 6 * 
 class LayoutSimulator:
     """Noise-free runtime of one program as a function of its layout configurations.
 
-    Parameters
-    ----------
-    node_feat : ndarray, shape (n, 140)
-    node_opcode : ndarray, shape (n,)
-    edge_index : ndarray, shape (m, 2)
-        [u, v]: u consumes the output of v.
-    node_config_ids : ndarray, shape (nc,)
-
-    Examples
-    --------
-    A Dot that gets its first operand as the compiler left it, and one that wants it transposed:
+    It takes a file's node_feat (n, 140), node_opcode (n,), edge_index (m, 2) and node_config_ids (nc,). A Dot that gets
+    its first operand as the compiler left it, and one that wants it transposed:
 
     >>> feat = np.zeros((3, 140))
     >>> feat[:, 13], feat[:, 21:23], feat[:, 134] = 1, 1024, 1       # three float32 arrays of 1024 x 1024

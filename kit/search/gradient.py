@@ -13,23 +13,11 @@ from kit.search.budgets import Measured
 
 
 def on_codes(relaxed, dims, device="cpu"):
-    """Turn a relaxed cost into a `model` for the strategies of kit/search/strategies.py.
+    """Turn a relaxed cost into a `model` for strategies: (k, g) int64 codes -> (k,) float64 costs, both arrays.
 
-    Parameters
-    ----------
-    relaxed : callable
-        (k, g, v) float32 weights -> (k,) costs, both torch tensors.
-    dims : sequence of int, shape (g,)
-        How many values each coordinate has; v is the largest of them.
-    device : str or torch.device
+    `relaxed`: (k, g, v) float32 weights -> (k,) costs, both tensors. `dims` (g,): the number of values of each
+    coordinate; v is the largest of them.
 
-    Returns
-    -------
-    callable
-        (k, g) int64 codes -> (k,) float64 costs, both arrays.
-
-    Examples
-    --------
     >>> on_codes(lambda weights: weights[:, :, 1].sum(dim=1), [2, 3])(np.array([[1, 0], [1, 1], [0, 2]])).tolist()
     [1.0, 2.0, 0.0]
     """
@@ -43,16 +31,8 @@ def on_codes(relaxed, dims, device="cpu"):
 def relaxed_token_cost(model, tensors):
     """The relaxed cost of a graph under a ConfigTokenModel, with tables computed once; exact on one-hot weights.
 
-    Parameters
-    ----------
-    model : ConfigTokenModel
-    tensors : TokenTensors
-        `model.prepare(graph)`.
-
-    Returns
-    -------
-    callable
-        (k, g, v) weights -> (k,) costs; differentiable in the weights. v is at most the codes of the graph's groups.
+    `tensors` is `model.prepare(graph)`. The result maps (k, g, v) weights to (k,) costs, differentiable in the weights;
+    v is at most the codes of the graph's groups.
     """
     frozen = deepcopy(model).eval().requires_grad_(False)
     tables = frozen.tables(tensors)
@@ -65,48 +45,16 @@ def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, wa
 
     Each walk has logits; their softmax is the weights. A step goes against the gradient by the weights, scaled to a
     root mean square of 1, plus noise that cools down to none. After each step the relaxed cost of the likeliest codes
-    is asked. Half of the queries are these, the other half are gradients.
+    is asked. Half of the queries are these, the other half are gradients. Points are measured in the order of their
+    relaxed costs; they are fewer than the budget if walks pass the same points.
 
-    Parameters
-    ----------
-    objective, dims, budget, rng
-        As in `random_search`. The noise comes from `rng` on every device.
-    relaxed : callable
-        (k, g, v) float32 weights -> (k,) costs, both torch tensors; differentiable.
-    queries : int
-        The most rows asked of `relaxed`.
-    walks : int
-        How many walks run side by side.
-    rate : float
-        Step size, in logits.
-    heat : float
-        Variance of the first step's noise is 2 * rate * heat; on random landscapes 0 to 0.1 did equally well.
-    repeats : int
-        As in `random_search`.
-    device : str or torch.device
-        Device of the weights.
+    `relaxed`: (k, g, v) float32 weights on `device` -> (k,) costs, both tensors; differentiable. It is asked about at
+    most `queries` rows, at least 2. `walks` run side by side. `rate`: step size, in logits. `heat`: the variance of the
+    first step's noise is 2 * rate * heat; on random landscapes 0 to 0.1 did equally well. The noise comes from `rng` on
+    every device. All other arguments and errors are those of `random_search`.
 
-    Returns
-    -------
-    SearchResult
-        Points in the order of their relaxed costs; fewer than the budget if walks pass the same points.
-
-    Raises
-    ------
-    ValueError
-        As `random_search`, and if there are fewer than two queries.
-
-    References
-    ----------
     Welling and Teh, Bayesian Learning via Stochastic Gradient Langevin Dynamics, ICML 2011. Kivinen and Warmuth,
     Exponentiated Gradient versus Gradient Descent, 1997: why the gradient is by the weights.
-
-    Examples
-    --------
-    >>> found = gradient_search(lambda points: points.sum(axis=1), [5] * 5, 3, np.random.default_rng(0), queries=640,
-    ...                         relaxed=lambda weights: (weights * torch.arange(5.0)).sum(dim=(1, 2)))
-    >>> found.best.tolist(), found.measurements
-    ([0, 0, 0, 0, 0], 3)
     """
     if queries < 2:
         raise ValueError(f"queries is {queries}; expected at least 2, one for a gradient and one for a code")

@@ -35,32 +35,14 @@ class SearchSpace(NamedTuple):
 
 
 def search_space(graph):
-    """The number of codes of each group of a layout file.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-
-    Returns
-    -------
-    ndarray, shape (g,), int64
-        The `dims` of a search.
-    """
+    """The number of codes of each group of a layout file (g,), int64: the `dims` of a search."""
     return graph.config_codes.max(axis=0).astype(np.int64) + 1
 
 
 def default_codes(graph):
-    """The compiler's default: the configuration that a file measures most often.
+    """The compiler's default (g,), int64: the configuration that a file, with its repeats, measures most often.
 
-    Parameters
-    ----------
-    graph : LayoutGraph
-        As it was read, with its repeats.
-
-    Returns
-    -------
-    ndarray, shape (g,), int64, or None
-        None: no configuration was measured ten times, so the file does not tell.
+    None if no configuration was measured ten times, because then the file does not tell.
     """
     label = config_ids(graph)
     repeats = np.bincount(label)
@@ -77,22 +59,9 @@ def simulated_runtime(graph):
 
 
 def open_space(collection, graph, model, k_hops=1, device="cpu"):
-    """Prepare a program of the sample data for searches of its whole space.
+    """Prepare a whole graph of the sample data, as it was read, for searches of its whole space -> SearchSpace.
 
-    Parameters
-    ----------
-    collection : str
-    graph : LayoutGraph
-        Whole, as it was read.
-    model : ConfigTokenModel
-    k_hops : int
-        The model sees this neighbourhood of the configurable nodes.
-    device : str or torch.device
-        Of the model.
-
-    Returns
-    -------
-    SearchSpace
+    The ConfigTokenModel sees the neighbourhood within `k_hops` of the configurable nodes; `device` is the model's.
     """
     truth, dims, default = simulated_runtime(graph), search_space(graph), default_codes(graph)
     relaxed = relaxed_token_cost(model, model.prepare(prune(graph, k_hops)))
@@ -106,18 +75,9 @@ def open_space(collection, graph, model, k_hops=1, device="cpu"):
 
 
 def best_known(space, questions=10_000):
-    """The fastest configuration that many questions to the simulator find; a space of up to 100,000 is asked whole.
+    """The lowest runtime, in ns, that many questions to the simulator find; a space of up to 100,000 is asked whole.
 
-    Parameters
-    ----------
-    space : SearchSpace
-    questions : int
-        To a larger space: a genetic search asks so many, and Droplet at most as many from where it ends.
-
-    Returns
-    -------
-    float
-        ns.
+    In a larger space, a genetic search asks `questions`, and Droplet at most as many from where it ends.
     """
     whole = np.prod(space.dims.astype(float)) <= MEASURED_WHOLE
     search, asked = (random_search, MEASURED_WHOLE) if whole else (genetic, questions)

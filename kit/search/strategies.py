@@ -142,26 +142,10 @@ def genetic(objective, dims, budget, rng, *, repeats=1, population=None, mutatio
 def guided(objective, dims, budget, rng, *, model, strategy=genetic, queries=10_000, repeats=1):
     """Search the whole space with a model as fitness, and measure only the best proposals.
 
-    Parameters
-    ----------
-    objective, dims, budget, rng
-        As in `random_search`.
-    model : callable
-        (k, g) int64 codes -> (k,) costs on any scale.
-    strategy : callable
-        Searches the model: any strategy of kit.search, with `functools.partial` for its options.
-    queries : int
-        The budget of the search of the model.
-    repeats : int
-        As in `random_search`.
+    `model`: (k, g) int64 codes -> (k,) costs on any scale. `strategy` searches the model with a budget of `queries`: it
+    is any strategy of kit.search, with `functools.partial` for its options. All other arguments are those of
+    `random_search`. The result has the points in the order of the model's costs. Its `queries` are the strategy's.
 
-    Returns
-    -------
-    SearchResult
-        Points in the order of the model's costs; `queries` are those of the strategy.
-
-    Examples
-    --------
     >>> found = guided(lambda points: points.sum(axis=1), [9] * 6, 5, np.random.default_rng(0), queries=2000,
     ...                model=lambda points: (points * [1, 2, 3, 3, 2, 1]).sum(axis=1))
     >>> found.best_cost, found.measurements, found.queries

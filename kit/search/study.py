@@ -21,26 +21,13 @@ SECONDS_PER_LINE = 60      # a line per seed would fill a stored notebook
 def study_searches(spaces, budgets, seeds, queries, out, report=print):
     """Search every space with every strategy, budget and seed; results of earlier calls are read from disk.
 
-    Parameters
-    ----------
-    spaces : sequence of SearchSpace
-    budgets : sequence of int
-        Measurements, ascending. Explore-then-droplet is run up to 300: its Gaussian process remembers no more points.
-    seeds : int
-        Searches per space, seeded 0, 1, 2...
-    queries : int
-        Of the model, per search of a whole space.
-    out : str or Path
-        The folder of the run. Finished searches go to its checkpoints/searches/, two files per space and seed: one
-        for the searches without a model, which all models share, and one for the others. The file names depend on
-        the program, the weights, the settings and the versions of Python, PyTorch and NumPy.
-    report : callable
-        Called with one line of text per space, and once a minute.
+    `budgets` are ascending numbers of measurements; explore-then-droplet is run up to 300, because its Gaussian process
+    remembers no more points. The seeds are 0, 1, 2... `queries` are those of the model, per search of a whole space.
+    Finished searches go to checkpoints/searches/ of `out`, two files per space and seed: one for the searches without a
+    model, which all models share, and one for the others. The file names depend on the program, the weights, the
+    settings and the versions of Python, PyTorch and NumPy. `report` gets a line per space, and one per minute.
 
-    Returns
-    -------
-    dict of str to ndarray, shape (3, seeds, spaces, budgets)
-        {strategy: ns of the best measured, measurements, queries}; NaN where it was not run.
+    Returns {strategy: (3, seeds, spaces, budgets)}: ns of the best measured, measurements, queries; NaN: not run.
     """
     found = {name: np.full((3, seeds, len(spaces), len(budgets)), np.nan) for name in (*WITHOUT_MODEL, *WITH_MODEL)}
     size, shown = 3 * len(budgets), -np.inf
@@ -62,28 +49,9 @@ def study_searches(spaces, budgets, seeds, queries, out, report=print):
 def study_rows(graph, cost, budgets, seeds, out, report=print):
     """Search the rows of a file with every budget and seed, with a model and without; resumed as `study_searches`.
 
-    Parameters
-    ----------
-    graph : LayoutGraph
-        Each configuration once.
-    cost : ndarray, shape (c,)
-        Predicted by the model.
-    budgets : sequence of int
-    seeds : int
-    out : str or Path
-        The folder of the run; finished searches go to its checkpoints/searches/.
-    report : callable
-        Called with one line of text where such a file was damaged.
-
-    Returns
-    -------
-    dict of str to ndarray, shape (seeds, budgets)
-        {"searched" or "searched with model": runtime of the best measured}.
-
-    Raises
-    ------
-    ValueError
-        If a configuration stands in two rows.
+    `graph` has each configuration once, else a ValueError; `cost` (c,) is predicted by the model. `report` gets a line
+    where a kept search was damaged. Returns {"searched" or "searched with model": (seeds, budgets)}: the runtime of the
+    best measured.
     """
     key = fingerprint([graph.config_runtime, graph.config_codes, cost, SEARCH_FORM, versions()])
     found = [kept(out, "rows", ROW_SEARCHES, len(budgets), [key, budgets, seed],
