@@ -1,4 +1,4 @@
-"""Combine the costs of several models or seeds. Only orders are scored, so the scales must agree first."""
+"""Combine the costs of several models or seeds, after their scales are made equal: only orders are scored."""
 from collections.abc import Mapping
 
 import numpy as np
@@ -6,7 +6,7 @@ from scipy.stats import rankdata
 
 
 def _stacked_costs(costs, weights):
-    """(models, c) and (models,) float64, checked."""
+    """Checked float64 arrays: costs (models, c) and weights (models,)."""
     rows = [np.asarray(cost, dtype=np.float64) for cost in costs]
     if not rows or any(row.ndim != 1 or row.shape != rows[0].shape for row in rows):
         shapes = ", ".join(str(row.shape) for row in rows) or "of nothing"
@@ -23,25 +23,25 @@ def _stacked_costs(costs, weights):
 
 
 def mean_rank(costs, weights=None):
-    """Mean rank of each configuration over models; blind to the scale of a model's costs.
+    """Mean rank of each configuration over models; the scale of a model's costs does not matter.
 
     Parameters
     ----------
     costs : sequence of ndarray, shape (models, c)
-        Costs of one graph, one row a model; lower is faster. Infinities are ranked last or first.
+        Costs of one graph, one row per model; lower is faster. Infinite costs are ranked first or last.
     weights : sequence of float, shape (models,)
         None: all equal.
 
     Returns
     -------
     ndarray, shape (c,)
-        Cost, 1 (first for every model) to c; equal costs of a model share their mean rank.
+        Cost, 1 (first for every model) to c. Equal costs of a model share their mean rank.
 
     Raises
     ------
     ValueError
-        If there is no model, the lengths differ, a cost is NaN, or the weights are not one finite value >= 0
-        a model with a sum > 0.
+        If there is no model, the lengths differ, a cost is NaN, or the weights are not one finite value >= 0 per model
+        with a sum > 0.
 
     Examples
     --------
@@ -53,19 +53,17 @@ def mean_rank(costs, weights=None):
 
 
 def mean_zscore(costs, weights=None):
-    """Mean standardised cost of each configuration over models; keeps how far apart a model sees them.
+    """Mean standardised cost of each configuration over models; keeps how far a model sees them apart.
 
     Parameters
     ----------
-    costs : sequence of ndarray, shape (models, c)
-        As in `mean_rank`, but finite.
-    weights : sequence of float, shape (models,)
-        None: all equal.
+    costs, weights
+        As for `mean_rank`, but finite.
 
     Returns
     -------
     ndarray, shape (c,)
-        Cost in standard deviations; a model whose costs are all equal adds 0.
+        Cost in standard deviations; a model with equal costs adds 0.
 
     Raises
     ------
@@ -88,12 +86,12 @@ def mean_zscore(costs, weights=None):
 
 
 def combine(predictions, how=mean_rank, weights=None):
-    """Combine whole predictions, graph by graph.
+    """Combine the predictions of several models, graph by graph.
 
     Parameters
     ----------
     predictions : sequence of dict of str to ndarray
-        One {ID: cost (c,)} a model, all with the same IDs.
+        One {ID: cost (c,)} per model, all with the same IDs.
     how : callable
         `mean_rank`, `mean_zscore`, or any (costs, weights) -> cost.
     weights : sequence of float, shape (models,)
@@ -107,7 +105,7 @@ def combine(predictions, how=mean_rank, weights=None):
     Raises
     ------
     ValueError
-        If there is no prediction, the IDs differ, or the costs of a graph cannot be combined; names the ID.
+        If there is no prediction, the IDs differ, or the costs of a graph cannot be combined, with its ID.
 
     Examples
     --------
@@ -133,34 +131,34 @@ def combine(predictions, how=mean_rank, weights=None):
 
 
 def choose_weights(kinds, runtimes, score, rounds=10):
-    """Share of each kind of model, by its help on graphs whose runtimes are known.
+    """Weight of each kind of model, chosen on graphs whose runtimes are known.
 
-    Greedy forward selection with replacement: start from the best kind, then add the kind, perhaps one that is
-    in already, with which the sum scores best; the best sum on the way counts. With a few graphs this chooses
-    with less variance than weights fitted freely (Caruana et al., Ensemble selection from libraries of models,
-    ICML 2004, doi:10.1145/1015330.1015432).
+    Greedy forward selection with replacement: start from the best kind, then add the kind (perhaps one that is already
+    in) with which the sum scores best. The best sum on the way counts. With few graphs this choice has less variance
+    than freely fitted weights (Caruana et al., Ensemble selection from libraries of models, ICML 2004,
+    doi:10.1145/1015330.1015432).
 
     Parameters
     ----------
     kinds : dict of str to dict of str to ndarray
-        {kind: {ID: cost (c,)}}, on one scale: combined over seeds by `mean_zscore` or `mean_rank`.
+        {kind: {ID: cost (c,)}} on one scale: combined over seeds by `mean_zscore` or `mean_rank`.
     runtimes : dict of str to ndarray
-        {ID: measured runtime (c,)} of at least one graph, which no model was trained on; others are not looked at.
+        {ID: measured runtime (c,)} of at least one graph that no model was trained on.
     score : callable
         (cost (c,), runtime (c,)) -> float, higher is better, such as `kit.metrics.kendall_tau`.
     rounds : int
-        Kinds in the last sum; a share is a multiple of 1 / (number of kinds in the best sum).
+        Kinds in the last sum; a weight is a multiple of 1 / (number of kinds in the best sum).
 
     Returns
     -------
     dict of str to float
-        {kind: share in [0, 1]}, their sum is 1.
+        {kind: weight in [0, 1]}, their sum is 1.
 
     Raises
     ------
     ValueError
-        If there is no kind or no runtime, rounds < 1, a kind lacks an ID or has costs of another length, or a score
-        is not finite.
+        If there is no kind, no runtime or no round, a kind lacks an ID or has costs of another length, or a score is
+        not finite.
 
     Examples
     --------

@@ -9,12 +9,14 @@ import sys
 import zipfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
+import kit.recipes
 from kit.data import npz_paths, read_layout
 from kit.run.workflow import load_costs, save_costs
 from kit.sample.write import write_sample
@@ -163,6 +165,29 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
         for graph, cost in found.items():
             good = [stats.zscore(costs[member, split][graph]) for member in ("good_seed0", "good_seed1")]
             assert cost == pytest.approx(np.mean(good, axis=0), abs=1e-9)
+
+
+def test_a_third_member_of_a_recipe_is_trained_and_combined_like_the_others(tiny_sample, tmp_path, monkeypatch):
+    """Notebooks 04 and 05 name no member of a recipe but the two whose settings are parameters."""
+    own = kit.recipes.recipes_for
+
+    def with_a_third(collection, *scale):
+        found = own(collection, *scale)
+        return found | {"third": found["token"]._replace(seeds=3)}
+    monkeypatch.setattr(kit.recipes, "recipes_for", with_a_third)
+    for name in ("04_train_layout", "05_ensemble"):
+        names = {}
+        for cell in code(name):
+            exec(compile(cell.source, name, "exec"), names)
+            if "parameters" in cell.metadata.get("tags", []):
+                given = {"data_root": tiny_sample, "out_dir": tmp_path, "collections": "layout:nlp:random",
+                         "size": "tiny", "token_steps": 2, "gnn_steps": 2, "workers": 1}
+                names |= {key: value for key, value in given.items() if key in names}
+        plt.close("all")
+    found = {path.name.split(".")[0] for path in (tmp_path / "predictions" / "layout_nlp_random").iterdir()}
+    assert found == {"token_seed0", "gnn_seed0", "third_seed0"}
+    table = pd.read_csv(tmp_path / "scores.csv")
+    assert set(table["model"]) == {"ensemble", "token", "gnn", "third", "node alone", "ridge"}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Compare ways of training: programs that none of them has seen, and differences with their intervals."""
+"""Compare ways of training on programs that no model has seen; differences with their intervals."""
 from dataclasses import replace
 
 import numpy as np
@@ -12,29 +12,25 @@ from kit.train import train
 
 
 def unseen_programs(data_root, collection, is_sample, problems=None, k_hops=None, size="small", seed=2):
-    """Programs to compare models on, with their runtimes.
+    """Programs to compare models on, with their runtimes; only programs that have an order to learn.
 
     Parameters
     ----------
-    data_root : Path
-        As `open_data` gives it.
-    collection : str
-    is_sample : bool
-        Whether that is sample data. Then all splits of a second sample, written beside it, are taken: two to four
-        times as many programs as its own test split has. Of the data set it is the validation split.
-    problems : str or Path, optional
+    data_root, collection
         As for `read_split`.
-    k_hops : int, optional
+    is_sample : bool
+        True: all splits of a second sample, written beside the first one, two to four times as many programs as in the
+        test split of the first. False: the validation split.
+    problems, k_hops
         As for `read_split`.
     size : str
         Of the second sample.
     seed : int
-        Of the second sample; not that of the first.
+        Of the second sample; not the seed of the first.
 
     Returns
     -------
     list of TileGraph or LayoutGraph
-        Those with two different runtimes and configurations.
     """
     if not is_sample:
         graphs = read_split(data_root, collection, "valid", problems, k_hops)
@@ -48,7 +44,7 @@ def unseen_programs(data_root, collection, is_sample, problems=None, k_hops=None
 
 
 def _with_truth(graph, path):
-    """A test graph of the sample data with the runtimes that its file hides."""
+    """A test graph of the sample data with its hidden runtimes."""
     with np.load(path, allow_pickle=False) as npz:
         return graph._replace(**{name: npz[name] for name in npz.files if name in graph._fields})
 
@@ -59,18 +55,16 @@ def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
     Parameters
     ----------
     recipe : Recipe
-        Its last weights are kept: nothing is chosen by the unseen programs.
+        The last weights are kept: the unseen programs choose nothing.
     name : str
-        Of the recipe and what it is trained on, for the checkpoint's name.
+        Of the recipe and its training data, for the name of the checkpoint.
     seed : int
-        Of the initial weights and of what training draws.
+        Of the initial weights and of the draws in training.
     graphs, unseen : sequence of TileGraph or LayoutGraph
     out : str or Path
-        The folder of the run; checkpoint and costs go to its folder checkpoints/.
-    passes : int
-        As for `predict`.
-    report : callable, optional
-        As for `train`.
+        The folder of the run; the checkpoint and the costs go to its folder checkpoints/.
+    passes, report
+        As for `predict` and `train`.
 
     Returns
     -------
@@ -88,21 +82,20 @@ def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
 
 
 def differences(scores, reference):
-    """How far each way is from a reference on the same programs and seeds.
+    """How far each model is from the model `reference` on the same programs and seeds, as rows for a table.
 
     Parameters
     ----------
     scores : dict of str to ndarray, shape (seeds, graphs)
-        {name: scores}, higher is better, graphs in the same order.
+        {name: scores}; higher is better, graphs in the same order.
     reference : str
         One of the names.
 
     Returns
     -------
     list of dict
-        One a name: "model", "score" with "low" and "high", the ends of its 95% interval, and, but for the
-        reference, "difference" (to the reference, paired by seed and graph), "from" and "to". Intervals are over
-        graphs and seeds; of a single graph over seeds alone.
+        "model", "score", "low" and "high" (95% interval); except for the reference also "difference", paired by seed
+        and graph, with its interval "from" and "to". Intervals are over graphs and seeds; for one graph over seeds.
     """
     rows = []
     for name, score in scores.items():

@@ -1,4 +1,4 @@
-"""The ledger: one small JSON a run, so that no score is ever without the CSV and parameters it came from."""
+"""The ledger: one small JSON file per run, so that each score is kept with its CSV and its parameters."""
 import hashlib
 import json
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from kit.data import COLLECTIONS
 from kit.files import write_json
 
-RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # what a folder can be called: runs are named after theirs
+RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # a possible folder name; a run has the name of its folder
 
 
 def record_run(folder, run, csv, data, parameters, validation):
@@ -19,26 +19,26 @@ def record_run(folder, run, csv, data, parameters, validation):
     folder : str or Path
         The ledger.
     run : str
-        Its name: what a file can be called, without the folder.
+        The name of the run, which must be a possible file name.
     csv : str or Path
-        The submission; its sha256 is kept, not the file.
+        The submission; the entry keeps its sha256, not the file.
     data : str
         What it was made from, such as "sample data".
     parameters : dict
-        What it takes to make it again. Values: plain or NumPy; paths become text, nan becomes null.
+        The settings that make the submission again. Paths become text, nan becomes null.
     validation : dict of str to dict
         {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}.
 
     Returns
     -------
     Path
-        The entry. Repeated for the same CSV it keeps the leaderboard scores.
+        The entry. If it is written again for the same CSV, it keeps the leaderboard scores.
 
     Raises
     ------
     ValueError
-        If the name cannot be a file name or belongs to another CSV that already has a leaderboard score, a
-        collection is unknown or has no "score", or the entry that is there is damaged.
+        If the name cannot be a file name or belongs to another CSV with a leaderboard score, a collection is unknown
+        or has no "score", or the existing entry is damaged.
     """
     if not RUN_NAME.fullmatch(run):
         raise ValueError(f"run {run!r} cannot be a file name; use one without slashes")
@@ -61,27 +61,7 @@ def record_run(folder, run, csv, data, parameters, validation):
 
 
 def record_leaderboard(folder, run, public=None, private=None):
-    """Add the scores that the competition gave to a run; those not given stay as they are.
-
-    Parameters
-    ----------
-    folder : str or Path
-        The ledger.
-    run : str
-        Name of a recorded run.
-    public, private : float
-        Leaderboard scores.
-
-    Returns
-    -------
-    Path
-        The entry.
-
-    Raises
-    ------
-    ValueError
-        If there is no such run, or its entry is damaged.
-    """
+    """Add leaderboard scores to the entry of a recorded run and give back its path; a score of None changes nothing."""
     entry = Path(folder, f"{run}.json")
     if not entry.exists():
         known = ", ".join(sorted(path.stem for path in Path(folder).glob("*.json"))) or "none"
@@ -93,18 +73,10 @@ def record_leaderboard(folder, run, public=None, private=None):
 
 
 def list_runs(folder):
-    """The ledger as rows for a table, sorted by name; a damaged entry is a row that says so.
+    """The ledger as a list of rows for a table, sorted by name.
 
-    Parameters
-    ----------
-    folder : str or Path
-        The ledger.
-
-    Returns
-    -------
-    list of dict
-        run, data, one column a collection (None: not scored), public, private, commit, sha256, same_as (an
-        earlier row with the same CSV, or ""), problem ("" if none).
+    The columns are run, data, each collection (None: not scored), public, private, commit, sha256, same_as (an earlier
+    row with the same CSV, or "") and problem (what is wrong with a damaged entry, or "").
     """
     rows, first = [], {}
     for entry in sorted(Path(folder).glob("*.json")):
@@ -124,7 +96,7 @@ def list_runs(folder):
 
 
 def _read_entry(entry):
-    """One entry; ValueError names the file and what is wrong with it."""
+    """Read an entry; ValueError names the file and its fault."""
     try:
         record = json.loads(entry.read_text(encoding="utf-8"))
         parts = [set(part) for part in (record, record["leaderboard"], record["validation"])]

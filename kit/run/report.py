@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import jinja2
+import numpy as np
 import pandas as pd
 
 from kit.files import replace_file
@@ -42,42 +43,33 @@ pre { padding: 0.6rem; white-space: pre-wrap } .warning { border-left: 4px solid
 {%- else %}
 <p class="fine">No file was left out.</p>
 {%- endif %}
-{%- if scores %}
-<h2>Scores</h2><p>Kendall's tau for layouts, 2 - (best of five) / (best of all) for tiles. A bar goes from 0 to 1: the
-band is the 95% interval, the upright black line is the noise ceiling. "Lead" is how far the ensemble is ahead.</p>
-<div class="wide"><table><tr><th>collection</th><th>model</th><th class="number">score</th><th>95% interval</th>
-<th class="number">ceiling</th><th></th><th>lead of the ensemble</th><th>graphs</th></tr>
-{%- for s in scores %}
-<tr{% if s.model == "ensemble" %} class="first"{% endif %}><td>{{ s.collection }}</td><td>{{ s.model }}</td>
-<td class="number">{{ "%.3f" % s.score }}</td><td>{{ "%.3f to %.3f" % (s.low, s.high) }}</td>
-<td class="number">{{ "%.3f" % s.ceiling if s.ceiling is not none }}</td>
-<td><svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{{ "%.3f" % s.score }}">
-<rect width="100" height="10" fill="#f1f1f1"/>
-<rect x="{{ s.x.low }}" y="2" height="6" width="{{ s.x.width }}" fill="#9cc3e6"/>
-<rect x="{{ s.x.score }}" width="1" height="10" fill="#0b5394"/>
-{%- if s.ceiling is not none %}<line x1="{{ s.x.ceiling }}" x2="{{ s.x.ceiling }}" y1="0" y2="10" stroke="#000"/>
-{%- endif %}</svg></td>
-<td>{{ s.ahead }}</td><td>{{ s.graphs }} graph{{ "s" if s.graphs != 1 }}, {{ s.seeds }} seed{{ "s" if s.seeds != 1 }},
-{{ s.split }}</td></tr>
+{%- macro bar(label) %}<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img"
+aria-label="{{ label }}">{{ caller() }}</svg>{% endmacro %}
+{%- macro table(rows, numbers) %}
+<div class="wide"><table><tr>
+{%- for name in rows[0] if name != "x" %}<th{% if name in numbers %} class="number"{% endif %}>{{ name }}</th>
+{%- endfor %}</tr>
+{%- for row in rows %}
+<tr{% if row.model == "ensemble" %} class="first"{% endif %}>
+{%- for name, value in row.items() if name != "x" %}<td{% if name in numbers %} class="number"{% endif %}>
+{%- if name == "0 to 1" %}{% call bar(value) %}<rect width="100" height="10" fill="#f1f1f1"/>
+<rect x="{{ row.x.low }}" y="2" height="6" width="{{ row.x.width }}" fill="#9cc3e6"/>
+<rect x="{{ row.x.score }}" width="1" height="10" fill="#0b5394"/>
+{%- if row.ceiling %}<line x1="{{ row.x.ceiling }}" x2="{{ row.x.ceiling }}" y1="0" y2="10" stroke="#000"/>
+{%- endif %}{% endcall %}
+{%- elif name == "loss" and value %}{% call bar(value) %}<polyline points="{{ row.x }}" fill="none" stroke="#0b5394"
+vector-effect="non-scaling-stroke"/>{% endcall %}
+{%- else %}{{ value }}{% endif %}</td>{% endfor %}</tr>
 {%- endfor %}</table></div>
+{%- endmacro %}
+{%- if scores %}
+<h2>Scores</h2><p>Kendall's tau for layouts, 2 - (best of five) / (best of all) for tiles. In a bar from 0 to 1, the
+band is the 95% interval and the upright black line the noise ceiling. "Lead" is how far the ensemble is ahead.</p>
+{{- table(scores, ("score", "ceiling")) }}
 {%- endif %}
 {%- if trained %}
 <h2>What was trained on what</h2>
-<div class="wide"><table><tr><th>trained on, model, seed</th><th>network</th><th class="number">weights</th>
-<th class="number">graphs</th><th class="number">steps</th><th class="number">configurations seen</th>
-<th class="number">seconds</th><th class="number">peak memory, MiB</th><th>loss</th>
-<th class="number">validation score</th></tr>
-{%- for name, about in trained %}
-<tr><td>{{ name }}</td><td>{{ about.model }}</td><td class="number">{{ "{:,}".format(about.parameters) }}</td>
-<td class="number">{{ about.graphs }}</td><td class="number">{{ about.settings.steps }}</td>
-<td class="number">{{ "{:,}".format(about.configs_seen) }}</td><td class="number">{{ "%.0f" % about.seconds }}</td>
-<td class="number">{{ "{:,}".format(about.peak_memory // 1048576) if about.peak_memory is not none }}</td>
-<td>{% if about.line %}<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img"
-aria-label="{{ about.range }}"><polyline points="{{ about.line }}" fill="none" stroke="#0b5394"
-vector-effect="non-scaling-stroke"/></svg>{% endif %}</td>
-<td class="number">{{ "%.3f" % about.curve.score[-1] if about.curve.score and about.curve.score[-1] is not none }}</td>
-</tr>
-{%- endfor %}</table></div>
+{{- table(trained, ("weights", "graphs", "steps", "configurations seen", "seconds", "MiB at most", "validation")) }}
 {%- endif %}
 {%- if pictures %}
 <h2>Pictures</h2>
@@ -120,7 +112,7 @@ def write_report(out, next_step, problems=(), title=None):
     out = Path(out)
     csv = out / "submission.csv"
     rows = sum(1 for line in csv.read_text().splitlines() if line) - 1 if csv.is_file() else None
-    page = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(PAGE)
+    page = jinja2.Environment(autoescape=True).from_string(PAGE)
     replace_file(out / "report.html", page.render(
         title=title or out.name, rows=rows, faulty=any(Path(path) == csv for path, _ in problems),
         problems=list(problems), scores=_scores(out), trained=_trained(out), pictures=_pictures(out),
@@ -129,37 +121,44 @@ def write_report(out, next_step, problems=(), title=None):
 
 
 def _scores(out):
-    """Rows of scores.csv with the positions of their bars, 0 to 100, and the lead of the ensemble as text."""
+    """The table of scores.csv; "x" has the positions of each bar, 0 to 100."""
     path = out / "scores.csv"
     table = pd.read_csv(path) if path.is_file() else pd.DataFrame()
-    if not {*SCORE_COLUMNS} <= {*table}:
-        return []
-    rows = table.astype(object).where(table.notna(), None).to_dict("records")
-    for row in rows:
-        score, low, high, ceiling = (100 * min(max(row.get(name) or 0.0, 0), 1)
-                                     for name in ("score", "low", "high", "ceiling"))
-        row |= {"ceiling": row.get("ceiling"), "ahead": "",
-                "x": {"score": f"{max(score - 0.5, 0):.1f}", "low": f"{low:.1f}", "ceiling": f"{ceiling:.1f}",
-                      "width": f"{max(high - low, 0.5):.1f}"}}
-        if row.get("lead") is not None and row["model"] != "ensemble":
-            row["ahead"] = f"{row['lead']:+.3f} ({row['lead low']:+.3f} to {row['lead high']:+.3f})"
+    rows = []
+    for row in table.to_dict("records") if {*SCORE_COLUMNS} <= {*table} else ():
+        at = {name: 100 * min(max(row.get(name, 0), 0), 1) for name in ("score", "low", "high", "ceiling")}
+        lead, ceiling = row.get("lead", np.nan), row.get("ceiling", np.nan)
+        rows.append({
+            "collection": row["collection"], "model": row["model"], "score": f"{row['score']:.3f}",
+            "95% interval": f"{row['low']:.3f} to {row['high']:.3f}",
+            "ceiling": "" if pd.isna(ceiling) else f"{ceiling:.3f}", "0 to 1": f"{row['score']:.3f}",
+            "lead of the ensemble": "" if pd.isna(lead) or row["model"] == "ensemble" else
+            f"{lead:+.3f} ({row['lead low']:+.3f} to {row['lead high']:+.3f})",
+            "graphs": f"{row['graphs']} graph{'s' * (row['graphs'] != 1)}, {row['seeds']} "
+                      f"seed{'s' * (row['seeds'] != 1)}, {row['split']}",
+            "x": {name: f"{value:.1f}" for name, value in at.items()}
+            | {"score": f"{max(at['score'] - 0.5, 0):.1f}", "width": f"{max(at['high'] - at['low'], 0.5):.1f}"}})
     return rows
 
 
 def _trained(out):
-    """(name, run record with its loss as a line) per trained model, from the records beside the checkpoints."""
-    found = []
+    """One row per trained model, from the records beside the checkpoints; "x" has the points of its loss curve."""
+    rows = []
     for path in sorted((out / "checkpoints").glob("*.json")):
         about = json.loads(path.read_text())
-        known = [value for value in about["curve"]["loss"] if value is not None]
-        about |= {"line": "", "range": ""}
-        if len(known) > 1:
-            low, high, last = min(known), max(known), len(known) - 1
-            about["line"] = " ".join(f"{100 * i / last:.1f},{1 + 8 * (high - value) / ((high - low) or 1):.1f}"
-                                     for i, value in enumerate(known))
-            about["range"] = f"{known[0]:.3f} to {known[-1]:.3f}"
-        found.append((re.sub(r"-[0-9a-f]{8}$", "", path.stem), about))
-    return found
+        losses, score = ([value for value in about["curve"][name] if value is not None] for name in ("loss", "score"))
+        low, high, last = min(losses, default=0), max(losses, default=0), max(len(losses) - 1, 1)
+        memory = about["peak_memory"]
+        rows.append({
+            "trained on, model, seed": re.sub(r"-[0-9a-f]{8}$", "", path.stem), "network": about["model"],
+            "weights": f"{about['parameters']:,}", "graphs": about["graphs"], "steps": about["settings"]["steps"],
+            "configurations seen": f"{about['configs_seen']:,}", "seconds": f"{about['seconds']:.0f}",
+            "MiB at most": "" if memory is None else f"{memory >> 20:,}",
+            "loss": f"{losses[0]:.3f} to {losses[-1]:.3f}" if len(losses) > 1 else "",
+            "validation": f"{score[-1]:.3f}" if score else "",
+            "x": " ".join(f"{100 * i / last:.1f},{1 + 8 * (high - value) / ((high - low) or 1):.1f}"
+                          for i, value in enumerate(losses))})
+    return rows
 
 
 def _pictures(out):

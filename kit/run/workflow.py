@@ -1,8 +1,8 @@
-"""What the notebooks share: which data, whole splits with bad files reported, what to train on, files between steps.
+"""What the notebooks share: the data, whole splits with bad files reported, training graphs, files between steps.
 
-A run's folder holds `predictions/<collection>/<model>_seed<k>.<split>.npz`, likewise `baselines/`, what 05 made of
-them in `ensemble/`, `checkpoints/`, `settings/` (what each step was run with), the executed `notebooks/`,
-`problems.jsonl` (files that could not be read or used), `scores.csv` and `submission.csv`.
+The folder of a run holds `predictions/<collection>/<model>_seed<k>.<split>.npz`, the same for `baselines/`, the
+combined predictions in `ensemble/`, `checkpoints/`, `settings/` (the parameters of each step), `problems/` (files that
+a step could not read or use), the executed `notebooks/`, `scores.csv` and `submission.csv`.
 """
 import hashlib
 import json
@@ -30,7 +30,7 @@ def open_data(data_root=None, size="small", folder="data"):
     Parameters
     ----------
     data_root : str or Path, optional
-        As for `find_data_root`; "sample" writes or uses the sample data even where the data set is at hand.
+        As for `find_data_root`. "sample": the sample data, even if the data set is at hand.
     size : str
         Of the sample data: "tiny" or "small".
     folder : str or Path
@@ -45,7 +45,7 @@ def open_data(data_root=None, size="small", folder="data"):
     Raises
     ------
     DataError
-        If `data_root` is given and holds no data, or what stands where the sample data goes is something else.
+        If `data_root` is given and holds no data, or the place of the sample data holds something else.
     """
     root = None
     if data_root != "sample":
@@ -65,7 +65,7 @@ def open_data(data_root=None, size="small", folder="data"):
 
 
 def wanted(collections=None):
-    """Check a choice of collections and put it into the official order.
+    """The chosen collections in the official order.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def wanted(collections=None):
 
 
 def read_split(data_root, collection, split, problems=None, k_hops=None):
-    """Read every file of a split; a damaged one is reported and the others go on.
+    """Read every file of a split. A damaged file is reported and left out.
 
     Parameters
     ----------
@@ -104,15 +104,15 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
     collection : str
     split : str
     problems : str or Path, optional
-        A JSON-lines file that gets {"path", "reason"} for each file that could not be read.
+        A JSON-lines file that gets {"path", "reason"} for each file that is left out.
     k_hops : int, optional
-        Layout graphs are pruned to this neighbourhood as they come in, so that a whole split stays small.
+        Prune layout graphs to this neighbourhood as they are read, so that a whole split takes little memory.
 
     Returns
     -------
     list of TileGraph or LayoutGraph
-        Without the damaged ones, those that cannot have a row in a submission for their name, and, outside the
-        test split, those with placeholders for runtimes.
+        Without damaged files, test files whose names cannot stand in a submission, and files outside the test split
+        that have placeholders instead of runtimes.
     """
     paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
     shown = start
@@ -131,7 +131,7 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
 
 
 def _read_graph(path, collection, split):
-    """One file that can also be used as its split promises, else DataError."""
+    """One file; DataError if it is damaged or cannot be used as its split promises."""
     if split == "test" and not UNQUOTED.fullmatch(path.stem):
         raise DataError(f"{path}: its name cannot stand in a submission; expected no space, comma, semicolon or "
                         "quote; if it is a copy, delete it")
@@ -143,26 +143,22 @@ def _read_graph(path, collection, split):
 
 
 def training_graphs(data_root, collection, problems=None, k_hops=None):
-    """The graphs to train on for a collection: its own, or where those teach nothing, its siblings'.
+    """The graphs to train on for a collection: its own graphs, or if nothing can be learned from them, its siblings'.
 
-    Siblings of a layout collection are, in this order, the other search of the same source and the two
-    collections of the other source.
+    The siblings of a layout collection are the other search of the same source; then the two collections of the other
+    source.
 
     Parameters
     ----------
-    data_root : str or Path
-    collection : str
-    problems : str or Path, optional
-        As for `read_split`.
-    k_hops : int, optional
+    data_root, collection, problems, k_hops
         As for `read_split`.
 
     Returns
     -------
     graphs : list of TileGraph or LayoutGraph
-        Layout graphs with each configuration once; only those with two different runtimes.
+        Graphs with two different runtimes; layout graphs with each configuration once.
     trained_on : list of str
-        The collections that they come from: empty if nothing can be trained on.
+        The collections of these graphs; empty if there is nothing to train on.
     """
     families = [[collection]]
     if collection != "tile:xla":
@@ -185,7 +181,7 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
 
 
 def checkpoint_path(out, name, model, settings, graphs, valid=()):
-    """Where a training run keeps its checkpoint: other settings or graphs give another file.
+    """The checkpoint of a training run; other settings or other graphs give another file.
 
     Parameters
     ----------
@@ -196,13 +192,13 @@ def checkpoint_path(out, name, model, settings, graphs, valid=()):
         With its `settings`.
     settings : TrainSettings
     graphs, valid : sequence of LayoutGraph or TileGraph
-        What `train` gets.
+        As for `train`.
 
     Returns
     -------
     Path
-        `out`/checkpoints/`name`-<8 hex digits>.pt. One that is there but cannot be read is set aside, so that
-        training starts anew, and a line says so.
+        `out`/checkpoints/`name`-<8 hex digits>.pt. A damaged file of this name is renamed, and a line says so;
+        training then starts anew.
     """
     about = repr((model.settings, replace(settings, device=""),
                   [[(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in some] for some in (graphs, valid)]))
@@ -225,35 +221,13 @@ def _is_whole(path):
 
 
 def save_costs(path, costs):
-    """Write predictions, all or nothing.
-
-    Parameters
-    ----------
-    path : str or Path
-    costs : dict of str to ndarray
-        {ID: cost (c,)}; an ID is "collection:file stem".
-    """
+    """Write predictions {"collection:file stem": cost (c,)} to an npz file, whole or not at all."""
     with whole_file(path) as part, open(part, "wb") as file:        # given a name, NumPy appends .npz to it
         np.savez_compressed(file, **costs)
 
 
 def load_costs(path):
-    """Read what `save_costs` wrote.
-
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    dict of str to ndarray
-        {ID: cost (c,)}.
-
-    Raises
-    ------
-    DataError
-        If the file is damaged, or holds something else.
-    """
+    """Read predictions {ID: cost (c,)} that `save_costs` wrote; DataError if the file holds anything else."""
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as npz:
             costs = {name: npz[name] for name in npz.files}
@@ -269,51 +243,18 @@ def load_costs(path):
 
 
 def write_table(path, table):
-    """Write a table as CSV, all or nothing.
-
-    Parameters
-    ----------
-    path : str or Path
-    table : DataFrame
-        Numbers are rounded to four decimals. One without columns, as when nothing could be scored, gets the
-        header of a table of scores, so that it can be read again.
-    """
+    """Write a DataFrame as CSV with four decimals, whole or not at all; one without columns gets those of scores."""
     table = table if len(table.columns) else table.reindex(columns=SCORE_COLUMNS)
     replace_file(path, table.round(4).to_csv(index=False, lineterminator="\n"))
 
 
 def note_settings(out, step, settings):
-    """Note what a step was run with, for the ledger.
-
-    Parameters
-    ----------
-    out : str or Path
-        The folder of the run.
-    step : str
-    settings : dict
-        Plain values.
-    """
+    """Note the settings of a step, {name: plain value}, in the folder of the run, for the ledger."""
     replace_file(Path(out, "settings", f"{step}.json"), json.dumps(settings, indent=1) + "\n")
 
 
 def noted_settings(out):
-    """What the steps of a run were run with.
-
-    Parameters
-    ----------
-    out : str or Path
-        The folder of the run.
-
-    Returns
-    -------
-    dict of str to dict
-        {step: settings}.
-
-    Raises
-    ------
-    DataError
-        If a file of them is damaged.
-    """
+    """The noted settings of a run as {step: settings}; DataError if a file is damaged."""
     noted = {}
     for path in sorted(Path(out, "settings").glob("*.json")):
         try:
@@ -325,35 +266,14 @@ def noted_settings(out):
 
 
 def report_problems(log, path, reasons):
-    """Note what is wrong with a file, for the end of a run, which then does not exit with 0.
-
-    Parameters
-    ----------
-    log : str or Path
-        A JSON-lines file that gets one {"path", "reason"} a reason.
-    path : str or Path
-        The file that is at fault.
-    reasons : sequence of str
-    """
+    """Add a line {"path", "reason"} per reason to the JSON-lines file `log`; the run then does not exit with 0."""
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     with open(log, "a") as file:
         file.writelines(json.dumps({"path": str(path), "reason": reason}) + "\n" for reason in reasons)
 
 
 def sample_truth(data_root, collection):
-    """The test graphs of the sample data with the runtimes that its files hide.
-
-    Parameters
-    ----------
-    data_root : Path
-        As `open_data` gives it, of sample data.
-    collection : str
-
-    Returns
-    -------
-    dict of str to ndarray
-        {ID: what to rank by (c,)}: ns, for tiles divided by the normalizers.
-    """
+    """What to rank the test graphs of the sample data by: {ID: runtime (c,)}, for tiles divided by the normalizers."""
     truth = {}
     for path in npz_paths(data_root, collection, "test"):
         with np.load(Path(data_root).parent / "truth" / path.relative_to(data_root), allow_pickle=False) as npz:
