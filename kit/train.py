@@ -98,12 +98,12 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     model : Module
         As `kit.models` describes; trained in place. If it has no feature statistics yet, they are fitted on `graphs`.
     graphs : sequence of LayoutGraph or TileGraph
-        Of one collection or several. Graphs without two configurations of different runtimes are left out.
+        From one collection or several. A graph is left out unless different configurations have different runtimes.
     settings : TrainSettings, optional
     loss : callable
         (cost (k,), runtime (k,)) -> scalar Tensor.
     valid : sequence of LayoutGraph or TileGraph
-        Held-out graphs; the same ones are left out. Like `graphs`, they stay prepared on the device.
+        Held-out graphs, left out by the same rule. Like `graphs`, they stay prepared on the device.
     score : callable, optional
         (cost (c,), runtime (c,)) -> float, higher is better; needed with `valid`.
     checkpoint : str or Path, optional
@@ -118,8 +118,8 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     -------
     dict
         "step", "loss" and "score" (mean over `valid`, NaN without), one value per validation; "best_step", whose
-        weights the model has; "seconds" of training and "configs" seen, resumed runs included; "overflows", steps
-        that float16 lost; "record", see `run_record`.
+        weights the model has; "seconds" of training and "configs" seen, both also from before it resumed;
+        "overflows", steps that float16 lost; "record", what `record` holds.
 
     Raises
     ------

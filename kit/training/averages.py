@@ -13,7 +13,8 @@ def averaged_model(model, kind, decay):
         return weights + (mean - weights) * (count / (9 + count)).clamp(max=decay)
     if kind == "none":
         return None
-    average = AveragedModel(model, avg_fn=ema if kind == "ema" else None)
+    device = next(model.parameters()).device                 # of the count, too: no copy to a GPU per parameter
+    average = AveragedModel(model, device, avg_fn=ema if kind == "ema" else None)
     if kind == "ema":
         average.update_parameters(model)     # the initial weights
     return average
