@@ -12,24 +12,23 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 STROKES = ("-", "--", ":")
 QUIET = "0.6"                                # grey for context
-DOTS_PER_INCH = 100                          # 8 inches are 800 pixels, the width of a README
 
 
 def new_axes(ax=None, height=4.0, width=8.0):
     """`ax`, or new axes of this size in inches."""
-    if ax is None:
-        ax = plt.subplots(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")[1]
+    if ax is None:               # 8 inches are 800 pixels, the width of a README
+        ax = plt.subplots(figsize=(width, height), dpi=100, layout="constrained")[1]
     return ax
 
 
-def dress(ax, title, xlabel, ylabel, legend=True, grid="both"):
+def dress(ax, title, xlabel, ylabel, grid="both"):
     """Add labels, a light grid, and a legend to the right; write "nothing to show" if there is no data."""
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.set_title(title, loc="left", fontsize="medium")
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis=grid, color="0.92")
     ax.set_axisbelow(True)
-    if legend and ax.get_legend_handles_labels()[1]:
+    if ax.get_legend_handles_labels()[1]:
         ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
     if not np.isfinite(ax.dataLim.get_points()).all():          # no point, or only NaN
         ax.text(0.5, 0.5, "nothing to show", transform=ax.transAxes, ha="center", color=QUIET)

@@ -121,8 +121,8 @@ def tile_kernel(rng, configs):
     p = Program(rng, rng.choice(["f32", "bf16"]), bare=True)
     parameters = []
 
-    def parameter(shape, minor, dtype=None):
-        parameters.append(p.add("parameter", shape, (), dtype, minor, {pad.PARAMETER_NUMBER: len(parameters)}))
+    def parameter(shape, minor):
+        parameters.append(p.add("parameter", shape, minor=minor, columns={pad.PARAMETER_NUMBER: len(parameters)}))
         return parameters[-1]
 
     kind = rng.choice(["convolution", "matmul", "map", "reduce", "copy"], p=[0.3, 0.15, 0.3, 0.15, 0.1])

@@ -137,8 +137,7 @@ class Program:
             first = WINDOW_SIZE.start + 8 * i
             columns |= {first: list(values), first + 6: [sum(values), int(np.prod(values))]}
         flags = len(size) * reverse
-        return columns | {REVERSAL: [int(reverse)] * len(size),
-                          REVERSAL + 6: [flags, len(size) - flags]}
+        return columns | {REVERSAL: [int(reverse)] * len(size), REVERSAL + 6: [flags, len(size) - flags]}
 
     def convolution(self, x, w, shape, numbers, window, group, pairs):
         """A configurable convolution; `numbers` are columns 93-106: the dimensions of input, kernel and output."""
@@ -167,9 +166,8 @@ class Program:
             self.window([taps] * 2, [stride] * 2, [low] * 2, [high] * 2), group, (ACTIVATION, ACTIVATION, WEIGHT))
         if bias:
             z = self.each("add", self.spread(self.shapes[y], self.weight((features,)), (3,)), y)
-        if linear:
-            mask = None
-        else:
+        mask = None
+        if not linear:
             floor = self.spread(self.shapes[y])
             z = self.each("maximum", floor, z)
             mask = self.each("compare", floor, z, dtype="pred")
