@@ -9,20 +9,10 @@ import torch.nn.functional as F
 def pairwise_hinge_loss(cost, runtime, margin=1.0):
     """The mean shortfall over pairs: the slower configuration should cost more by at least a margin.
 
-    Parameters
-    ----------
-    cost : Tensor, shape (k,), float
-    runtime : Tensor, shape (k,), int64 or float64
-    margin : float
-        In units of `cost`. The first place used 1, the second place 0.01.
+    `cost` (k,) is float, `runtime` (k,) int64 or float64. Returns the mean of max(0, margin - (cost_i - cost_j)) over
+    all pairs with runtime_i > runtime_j; 0 if there is none. `margin` is in units of the cost: the first place used 1,
+    the second place 0.01.
 
-    Returns
-    -------
-    Tensor, shape ()
-        Mean of max(0, margin - (cost_i - cost_j)) over all pairs with runtime_i > runtime_j; 0 if there is none.
-
-    Examples
-    --------
     >>> pairwise_hinge_loss(torch.tensor([0.0, 0.5]), torch.tensor([10, 20]))
     tensor(0.5000)
     """
@@ -34,22 +24,9 @@ def pairwise_hinge_loss(cost, runtime, margin=1.0):
 def list_mle_loss(cost, runtime):
     """Negative log-likelihood of the measured order under the Plackett-Luce model, per configuration.
 
-    Parameters
-    ----------
-    cost : Tensor, shape (k,), float
-    runtime : Tensor, shape (k,), int64 or float64
-        Equal runtimes keep their order.
+    `cost` (k,) is float, `runtime` (k,) int64 or float64; equal runtimes keep their order. Source: Xia et al., Listwise
+    approach to learning to rank, ICML 2008.
 
-    Returns
-    -------
-    Tensor, shape ()
-
-    References
-    ----------
-    Xia et al., Listwise approach to learning to rank, ICML 2008.
-
-    Examples
-    --------
     >>> list_mle_loss(torch.tensor([0.0, 0.0]), torch.tensor([10, 20]))      # log(2) / 2
     tensor(0.3466)
     """

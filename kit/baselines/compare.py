@@ -14,23 +14,10 @@ from kit.train import train
 def unseen_programs(data_root, collection, is_sample, problems=None, k_hops=None, size="small", seed=2):
     """Programs to compare models on, with their runtimes; only programs that have an order to learn.
 
-    Parameters
-    ----------
-    data_root, collection
-        As for `read_split`.
-    is_sample : bool
-        True: all splits of a second sample, written beside the first one, two to four times as many programs as in the
-        test split of the first. False: the validation split.
-    problems, k_hops
-        As for `read_split`.
-    size : str
-        Of the second sample.
-    seed : int
-        Of the second sample; not the seed of the first.
-
-    Returns
-    -------
-    list of TileGraph or LayoutGraph
+    With `is_sample`, they are all splits of a second sample of this `size` and `seed` (not the seed of the first). It
+    is written beside the first one and has two to four times as many programs as the first one's test split. Without,
+    they are the validation split. All other arguments are those of `read_split`. Returns a list of TileGraph or
+    LayoutGraph.
     """
     if not is_sample:
         graphs = read_split(data_root, collection, "valid", problems, k_hops)
@@ -50,26 +37,12 @@ def _with_truth(graph, path):
 
 
 def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
-    """Train by a recipe and rank unseen programs; a model that was trained before is not trained again.
+    """Train by a `recipe` and rank `unseen` programs -> {graph_id: cost (c,)}; what was trained before is read.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        The last weights are kept: the unseen programs choose nothing.
-    name : str
-        Of the recipe and its training data, for the name of the checkpoint.
-    seed : int
-        Of the initial weights and of the draws in training.
-    graphs, unseen : sequence of TileGraph or LayoutGraph
-    out : str or Path
-        The folder of the run; the checkpoint and the costs go to its folder checkpoints/.
-    passes, report
-        As for `predict` and `train`.
-
-    Returns
-    -------
-    dict of str to ndarray
-        {graph_id: cost (c,)}.
+    The last weights are kept, because the unseen programs must choose nothing. `name` says which recipe and training
+    data these are, for the name of the checkpoint. `seed` is that of the initial weights and of the draws in training.
+    The checkpoint and the costs go to checkpoints/ in `out`, the folder of the run. `passes` is as for `predict`,
+    `report` as for `train`.
     """
     model = recipe.network(replace(recipe.shape, seed=seed))
     settings = replace(recipe.settings, seed=seed, keep="last")
@@ -84,18 +57,9 @@ def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
 def differences(scores, reference):
     """How far each model is from the model `reference` on the same programs and seeds, as rows for a table.
 
-    Parameters
-    ----------
-    scores : dict of str to ndarray, shape (seeds, graphs)
-        {name: scores}; higher is better, graphs in the same order.
-    reference : str
-        One of the names.
-
-    Returns
-    -------
-    list of dict
-        "model", "score", "low" and "high" (95% interval); except for the reference also "difference", paired by seed
-        and graph, with its interval "from" and "to". Intervals are over graphs and seeds; for one graph over seeds.
+    `scores`: {name: (seeds, graphs)}; higher is better, graphs in the same order. A row has "model", "score", "low" and
+    "high" (95% interval); except for the reference also "difference", paired by seed and graph, with its interval
+    "from" and "to". Intervals are over graphs and seeds; for one graph over seeds.
     """
     rows = []
     for name, score in scores.items():

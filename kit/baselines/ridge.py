@@ -30,21 +30,9 @@ def digit_counts(graph):
 def fit_digit_ridge(graphs):
     """Fit ridge regression from `digit_counts` to the rank of the runtime within its graph.
 
-    Parameters
-    ----------
-    graphs : sequence of LayoutGraph
-        Training graphs. Every graph has the same weight. The penalty is chosen by leave-one-out error. At most
-        `RIDGE_ROWS` configurations are used in all, the same number per graph.
-
-    Returns
-    -------
-    callable
-        LayoutGraph -> cost (c,); lower is faster.
-
-    Raises
-    ------
-    ValueError
-        If there is no graph.
+    Every LayoutGraph has the same weight. The penalty is chosen by leave-one-out error. At most `RIDGE_ROWS`
+    configurations are used in all, the same number per graph. Returns a function from a LayoutGraph to its cost (c,);
+    lower is faster. A ValueError if there is no graph.
     """
     if not graphs:
         raise ValueError("ridge regression needs at least one training graph")
@@ -66,16 +54,9 @@ def _evenly_spaced(graph, most):
 
 
 def default_tile_score(runtime):
-    """Score of running a kernel with the compiler's default tile.
+    """Score of running a kernel with the compiler's default tile, a float.
 
-    Parameters
-    ----------
-    runtime : ndarray, shape (c,)
-        config_runtime / config_runtime_normalizers, a ratio > 0.
-
-    Returns
-    -------
-    float
-        2 - 1 / (fastest normalised runtime), because the default's normalised runtime is 1 by definition.
+    `runtime` (c,) is config_runtime / config_runtime_normalizers, a ratio > 0. The default's ratio is 1 by definition,
+    so its score is 2 - 1 / (the smallest ratio).
     """
     return 2 - 1 / runtime.min()

@@ -64,27 +64,13 @@ def _rises():
 def fit_agreement_trees(graphs, seed=0, monotonic=False):
     """Fit boosted trees from `agreement_sums` to the rank of the runtime within its graph.
 
-    Parameters
-    ----------
-    graphs : sequence of LayoutGraph
-        Training graphs. Every graph has the same weight. At most `TREE_ROWS` configurations are drawn in all, the
-        same number per graph.
-    seed : int
-        Seeds the drawn configurations and the trees.
-    monotonic : bool
-        True: a cost never falls when a disagreement rises. Trained on two real programs (alexnet, unet3d), this
-        loses tau on other configurations of the same programs (alexnet .85 -> .68) and gains tau on a third program
-        (unet_3d random -.18 -> .24, default .00 -> .13). Trained on 20 sample programs, it changes little.
+    Every LayoutGraph has the same weight. At most `TREE_ROWS` configurations are drawn in all, the same number per
+    graph; `seed` seeds these draws and the trees. Returns a function from a LayoutGraph to its cost (c,); lower is
+    faster. A ValueError if there is no graph.
 
-    Returns
-    -------
-    callable
-        LayoutGraph -> cost (c,); lower is faster.
-
-    Raises
-    ------
-    ValueError
-        If there is no graph.
+    With `monotonic`, a cost never falls when a disagreement rises. Trained on two real programs (alexnet, unet3d), this
+    loses tau on other configurations of the same programs (alexnet .85 -> .68) and gains tau on a third program
+    (unet_3d random -.18 -> .24, default .00 -> .13). Trained on 20 sample programs, it changes little.
     """
     if not graphs:
         raise ValueError("boosted trees need at least one training graph")

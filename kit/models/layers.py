@@ -108,18 +108,9 @@ class Messages(NamedTuple):
 
 
 def mean_messages(edge_index, n, device="cpu"):
-    """Prepare the mean over a node's senders; row [u, v] of `edge_index` sends from u to v.
+    """Prepare the mean over a node's senders; row [u, v] of `edge_index` (m, 2) sends from u to v -> Messages.
 
-    Parameters
-    ----------
-    edge_index : ndarray, shape (m, 2), int
-    n : int
-    device : str or torch.device
-
-    Returns
-    -------
-    Messages
-        Parallel edges count as often as they occur. A node without senders receives zeros.
+    Parallel edges count as often as they occur. A node without senders receives zeros.
     """
     sender, receiver = torch.as_tensor(edge_index.T.copy()).to(device)
     count = torch.bincount(receiver, minlength=n)
@@ -165,19 +156,8 @@ def aggregate(messages, x, how="sparse"):
 def fastest_aggregation(messages, width, repeats=5):
     """Time both ways of message passing, forward and backward, on the given graph and device.
 
-    Parameters
-    ----------
-    messages : Messages
-    width : int
-        Values per node: configurations per step times network width.
-    repeats : int
-
-    Returns
-    -------
-    how : str
-        "sparse" or "scatter"; for the settings of a model.
-    seconds : dict
-        The best time of each way that could run.
+    `width` is the number of values per node: configurations per step times network width. Returns "sparse" or
+    "scatter", for the settings of a model, and {way: its best seconds in `repeats` trials} of each way that could run.
     """
     seconds = {}
     x = torch.ones(len(messages.pointer) - 1, width, device=messages.pointer.device, requires_grad=True)

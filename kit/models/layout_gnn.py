@@ -79,16 +79,9 @@ class LayoutGNNSettings:
 
 
 def node_alone(settings):
-    """The same network without neighbours: no messages, no norm over nodes, no attention between configurations.
+    """The same network without neighbours: no messages, norm over nodes or attention between configurations.
 
-    Parameters
-    ----------
-    settings : LayoutGNNSettings
-
-    Returns
-    -------
-    LayoutGNNSettings
-        With a linear block for each GraphSAGE block. The nodes are still pooled.
+    Returns settings with a linear block for each GraphSAGE block. The nodes are still pooled.
     """
     return replace(settings, linear_blocks=settings.linear_blocks + settings.graph_blocks, graph_blocks=0,
                    config_attention=False, node_norm=False, agreement=False)

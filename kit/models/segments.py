@@ -1,16 +1,11 @@
 """Graph Segment Training: learn from graphs that are too large to train on whole, one segment with gradient per step.
 
-A graph is cut into runs of nodes. A step computes one run with gradient. What the other runs pool to comes from a
-table of their last computed values. So time and memory of a step follow the size of a segment, not of the graph.
+A graph is cut into runs of nodes. A step computes one run with gradient. What the other runs pool to comes from a table
+of their last computed values. So time and memory of a step follow the size of a segment, not of the graph.
 
-As published, a segment ends at its borders: edges and layout agreements across them are left out, which on sample
-data is what cutting costs. With a `margin` a segment is computed together with its neighbours, and with the
-configurable nodes whose layouts meet those of its own nodes, but only its own nodes are pooled.
-
-Three differences from the whole graph remain. Instance norm standardises over the nodes that are computed together,
-in training and in scoring. Attention between configurations works node by node, so cutting changes nothing about it,
-but a row of the table was computed beside the configurations of an earlier step. Attention to references uses
-references of the segment, chosen among the configurations that differ in it.
+As published, a segment ends at its borders: edges and layout agreements across them are left out, which on sample data
+is what cutting costs. With a `margin` a segment is computed together with its neighbours, and with the configurable
+nodes whose layouts meet those of its own nodes, but only its own nodes are pooled.
 
 Letters: n nodes, k configurations in the call, c of the graph, j segments, width of what the wrapped model pools.
 """
@@ -57,6 +52,10 @@ class SegmentSettings:
 class SegmentTraining(nn.Module):
     """Wrap a model so that it trains on large graphs segment by segment; the wrapper is a model of its own.
 
+    `model` is LayoutGNN or any module with `head` and `pooled(tensors, index) -> (k, width)`, trained in place. To
+    train only the head, the head must be a module. With `settings.pool` "mean+max" the second half of the width is a
+    maximum. With a margin, its `prepare` gets a second argument: the (n,) bool nodes to pool.
+
     In training, a graph pools to the sum of w_i x share_i x pooled_i over its segments. A row of the table has w = 1,
     or w = 0 if it is dropped. A segment with gradient has w = p + (1 - p) x j / gradient_segments, where p is the
     probability that its row would have counted: `keep`, or 0 if the segment was never computed under this
@@ -64,23 +63,12 @@ class SegmentTraining(nn.Module):
     maximum is taken over the segments that count; it has no such law. Scoring computes all segments one after
     another: the exact mean over them, weighted by their nodes, or their maximum.
 
-    The table holds rows of visited (graph, configuration) pairs only, as float16. The rounding of 2e-4 is small
-    beside the 2% to 6% by which configurations differ in segments of 1,000 nodes of a public graph. The table lives
-    on the CPU and is part of the state dict, so that a run resumed from a checkpoint ends like a run that was never
-    killed. Each of several processes keeps a table; a checkpoint has the table of the first.
+    Differences from the whole graph remain. Instance norm standardises over the nodes that are computed together. A row
+    of the table was computed beside the configurations of an earlier step. Attention to references uses references of
+    the segment, chosen among the configurations that differ in it.
 
-    Parameters
-    ----------
-    model : LayoutGNN or any module with `pooled(tensors, index) -> (k, width)` and `head`
-        Trained in place. To train only the head, the head must be a module. With `settings.pool` "mean+max" the
-        second half of the width is a maximum. With a margin, `prepare` gets a second argument: the (n,) bool nodes
-        to pool.
-    settings : SegmentSettings, optional
-
-    References
-    ----------
-    Cao et al., Learning Large Graph Property Prediction via Graph Segment Training, arXiv:2305.12322. Their released
-    code numbers the samples of a batch of several graphs by the configurations drawn for the last graph.
+    Source: Cao et al., Learning Large Graph Property Prediction via Graph Segment Training, arXiv:2305.12322. Their
+    released code numbers the samples of a batch of several graphs by the configurations drawn for the last graph.
     """
 
     def __init__(self, model, settings=None):
@@ -197,7 +185,12 @@ class SegmentTraining(nn.Module):
 
 
 class HistoryTable(nn.Module):
-    """What each visited (graph, configuration, segment) last pooled to, in at most `size` bytes; oldest first out."""
+    """What each visited (graph, configuration, segment) last pooled to, in at most `size` bytes; oldest first out.
+
+    Rows are float16: the rounding of 2e-4 is small beside the 2% to 6% by which configurations differ in segments of
+    1,000 nodes of a public graph. The table lives on the CPU and is part of the state dict, so that a resumed run ends
+    like a run that was never killed. Each of several processes keeps a table; a checkpoint has the table of the first.
+    """
 
     def __init__(self, size):
         super().__init__()

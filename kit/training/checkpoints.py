@@ -7,15 +7,7 @@ from kit.files import whole_file
 
 
 def save_checkpoint(path, model, **extra):
-    """Write the weights of a model, together with plain data and tensors, all or nothing.
-
-    Parameters
-    ----------
-    path : str or Path
-    model : Module
-    **extra
-        Numbers, strings, lists, dicts and tensors.
-    """
+    """Write the weights of a model, with plain data and tensors as `extra`, all or nothing."""
     file = io.BytesIO()              # on a full disk, torch.save would only say "unexpected pos"
     torch.save({"model": model.state_dict(), **extra}, file)
     with whole_file(path) as part:
@@ -23,21 +15,9 @@ def save_checkpoint(path, model, **extra):
 
 
 def read_checkpoint(path):
-    """Read a checkpoint; only plain data and tensors are loaded.
+    """Read a checkpoint -> {"model": the weights, and everything else that was saved}; only plain data and tensors.
 
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    dict
-        The weights as "model", and everything else that was saved.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged or is no checkpoint.
+    A ValueError if the file is damaged or is no checkpoint, a FileNotFoundError if there is none.
     """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -51,22 +31,9 @@ def read_checkpoint(path):
 
 
 def load_checkpoint(path, model):
-    """Load weights into a model of the same settings; from a training checkpoint, the best weights.
+    """Load weights into a model of the same settings -> everything else that was saved, as a dict.
 
-    Parameters
-    ----------
-    path : str or Path
-    model : Module
-
-    Returns
-    -------
-    dict
-        Everything else that was saved.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged, is no checkpoint, or does not fit the model.
+    A training checkpoint gives its best weights. A ValueError as `read_checkpoint`, and if the weights do not fit.
     """
     saved = read_checkpoint(path)
     weights = saved.pop("model")

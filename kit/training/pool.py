@@ -17,18 +17,7 @@ import torch
 
 
 def default_workers(device):
-    """How many models to train at the same time: one per CPU core, or one per GPU.
-
-    Parameters
-    ----------
-    device : str
-        "cpu", "cuda", or "cuda:N", which is one GPU.
-
-    Returns
-    -------
-    int
-        At least 1.
-    """
+    """How many models to train at once on "cpu", "cuda" or one GPU "cuda:N": one per CPU core, or one per GPU."""
     if device == "cuda":
         return max(1, torch.cuda.device_count())
     if device != "cpu":
@@ -37,33 +26,16 @@ def default_workers(device):
 
 
 def run_jobs(work, jobs, shared, workers, report=print):
-    """Call `work` for each job, several at the same time, each in a process of its own.
+    """Call `work` for each job, each in a process of its own, several at the same time -> results in order.
 
-    Parameters
-    ----------
-    work : callable
-        (job, data, report) -> result. It must stand in a module, because each process imports it.
-    jobs : sequence of (str, object)
-        The key of the job's data in `shared`, and the job. Put jobs that share data next to each other: a process
-        holds the data of one key at a time.
-    shared : dict of str to object
-        Data that several jobs read, such as graphs; it is sent to a process once, through a temporary file.
-    workers : int
-        Processes. With 1, everything runs in this process.
-    report : callable
-        Called in this process with each line of text that a job reports.
+    `work`: (job, data, report) -> result; it must stand in a module, because each process imports it. `jobs`: pairs of
+    the key of the job's data in `shared`, and the job. Jobs that share data belong next to each other, because a
+    process holds the data of one key at a time. `shared`: {key: data that several jobs read, such as graphs}; it is
+    sent to a process once, through a temporary file. With 1 of `workers`, everything runs in this process. `report` is
+    called in this process with each line of text that a job reports.
 
-    Returns
-    -------
-    list
-        The results, in the order of `jobs`.
-
-    Raises
-    ------
-    ValueError
-        If the data or a job cannot be sent to another process.
-    RuntimeError
-        If a job fails, with its error, or if a process dies. The other processes are then ended.
+    A ValueError if data or a job cannot be sent to another process. A RuntimeError if a job fails, with its error, or
+    if a process dies; the other processes are then ended.
     """
     workers = min(workers, len(jobs))
     if workers <= 1:

@@ -15,21 +15,10 @@ class Team(NamedTuple):
 
 
 def join_team(device):
-    """Meet the other processes, if there are any: those of torchrun, or those that have already met.
+    """Meet the other processes, if there are any: those of torchrun, or those that have already met -> Team.
 
-    Parameters
-    ----------
-    device : str
-        "cuda" without a number means one GPU per process of the machine.
-
-    Returns
-    -------
-    Team
-
-    Raises
-    ------
-    ValueError
-        If the device does not exist, or cannot compute.
+    The device "cuda" without a number means one GPU per process of the machine. A ValueError if the device does not
+    exist, or cannot compute.
     """
     name, device, met = device, str(device), torch.distributed.is_available() and torch.distributed.is_initialized()
     several = met or (torch.distributed.is_available() and torch.distributed.is_torchelastic_launched())
