@@ -219,17 +219,7 @@ def dense_configs(graph, index):
 
 
 def target(graph):
-    """What the configurations of a graph are ranked by.
-
-    Parameters
-    ----------
-    graph : TileGraph or LayoutGraph
-
-    Returns
-    -------
-    ndarray, shape (c,)
-        Lower is faster. Layouts: runtime in ns (int64). Tiles: runtime / normalizer (float64).
-    """
+    """What the configurations of a graph are ranked by, (c,): ns (int64), for tiles over the normalizers (float64)."""
     if hasattr(graph, "config_runtime_normalizers"):
         return graph.config_runtime / graph.config_runtime_normalizers
     return graph.config_runtime

@@ -223,22 +223,11 @@ def score_for(collection, strict=False):
 
 
 def program_slowdown(slowdowns):
-    """Mean slowdown over the kernels of each program, as in the official evaluation.
+    """Mean slowdown of each program's kernels: in the official evaluation a program counts once.
 
-    Parameters
-    ----------
-    slowdowns : dict of str to float
-        {ID or file stem: slowdown}. A stem is the program, "_", a hash. Test stems hide the program, so there each
-        kernel counts as a program.
+    `slowdowns`: {ID or file stem: slowdown}; a stem is the program, "_", a hash. Returns {program: mean}, sorted. Test
+    stems hide the program, so there every kernel is a program of its own.
 
-    Returns
-    -------
-    dict of str to float
-        {program: mean}, sorted. Its `collection_score` weighs programs equally; that of `slowdowns` weighs kernels
-        equally.
-
-    Examples
-    --------
     >>> program_slowdown({"tile:xla:bert_32_a1": 0.25, "tile:xla:bert_32_-b2": 0.75})
     {'bert_32': 0.5}
     """

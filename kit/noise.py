@@ -65,12 +65,9 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     rng = np.random.default_rng(0) if rng is None else rng
     if values.shape[-1] == 1:
         return math.nan, math.nan
-    means = np.empty(draws)
-    for draw in range(draws):
-        resampled = values[..., rng.integers(values.shape[-1], size=values.shape[-1])]
-        if values.ndim == 2:
-            resampled = resampled[rng.integers(len(values), size=len(values))]
-        means[draw] = resampled.mean()
+    table = np.atleast_2d(values)                                         # (seeds, graphs)
+    seeds, graphs = (rng.integers(size, size=(draws, size)) for size in table.shape)
+    means = table[seeds[:, :, None], graphs[:, None, :]].mean(axis=(1, 2))          # (draws,)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 

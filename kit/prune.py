@@ -78,17 +78,7 @@ def prune(graph, k=1, induced=False):
 
 
 def config_ids(graph):
-    """Number the distinct configurations of a layout graph by their first appearance.
-
-    Parameters
-    ----------
-    graph : LayoutGraph
-
-    Returns
-    -------
-    ndarray, shape (c,), int64
-        Equal numbers mean equal configurations.
-    """
+    """Number the distinct configurations of a layout graph by their first appearance -> (c,) int64."""
     codes = np.ascontiguousarray(graph.config_codes)
     if codes.shape[1] == 0:
         return np.zeros(len(codes), np.int64)
@@ -130,24 +120,10 @@ def drop_duplicate_configs(graph):
 
 
 def hold_out_configs(graph, share, rng):
-    """Split the configurations of a graph at random into seen and held-out ones.
+    """Split the configurations of a graph at random -> graph of the seen ones, graph of the held-out ones.
 
-    Parameters
-    ----------
-    graph : LayoutGraph
-        Without duplicates, because a held-out configuration could otherwise repeat a seen one.
-    share : float
-        Share of the configurations that is held out, 0 to 1; their number is rounded down.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    seen, held_out : LayoutGraph
-
-    Raises
-    ------
-    ValueError
-        If `share` is not within 0 to 1.
+    Pass each configuration once, because a held-out one could otherwise repeat a seen one. `share`, 0 to 1, is held
+    out, rounded down; ValueError outside 0 to 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share must be within 0 to 1, got {share}")

@@ -15,7 +15,7 @@ TREE = {".".join(path.relative_to(KIT).with_suffix("").parts): ast.parse(path.re
         for path in sorted(KIT.rglob("*.py")) if path.stem != "__init__"}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 FULL = {name for names in HOMES.values() for name in names.split()}
-PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search.strategies")
+PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search.droplet_search", "search.strategies")
 SECTIONS = ("Parameters", "Returns", "Yields", "Raises", "Notes", "References", "Examples", "Attributes", "See Also",
             "Warns")
 each_module = pytest.mark.parametrize("module", TREE)

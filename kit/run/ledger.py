@@ -14,31 +14,12 @@ RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # a possible folder na
 def record_run(folder, run, csv, data, parameters, validation):
     """Write the ledger entry of one run, `folder`/`run`.json; see submissions/README.md.
 
-    Parameters
-    ----------
-    folder : str or Path
-        The ledger.
-    run : str
-        The name of the run, which must be a possible file name.
-    csv : str or Path
-        The submission; the entry keeps its sha256, not the file.
-    data : str
-        What it was made from, such as "sample data".
-    parameters : dict
-        The settings that make the submission again. Paths become text, nan becomes null.
-    validation : dict of str to dict
-        {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}.
-
-    Returns
-    -------
-    Path
-        The entry. If it is written again for the same CSV, it keeps the leaderboard scores.
-
-    Raises
-    ------
-    ValueError
-        If the name cannot be a file name or belongs to another CSV with a leaderboard score, a collection is unknown
-        or has no "score", or the existing entry is damaged.
+    The entry keeps the sha256 of the submission `csv`, not the file. `data` says what the submission was made from, for
+    example "sample data". `parameters` are the settings that make it again; paths become text, nan becomes null.
+    `validation`: {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}. An entry that is
+    written again for the same CSV keeps its leaderboard scores. ValueError if the name cannot be a file name or belongs
+    to another CSV with a leaderboard score, if a collection is unknown or has no "score", or if the existing entry is
+    damaged.
     """
     if not RUN_NAME.fullmatch(run):
         raise ValueError(f"run {run!r} cannot be a file name; use one without slashes")

@@ -42,31 +42,10 @@ class Trained(NamedTuple):
 def train_members(members, materials, out, workers=None, processes=1, report=print):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 
-    The results do not depend on `workers`. A model with a checkpoint in `out` is resumed from there.
-
-    Parameters
-    ----------
-    members : sequence of Member
-    materials : dict of tuple to Material
-        {collections that are trained on: material}.
-    out : str or Path
-        The folder of the run.
-    workers : int, optional
-        Models that are trained at the same time. None: one per CPU core, or one per GPU.
-    processes : int
-        More than 1: models are trained one after another, each by this number of processes.
-    report : callable
-        Called with each line of text about the training.
-
-    Returns
-    -------
-    list of Trained
-        One per member, in their order.
-
-    Raises
-    ------
-    RuntimeError
-        If a training fails in another process, with its error.
+    `materials`: {collections that are trained on: Material}. `workers`: models that are trained at the same time; None:
+    one per CPU core, or one per GPU. With `processes` above 1, models are trained one after another, each by this
+    number of processes. The results, one Trained per member in their order, do not depend on `workers`. A model with a
+    checkpoint in the folder `out` is resumed from there. RuntimeError if a training fails in another process.
     """
     if not members:
         return []

@@ -85,29 +85,10 @@ band is the 95% interval and the upright black line the noise ceiling. "Lead" is
 
 
 def write_report(out, next_step, problems=(), title=None):
-    """Write `out`/report.html.
+    """Write `out`/report.html and give back its path. Sections without files in the folder are left out.
 
-    Parameters
-    ----------
-    out : str or Path
-        The folder of a run. Sections without files in the folder are left out.
-    next_step : str
-        The command to type next.
-    problems : sequence of (str, str)
-        Path and reason for each file that was left out, or for each fault of the submission.
-    title : str, optional
-        What was run on which data. None: the name of the folder.
-
-    Returns
-    -------
-    Path
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp(), "my-run")
-    >>> write_report(folder, "python notebooks/run.py").name
-    'report.html'
+    `next_step` is the command to type next. `problems` are (path, reason) for each file that was left out, or for each
+    fault of the submission. `title` says what was run on which data; None: the name of the folder.
     """
     out = Path(out)
     csv = out / "submission.csv"

@@ -27,25 +27,10 @@ SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds
 def open_data(data_root=None, size="small", folder="data"):
     """Find the data set, or write the sample data, and print which of the two is used.
 
-    Parameters
-    ----------
-    data_root : str or Path, optional
-        As for `find_data_root`. "sample": the sample data, even if the data set is at hand.
-    size : str
-        Of the sample data: "tiny" or "small".
-    folder : str or Path
-        The sample data goes to `folder`/sample-`size`.
-
-    Returns
-    -------
-    root : Path
-        The folder that holds tile/ and layout/.
-    is_sample : bool
-
-    Raises
-    ------
-    DataError
-        If `data_root` is given and holds no data, or the place of the sample data holds something else.
+    `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand. The
+    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Returns the folder that holds tile/ and
+    layout/, and whether it is sample data. DataError if `data_root` holds no data, or if the place of the sample data
+    holds something else.
     """
     root = None
     if data_root != "sample":
@@ -67,22 +52,8 @@ def open_data(data_root=None, size="small", folder="data"):
 def wanted(collections=None):
     """The chosen collections in the official order.
 
-    Parameters
-    ----------
-    collections : str or sequence of str, optional
-        A list, or names joined by commas. None: all five.
+    `collections` is a list, or names joined by commas, or None for all five. DataError if a name is unknown.
 
-    Returns
-    -------
-    list of str
-
-    Raises
-    ------
-    DataError
-        If a name is unknown.
-
-    Examples
-    --------
     >>> wanted("layout:xla:random,tile:xla")
     ['tile:xla', 'layout:xla:random']
     """
@@ -96,23 +67,11 @@ def wanted(collections=None):
 
 
 def read_split(data_root, collection, split, problems=None, k_hops=None):
-    """Read every file of a split. A damaged file is reported and left out.
+    """Read every file of a split; a damaged file is reported and left out.
 
-    Parameters
-    ----------
-    data_root : str or Path
-    collection : str
-    split : str
-    problems : str or Path, optional
-        A JSON-lines file that gets {"path", "reason"} for each file that is left out.
-    k_hops : int, optional
-        Prune layout graphs to this neighbourhood as they are read, so that a whole split takes little memory.
-
-    Returns
-    -------
-    list of TileGraph or LayoutGraph
-        Without damaged files, test files whose names cannot stand in a submission, and files outside the test split
-        that have placeholders instead of runtimes.
+    Test files whose names cannot stand in a submission are left out, too, and files outside the test split that have
+    placeholders instead of runtimes. `problems` is a JSON-lines file that gets {"path", "reason"} for each such file.
+    `k_hops` prunes layout graphs to this neighbourhood as they are read, so that a whole split takes little memory.
     """
     paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
     shown = start
@@ -146,19 +105,8 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
     """The graphs to train on for a collection: its own graphs, or if nothing can be learned from them, its siblings'.
 
     The siblings of a layout collection are the other search of the same source; then the two collections of the other
-    source.
-
-    Parameters
-    ----------
-    data_root, collection, problems, k_hops
-        As for `read_split`.
-
-    Returns
-    -------
-    graphs : list of TileGraph or LayoutGraph
-        Graphs with two different runtimes; layout graphs with each configuration once.
-    trained_on : list of str
-        The collections of these graphs; empty if there is nothing to train on.
+    source. Returns the graphs that have two different runtimes, layout graphs with each configuration once, and the
+    list of their collections, which is empty if there is nothing to train on.
     """
     families = [[collection]]
     if collection != "tile:xla":
@@ -183,22 +131,8 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
 def checkpoint_path(out, name, model, settings, graphs, valid=()):
     """The checkpoint of a training run; other settings or other graphs give another file.
 
-    Parameters
-    ----------
-    out : str or Path
-        The folder of the run.
-    name : str
-    model : Module
-        With its `settings`.
-    settings : TrainSettings
-    graphs, valid : sequence of LayoutGraph or TileGraph
-        As for `train`.
-
-    Returns
-    -------
-    Path
-        `out`/checkpoints/`name`-<8 hex digits>.pt. A damaged file of this name is renamed, and a line says so;
-        training then starts anew.
+    `out`/checkpoints/`name`-<8 hex digits>.pt. A damaged file of this name is renamed, and a line says so; training
+    then starts anew. `model` has its `settings`; `graphs` and `valid` are as for `train`.
     """
     about = repr((model.settings, replace(settings, device=""),
                   [[(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in some] for some in (graphs, valid)]))
