@@ -106,7 +106,7 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
     assert [line.split() for line in lines if "tile:xla" in line] == [["tile:xla", "0.5"]]
     assert sorted(p.name for p in (clone / "out" / "notebooks").iterdir()) == ["00_first.ipynb", "01_last.ipynb"]
 
-    assert run(clone)[0] == 0 and len(ran(clone)) == 2                  # nothing again
+    assert run(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2  # all, and nothing again
     assert run(clone, "-p", "steps=4", "--only", "01")[0] == 0
     assert ran(clone)[2:] == ["01_last 4"]                              # only what was asked for
     (clone / "root" / "tile" / "xla" / "train" / "kernel2.npz").write_bytes(b"")
@@ -120,25 +120,31 @@ def test_a_wrong_name_stops_before_anything_runs(clone):
     status, lines, errors = run(clone, "-p", "step=4", "--only", "00")
     assert (status, lines) == (2, [])
     assert errors == "run.py: 00_first: no parameter step; it declares steps\n"
-    assert run(clone, "-p", "size=tiny")[2] == "run.py: -p size: use --size\n"
-    assert run(clone, "--only", "07")[2] == "run.py: no notebook 07; there are 00_first, 01_last\n"
-    assert "no collection tile; there are tile:xla, layout" in run(clone, "--collections", "tile")[2]
-    assert "looked at" in run(clone, data=("--data-root", "nowhere"))[2]
-    assert ran(clone) == [] and run(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2
-    shutil.rmtree(clone / "out")
-    assert not (clone / "out").exists()
+    assert ran(clone) == [] and not (clone / "out").exists()
 
 
-@pytest.mark.parametrize("value, sentence", [
-    ("seeds=0", "-p seeds=0: expected a whole number of at least 1"),
-    ("precision=half", "-p precision=half: expected float32 or bfloat16 or float16"),
-    ("device=meta", f"-p device=meta: device is 'meta', and PyTorch {torch.__version__} cannot compute on it here: ")])
-def test_values_that_cannot_be_stop_before_anything_is_read(clone, value, sentence):
-    write_notebook(clone / "notebooks" / "00_first.ipynb",
-                   PARAMETERS + "\nseeds = None\nprecision = 'float32'\ndevice = 'cpu'", NOTE)
-    status, lines, errors = run(clone, "-p", value)
-    assert (status, lines) == (2, []) and errors.startswith(f"run.py: {sentence}") and len(errors.splitlines()) == 1
-    assert not (clone / "out").exists()
+@pytest.mark.parametrize("args, sentence", [
+    (["-p", "size=tiny"], "-p size: use --size"),
+    (["--only", "99"], "no notebook 99; there are 00_quickstart, 01_eda, "),
+    (["--collections", "tile"], "no collection tile; there are tile:xla, layout"),
+    (["--jobs", "0"], "--jobs 0: expected a whole number of at least 1"),
+    (["--data-root", "nowhere"], "looked at"),
+    (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
+    (["-p", "precision=half"], "-p precision=half: expected float32 or bfloat16 or float16"),
+    (["-p", "device=meta"], f"-p device=meta: device is 'meta', and PyTorch {torch.__version__} cannot compute on it")])
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, capsys, tmp_path, args, sentence):
+    assert main([*args, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert not said.out and said.err.startswith("run.py: ") and sentence in said.err and said.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def main(project, monkeypatch):
+    """The real run.py, in this process."""
+    monkeypatch.syspath_prepend(project / "notebooks")
+    monkeypatch.chdir(project)
+    return importlib.import_module("run").main
 
 
 @pytest.fixture
@@ -247,18 +253,23 @@ def test_unreadable_files_are_named_once_each_time_although_the_submission_is_wr
     assert len(ran(clone)) == 2
 
 
-def test_two_runs_do_not_share_a_folder_and_a_dead_one_does_not_block(clone):
+@pytest.mark.parametrize("text, who", [("4711", " (process 4711)"), ("", ""), ("47\0", ""), ("{", "")])
+def test_two_runs_do_not_share_a_folder(choices, tmp_path, monkeypatch, text, who):
     fcntl = pytest.importorskip("fcntl", reason="Windows locks files otherwise")
-    lock = clone / "out" / ".run" / "lock"
-    lock.parent.mkdir(parents=True)
-    for text, who in (("4711", " (process 4711)"), ("", ""), ("47\0", ""), ("{", "")):      # it may be half-written
-        with open(lock, "w") as file:
-            lock.with_name("lock.pid").write_text(text)
-            fcntl.flock(file, fcntl.LOCK_EX)
-            status, _, errors = run(clone, "--only", "00")
-        assert status == 2 and ran(clone) == []
-        assert errors == (f"run.py: out: another run{who} is writing here; wait for it or choose another --out\n")
-    lock.with_name("lock.pid").write_bytes(b"\xff {")                  # of a process that is gone
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out" / ".run").mkdir(parents=True)
+    (tmp_path / "out" / ".run" / "lock.pid").write_text(text)               # it may be half-written
+    with open(tmp_path / "out" / ".run" / "lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(choices.RunError) as caught, sys.modules["steps"].lock(tmp_path / "out"):
+            pass
+    assert str(caught.value) == f"out: another run{who} is writing here; wait for it or choose another --out"
+
+
+def test_a_lock_of_a_dead_run_does_not_block(clone):
+    (clone / "out" / ".run").mkdir(parents=True)
+    (clone / "out" / ".run" / "lock").touch()
+    (clone / "out" / ".run" / "lock.pid").write_bytes(b"\xff {")
     status, lines, _ = run(clone, "--only", "00")
     assert (status, lines[-1]) == (0, "out")
 
