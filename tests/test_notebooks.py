@@ -268,8 +268,8 @@ def test_a_second_run_executes_nothing_again(finished):
     assert lines[-1] == os.path.join("out", "submission.csv") and submission.stat().st_mtime_ns == before
 
 
-def test_damaged_files_are_named_and_the_others_go_through(finished, tmp_path):
-    shutil.copytree(finished[0] / "data", tmp_path / "data")
+def test_damaged_files_are_named_and_the_others_go_through(tiny_sample, tmp_path):
+    shutil.copytree(tiny_sample, tmp_path / "data")
     files = sorted((tmp_path / "data").rglob("npz/layout/xla/random/train/*.npz"))
     kernels = sorted((tmp_path / "data").rglob("npz/tile/xla/train/*.npz"))
     cut, without = files[0], kernels[0]
