@@ -2,10 +2,8 @@
 
 Features of one's own can be read from these files without building the data set's C++ code.
 
-References
-----------
-github.com/google-research-datasets/tpu_graphs, tuning.proto and tuning_data_iterator.cc: the content of the files, and
-which of their runs count.
+Source for the content of the files, and for which of their runs count:
+github.com/google-research-datasets/tpu_graphs, tuning.proto and tuning_data_iterator.cc.
 """
 from pathlib import Path
 
@@ -71,9 +69,7 @@ def read_tile_pb(path, padding=0, extra=False):
     Parameters
     ----------
     path : str or Path
-    padding : int
-        As in `read_layout_pb`.
-    extra : bool
+    padding, extra
         As in `read_layout_pb`.
 
     Returns

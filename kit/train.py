@@ -20,26 +20,11 @@ import numpy as np
 import torch
 import torch.distributed
 
+from kit import training
 from kit.data import target, teaches
 from kit.files import plain, write_json
 from kit.losses import loss_across_graphs, pairwise_hinge_loss
 from kit.predict import PRECISIONS, predict
-from kit.training import (
-    add_up,
-    add_up_gradients,
-    averaged_model,
-    check_gpus,
-    check_same,
-    costs_of,
-    draw_step,
-    join_team,
-    make_tasks,
-    meet,
-    read_checkpoint,
-    run_jobs,
-    run_record,
-    save_checkpoint,
-)
 
 CHECKPOINT_SECONDS = 60          # a killed run loses at most this much work
 SWA_BEGINS = 0.75                # share of the steps; the paper, too, averages over the last quarter
@@ -131,12 +116,12 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
         If the loss or its gradient is not finite.
     """
     s = settings or TrainSettings()
-    team = join_team(s.device)
+    team = training.join_team(s.device)
     graphs, valid = _usable(graphs, valid, score, s, team)
     model.to(team.device)
     if not model.fitted:
         model.fit_scale(graphs)
-    tasks = make_tasks(model, graphs, loss, s, team.device)
+    tasks = training.make_tasks(model, graphs, loss, s, team.device)
     if model.transductive:           # `predict` will score as many configurations together as training does
         model.set_size.fill_(tasks[0].most)
     held_out = {place: (valid[place], model.prepare(valid[place]))          # this process validates on these
@@ -145,7 +130,8 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     run = _begin(model, s, team)
     if checkpoint is not None and Path(checkpoint).exists():
         _resume(checkpoint, identity, model, run)
-    check_same(repr((identity, run.step, [float(p.detach().double().sum()) for p in model.parameters()])), team)
+    sums = [float(p.detach().double().sum()) for p in model.parameters()]
+    training.check_same(repr((identity, run.step, sums)), team)
 
     start, saved = time.monotonic() - run.history["seconds"], time.monotonic()
     while run.step < s.steps:
@@ -166,7 +152,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
             report(f"step {run.step:>6} of {s.steps}  loss {run.history['loss'][-1]:.4f}  "
                    f"validation {now:.4f}  {run.history['seconds']:.0f} s")
     model.load_state_dict(run.best)
-    about = run_record(model, s, identity["loss"], tasks, run.history, team)
+    about = training.run_record(model, s, identity["loss"], tasks, run.history, team)
     if record is not None and team.rank == 0:
         write_json(record, about)
     return {**run.history, "record": about}
@@ -181,11 +167,11 @@ def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
     if not model.training:                                   # which takes a fifth of a step of a small network
         model.train()
     optimizer.zero_grad()
-    drawn = draw_step(tasks, step, s)
+    drawn = training.draw_step(tasks, step, s)
     value = _backward(model, drawn, loss, s, team, scaler)
-    add_up_gradients(parameters, team)
+    training.add_up_gradients(parameters, team)
     scaler.unscale_(optimizer)
-    norm, value = float(torch.nn.utils.clip_grad_norm_(parameters, s.clip)), float(add_up(value, team))
+    norm, value = float(torch.nn.utils.clip_grad_norm_(parameters, s.clip)), float(training.add_up(value, team))
     finite = math.isfinite(norm) and math.isfinite(value)
     if not finite and not scaler.is_enabled():
         raise FloatingPointError(f"the loss is {value} at step {step}, its gradient has norm {norm}; "
@@ -205,7 +191,7 @@ def _backward(model, drawn, loss, settings, team, scaler):
     own = range(team.rank, len(drawn), team.size)
     # each group of graphs is in memory at once: a single graph, or with a loss across graphs all of them
     for places in [own] if s.across_graphs else [[place] for place in own]:
-        costs = {place: costs_of(model, drawn[place], s.precision) for place in places}
+        costs = {place: training.costs_of(model, drawn[place], s.precision) for place in places}
         if s.across_graphs:
             value = loss_across_graphs(_all_costs(costs, drawn, team), runtimes, loss, s.across_graphs)
             total += value.detach() / team.size          # every process computes the whole loss
@@ -224,7 +210,7 @@ def _all_costs(costs, drawn, team):
     for place, piece in enumerate(flat.split(sizes)) if team.size > 1 else ():
         if place in costs:
             piece.copy_(costs[place].detach())
-    return [costs.get(place, piece) for place, piece in enumerate(add_up(flat, team).split(sizes))]
+    return [costs.get(place, piece) for place, piece in enumerate(training.add_up(flat, team).split(sizes))]
 
 
 def schedule(step, settings):
@@ -325,14 +311,14 @@ def _begin(model, settings, team):
     """A run before its first step."""
     if team.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(team.device)          # the run record tells the peak of this training
-    average = averaged_model(model, settings.average, settings.ema_decay)
+    average = training.averaged_model(model, settings.average, settings.ema_decay)
     return _Run(_adamw(model, settings), grad_scaler(settings.precision, team.device), average,
                 _copy(model.state_dict()))
 
 
 def _resume(path, identity, model, run):
     """Take a model and its run from a checkpoint; ValueError if it belongs to another run."""
-    saved = read_checkpoint(path)
+    saved = training.read_checkpoint(path)
     before = saved.get("made_by", {})
     differ = [name for name in identity if before.get(name) != identity[name]]
     if differ:
@@ -348,7 +334,7 @@ def _resume(path, identity, model, run):
 def _save(path, identity, model, run, team):
     """Write the checkpoint, if there is to be one; the first process writes for all."""
     if path is not None and team.rank == 0:
-        save_checkpoint(path, model, best=run.best, step=run.step, made_by=identity, history=run.history,
+        training.save_checkpoint(path, model, best=run.best, step=run.step, made_by=identity, history=run.history,
                         losses=run.losses, **{name: part.state_dict() for name, part in run.parts().items()})
 
 
@@ -357,7 +343,7 @@ def _validation_score(model, held_out, count, score, settings, team):
     scores = torch.zeros(count, dtype=torch.float64, device=team.device)
     for place, (graph, tensors) in held_out.items():
         scores[place] = score(predict(model, graph, precision=settings.precision, tensors=tensors), target(graph))
-    return float(np.mean(add_up(scores, team).tolist())) if count else math.nan
+    return float(np.mean(training.add_up(scores, team).tolist())) if count else math.nan
 
 
 def _copy(state):
@@ -400,7 +386,7 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     s = settings or TrainSettings()
     if not (isinstance(processes, int) and processes >= 1):
         raise ValueError(f"processes is {processes!r}; expected a whole number of at least 1")
-    check_gpus(s.device, processes)
+    training.check_gpus(s.device, processes)
     strays = [one for one in (type(model), *as_for_train.values()) if getattr(one, "__module__", "") == "__main__"]
     if strays and not hasattr(sys.modules["__main__"], "__file__"):
         raise ValueError(f"{strays[0].__name__} is defined in a notebook's cell, which other processes cannot import; "
@@ -412,9 +398,10 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
         jobs = [("all", (rank, processes, threads, folder)) for rank in range(processes)]
         try:
             shared = {"all": (model.to("cpu"), list(graphs), s, as_for_train)}
-            (history, weights), *_ = run_jobs(_train_in_team, jobs, shared, processes, report or (lambda line: None))
+            results = training.run_jobs(_train_in_team, jobs, shared, processes, report or (lambda line: None))
         finally:
             model.to(device)
+    history, weights = results[0]
     model.to(s.device).load_state_dict(weights)
     return history
 
@@ -424,7 +411,7 @@ def _train_in_team(job, shared, report):
     rank, size, threads, folder = job
     model, graphs, settings, as_for_train = shared
     torch.set_num_threads(threads)
-    meet(rank, size, settings.device, folder)
+    training.meet(rank, size, settings.device, folder)
     if str(settings.device).startswith("cuda"):
         settings = replace(settings, device=f"cuda:{rank}")
     history = train(model, graphs, settings, report=report, **as_for_train)

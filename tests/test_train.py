@@ -27,6 +27,7 @@ from training import (
 )
 
 import kit.train
+import kit.training
 from kit.data import target
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import LayoutGNN, TileModel, TileModelSettings
@@ -354,7 +355,7 @@ def test_a_device_that_is_not_there_is_named_with_the_cure(device):
 
 
 def test_graphs_that_the_processes_cannot_share_out_are_refused(monkeypatch):
-    monkeypatch.setattr(kit.train, "join_team", lambda device: Team(0, 2, torch.device("cpu")))
+    monkeypatch.setattr(kit.training, "join_team", lambda device: Team(0, 2, torch.device("cpu")))
     with pytest.raises(ValueError, match="^graphs_per_step is 3, which 2 processes cannot share evenly; pass a "
                                          "multiple of 2$"):
         trained(settings=dataclasses.replace(SHORT, graphs_per_step=3))

@@ -54,13 +54,6 @@ def _pair_columns(rows, share):
     return np.concatenate([disagree, by_size, disagree * share], axis=-1)
 
 
-def _rises():
-    """1 for the columns of `agreement_sums` that count disagreements, 0 for the others; (69,)."""
-    own, pair = np.ones(OwnColumns.COUNT, int), np.ones(PairColumns.COUNT, int)
-    own[OwnColumns.GIVEN] = 0
-    return np.concatenate([np.tile(_own_columns(own, 1), len(CONFIGURABLE)), _pair_columns(pair, 1)])
-
-
 def fit_agreement_trees(graphs, seed=0, monotonic=False):
     """Fit boosted trees from `agreement_sums` to the rank of the runtime within its graph.
 
@@ -81,9 +74,12 @@ def fit_agreement_trees(graphs, seed=0, monotonic=False):
         features.append(agreement_sums(graph._replace(config_codes=graph.config_codes[drawn])))
         ranks.append(rankdata(graph.config_runtime)[drawn] / c)
     weights = np.concatenate([np.full(len(x), 1 / len(x)) for x in features])
+    # 1 for the columns of `agreement_sums` that count disagreements, 0 for the others; (69,)
+    own, pair = np.ones(OwnColumns.COUNT, int), np.ones(PairColumns.COUNT, int)
+    own[OwnColumns.GIVEN] = 0
+    rises = np.concatenate([np.tile(_own_columns(own, 1), len(CONFIGURABLE)), _pair_columns(pair, 1)])
     # few leaves and many rows per leaf, because graphs are few while configurations of a graph are many
     trees = HistGradientBoostingRegressor(max_iter=150, max_leaf_nodes=8, min_samples_leaf=50, random_state=seed,
-                                          monotonic_cst=_rises() if monotonic else None,
-                                          early_stopping=False)
+                                          monotonic_cst=rises if monotonic else None, early_stopping=False)
     trees.fit(np.concatenate(features), np.concatenate(ranks), weights / weights.mean())
     return lambda graph: trees.predict(agreement_sums(graph))

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -106,11 +107,8 @@ class TvmChild:
                                         stderr=self.said, pass_fds=[number], env={**os.environ, **few},
                                         start_new_session=True)       # an interrupt reaches only this process
         theirs.close()
-        try:
-            with self.process.stdin as stdin:
-                stdin.write(pickle.dumps(sys.path) + cloudpickle.dumps(job))
-        except BrokenPipeError:
-            pass                                        # the child ended; `hear` says why
+        with suppress(BrokenPipeError), self.process.stdin as stdin:      # if the child ended, `hear` says why
+            stdin.write(pickle.dumps(sys.path) + cloudpickle.dumps(job))
 
     def hear(self):
         """Receive the next answer."""
@@ -122,10 +120,8 @@ class TvmChild:
 
     def ask(self, *request):
         """Send a request and receive its answer."""
-        try:
+        with suppress(BrokenPipeError):
             self.line.send(request)
-        except BrokenPipeError:
-            pass
         return self.hear()
 
     def close(self):

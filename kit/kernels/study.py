@@ -27,15 +27,14 @@ from kit.training import device_name
 def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, report=print):
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
-    A finished study of the same settings is read from `folder`; else the study is written there, with the random
-    measurements also as a `tile` file. `budget`: measurements of explore-then-droplet, of random, and of MetaSchedule
-    with its own Droplet, which gets a third of them. `trials`: measurements of MetaSchedule's evolutionary search.
-    `rounds`: how often the winners are measured again. `report` gets one line of text at each step.
+    A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
+    `tile` file. Explore-then-droplet, random, and MetaSchedule with its own Droplet, which gets a third, take `budget`
+    measurements; MetaSchedule's evolutionary search takes `trials`. The winners are measured again `rounds` times. An
+    ImportError if TVM is not installed, a RuntimeError if its process ended by itself.
 
-    Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" that the search took, "best" (seconds of
-    the winner during the search), and "again" (its seconds in each round)}; "curves": {strategy: [seconds since the
-    start, best so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds. An ImportError if TVM is
-    not installed, a RuntimeError if the process with TVM ended by itself.
+    Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
+    winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
+    so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
     """
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads}
     path = Path(folder, f"{kernel.name.replace(' ', '_')}-{fingerprint([kernel, settings])[:8]}.json")
@@ -51,7 +50,9 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
     codes, runtimes = tried["random"].jobs, tried["random"].seconds.tolist()
-    study = {"kernel": kernel.name, **settings, "machine": _this_machine(threads), "found": found, "curves": curves,
+    machine = {"cpu": device_name(torch.device("cpu")), "threads": threads, "tvm": version("apache-tvm"),
+               "date": date.today().isoformat()}
+    study = {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
              "codes": codes, "runtimes": runtimes, "untuned": found["untuned"]["best"],
              "file": str(path.with_suffix(".npz").name)}
     write_kernel_tile(path.with_suffix(".npz"), kernel, codes, runtimes, study["untuned"])
@@ -83,23 +84,13 @@ def _searched(lab, kernel, budget, trials, seed, report):
     return tried
 
 
-def _this_machine(threads):
-    """What the measurements are made on."""
-    return {"cpu": device_name(torch.device("cpu")), "threads": threads, "tvm": version("apache-tvm"),
-            "date": date.today().isoformat()}
-
-
 def learn_and_search(studies, kernels, folder, proposals=10, queries=2000, steps=300, seed=0, report=print):
-    """Measure the proposals of tile models that learned from one's own measurements.
+    """Measure the proposals of tile models that learned from one's own measurements -> DataFrame, one row per kernel.
 
-    Each kernel gets two models: one learns from the random measurements of all other kernels, one from those of this
-    kernel. Each model is searched with `queries`, and its best `proposals` are measured, beside as many random
-    schedules. `studies` were made by `study_kernel` with the same settings, in the same `folder`; `steps` are those of
-    one training. `report` gets one line of text per kernel.
-
-    Returns a DataFrame with one row per kernel, in milliseconds: the best of `proposals` measurements per model;
-    "random", the same for random schedules, the mean of 1,000 draws from the study; "best", the best that the study
-    knows. A DataError if a tile file is damaged.
+    One model learns from the random measurements of all other kernels, one from those of this kernel, in `steps`. Each
+    is searched with `queries`, and its best `proposals` are measured. `studies` are of `study_kernel` with the same
+    settings and `folder`. Columns, in milliseconds: the best measurement per model; "random", the mean over 1,000 draws
+    of as many random schedules; "best", the best that the study knows. A DataError if a tile file is damaged.
     """
     graphs, rows = {study["kernel"]: read_tile(Path(folder, study["file"])) for study in studies}, []
     for study in studies:

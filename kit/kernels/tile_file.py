@@ -26,27 +26,22 @@ def kernel_graph(kernel):
         shapes = (1, *shapes[0]), (*shapes[1][:2], kernel.sizes[2] // groups, spatial[-1])
     x, *others = [p.add("parameter", shape, columns={30: i}) for i, shape in enumerate(shapes)]
 
-    def over_rows(op, *operands):
-        return p.add(op, spatial, operands)
-
     def reduced(u):
         return p.add("reduce", spatial[:1], [u, p.add("constant")], columns={31: 1})
 
-    def spread(u, dim):
-        return p.add("broadcast", spatial, [u], columns={31: dim})
     if kernel.kind == "matmul":
         last = p.add("dot", spatial, [x, *others])
     elif kernel.kind in ("conv2d", "depthwise"):
         window = p.window([taps] * 2, [1] * 2, [taps // 2] * 2, [taps // 2] * 2)
         last = p.add("convolution", (1, *spatial), [x, *others], columns=window | {93: NHWC, 107: [groups, 1]})
     elif kernel.kind == "softmax":
-        powers = over_rows("exponential", over_rows("subtract", x, spread(reduced(x), 0)))
-        last = over_rows("divide", powers, spread(reduced(powers), 0))
+        powers = p.each("exponential", p.each("subtract", x, p.spread(spatial, reduced(x), [0])))
+        last = p.each("divide", powers, p.spread(spatial, reduced(powers), [0]))
     else:
-        apart = over_rows("subtract", x, spread(reduced(x), 0))
-        scale = p.add("rsqrt", spatial[:1], [reduced(over_rows("multiply", x))])
-        scaled = over_rows("multiply", over_rows("multiply", apart, spread(scale, 0)), spread(others[0], 1))
-        last = over_rows("add", scaled, spread(others[1], 1))
+        apart = p.each("subtract", x, p.spread(spatial, reduced(x), [0]))
+        scale = p.spread(spatial, p.each("rsqrt", reduced(p.each("multiply", x))), [0])
+        scaled = p.each("multiply", p.each("multiply", apart, scale), p.spread(spatial, others[0], [1]))
+        last = p.each("add", scaled, p.spread(spatial, others[1], [1]))
     p.rows[last][IS_ROOT] = 1
     return {name: array for name, array in p.arrays().items() if name in ("node_feat", "node_opcode", "edge_index")}
 

@@ -33,30 +33,21 @@ class LayoutTensors(NamedTuple):
 
 @dataclass(frozen=True)
 class LayoutGNNSettings:
-    """Defaults: the first place's network for the `default` collections.
-
-    Attributes
-    ----------
-    config_attention : bool or str
-        What each configuration is compared with. True, as published: all configurations in the call, so that a
-        cost depends on them. "reference": the same few configurations of its graph in every call. False: none.
-    reinject : bool
-        Each block reads the configured digits again (19th place; the official baseline).
-    agreement : bool
-        Not published: each node reads where its layouts disagree with its neighbours' layouts.
-    """
+    """Defaults: the first place's network for the `default` collections."""
     width: int = 256
     linear_blocks: int = 2
     graph_blocks: int = 2
     opcode_width: int = 16
     digit_width: int = 4
     squeeze: int = 8                     # squeeze-and-excite is this many times narrower inside; 0: leave it out
+    # what each configuration is compared with. True, as published: all configurations in the call, so that a cost
+    # depends on them. "reference": the same few configurations of its graph in every call. False: none
     config_attention: bool | str = True
     reference_configs: int = 16          # at most; "reference" costs as much as scoring this many more
-    reinject: bool = False
+    reinject: bool = False               # each block reads the configured digits again (19th place; official baseline)
     both_directions: bool = False        # False: messages go only from consumers to producers
     node_norm: bool = True               # instance norm over the nodes
-    agreement: bool = False
+    agreement: bool = False              # not published: each node reads where its layouts disagree with its neighbours
     pool: str = "mean"                   # over nodes; "mean+max" gives the head both
     dropout: float = 0.2
     aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation

@@ -97,20 +97,10 @@ class SegmentTraining(nn.Module):
             self.model.head.train(mode)
         return self
 
-    @property
-    def fitted(self):
-        """Whether the wrapped model has feature statistics."""
-        return self.model.fitted
-
-    @property
-    def transductive(self):
-        """Whether a cost depends on the other configurations in the call."""
-        return self.model.transductive
-
-    @property
-    def set_size(self):
-        """How many configurations were scored together in training; transductive models only."""
-        return self.model.set_size
+    # what training and prediction ask of a model, as the wrapped model answers
+    fitted = property(lambda self: self.model.fitted)
+    transductive = property(lambda self: self.model.transductive)
+    set_size = property(lambda self: self.model.set_size)              # of transductive models only
 
     def fit_scale(self, graphs):
         """Store the feature statistics of the training graphs."""

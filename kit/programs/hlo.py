@@ -3,10 +3,8 @@
 Only the fields that a feature needs are declared here, so XLA and TensorFlow are neither built nor imported. A parser
 skips all other fields, also those that XLA adds later.
 
-References
-----------
-Field numbers: github.com/openxla/xla, hlo.proto and xla_data.proto. Order of the 140 features, their padding and
-the edges: github.com/google-research-datasets/tpu_graphs, featurizers.h and hlo_encoder.cc.
+Source of field numbers: github.com/openxla/xla, hlo.proto and xla_data.proto. Source of the order of the 140 features,
+their padding and the edges: github.com/google-research-datasets/tpu_graphs, featurizers.h and hlo_encoder.cc.
 """
 from functools import cache
 from itertools import chain

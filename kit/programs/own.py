@@ -1,9 +1,9 @@
 """A program of one's own -> its graph, its configurable nodes, their tied groups and the options of each group.
 
-The TPU's compiler is not public. The rules for what can be configured were found in real files and are tested against
-them. A configuration is one option per group, so the space is a grid; `dims` holds the number of options per group.
+A configuration is one option per group, so the space is a grid; `dims` holds the number of options per group. The TPU's
+compiler is not public. These rules were found in real files; tests/test_own_program.py counts on how many real nodes
+each one holds.
 
-Rules (tests/test_own_program.py counts on how many real nodes each one holds)
 - Convolutions, dots and reshapes outside fused computations can be configured.
 - A convolution orders two dimensions of each tensor: batch and feature of the output and the input, input and output
   feature of the kernel. That gives 8 options; the data set lacks options whose runs failed, as in unet_3d's raw file.
@@ -35,9 +35,8 @@ def program_from_hlo(source, tie=True):
     The source is an HloModuleProto, or an HloProto or raw protobuf of the data set that wraps one. JAX gives it by
     ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, before operations are fused; a program
     compiled for a CPU hides its dots in fusions. With `tie`, nodes of the same operation with the same options form one
-    group, as in the data set; without it, each node is its own group, and the space is far larger. Layouts that the
-    module does not give are row-major. A DataError if the source is no such protobuf, refers to missing parts, or has
-    no configurable node.
+    group, as in the data set; else each node is its own group. Layouts that the module does not give are row-major. A
+    DataError if the source is no such protobuf, refers to missing parts, or has no configurable node.
     """
     label = "the bytes" if isinstance(source, bytes) else source
     module = _module(source if isinstance(source, bytes) else file_bytes(source), label)

@@ -116,30 +116,27 @@ class _Transformer:
         p, wide = self.p, self.wide
         shape, pair = (self.joined, MATRIX) if self.flat else (self.tokens, PLAIN)
         inner, pairs = (*shape[:-1], wide), (pair, pair, MATRIX)
-        if self.flat:
-            x = self.flatten(x)
+        x = self.flatten(x)
         y, back_in = p.dense_layer(x, p.weight((self.model, wide), MATRIX), inner, "expand", pairs, self.tied)
         floor = p.spread(inner)
         z = p.each("maximum", floor, y)
         mask = p.each("compare", floor, z, dtype="pred") if self.train else None
         out, back_out = p.dense_layer(z, p.weight((wide, self.model), MATRIX), shape, "contract", pairs, self.tied)
-        if self.flat:
-            out = self.unflatten(out)
+        out = self.unflatten(out)
 
         def backward(grad):
-            grad = self.flatten(grad) if self.flat else grad
-            grad = back_in(p.each("select", mask, floor, back_out(grad)))
-            return self.unflatten(grad) if self.flat else grad
+            grad = p.each("select", mask, floor, back_out(self.flatten(grad)))
+            return self.unflatten(back_in(grad))
 
         return out, backward
 
     def flatten(self, u):
-        """Batch and positions become one dimension."""
-        return self.p.reshape(u, self.joined, "flatten", (MATRIX, PLAIN))
+        """With `flat`, batch and positions become one dimension."""
+        return self.p.reshape(u, self.joined, "flatten", (MATRIX, PLAIN)) if self.flat else u
 
     def unflatten(self, u):
         """The inverse of `flatten`."""
-        return self.p.reshape(u, self.tokens, "unflatten", (PLAIN, MATRIX))
+        return self.p.reshape(u, self.tokens, "unflatten", (PLAIN, MATRIX)) if self.flat else u
 
     def grow(self, nodes):
         """Append layers until there are enough nodes, then the head and the backward pass."""

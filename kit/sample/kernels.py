@@ -1,11 +1,10 @@
 """Fused kernels of the sample data's `tile:xla`: the graphs, their tile configurations, and what a tile costs.
 
-The machine and its constants are those of `kit.sample.runtimes`.
-
-**Tiles.** The last node is the kernel's output. Bounds count blocks of its dimensions from major to minor; a block
-has 1 element, 8 in the second minor-most and 128 in the minor-most dimension (as in the public files). A kernel with
-a Convolution also splits the kernel tensor (`kernel_bounds`), so that its contraction takes several steps; the bound
-of its output features equals that of the output tile. Then
+The machine and its constants are those of `kit.sample.runtimes`. The last node is the kernel's output. Bounds count
+blocks of its dimensions from major to minor; a block has 1 element, 8 in the second minor-most and 128 in the
+minor-most dimension (as in the public files). A kernel with a Convolution also splits the kernel tensor
+(`kernel_bounds`), so that its contraction takes several steps; the bound of its output features equals that of the
+output tile. Then
 
 seconds = launch + first tile's input / bandwidth + steps x (step + tile overhead).
 

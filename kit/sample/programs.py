@@ -7,9 +7,7 @@ the name of its group and, for each of its tensors, a pair of dimensions; either
 A layer method returns its output and a function from the gradient of the output to the gradient of the input. This
 function appends the backward operations.
 
-References
-----------
-Column and opcode numbers: github.com/google-research-datasets/tpu_graphs, README.md and hlo_opcode.h.
+Source of column and opcode numbers: github.com/google-research-datasets/tpu_graphs, README.md and hlo_opcode.h.
 """
 import numpy as np
 
@@ -64,10 +62,6 @@ class Program:
     def repeat(self, u):
         """A second node like `u`, without operands."""
         return self._append(self.rows[u].copy(), self.opcodes[u], self.shapes[u])
-
-    def operand_of(self, v):
-        """The first operand of `v`."""
-        return min(u for w, u in self.edges if w == v)
 
     def _append(self, row, opcode, shape):
         """Append one node and return its number."""

@@ -1,12 +1,12 @@
 """Runtimes of the sample data: a roofline model of one TPU v3 core, here for layouts.
 
-The model reads nothing but the arrays in a file. A search or a test can therefore ask for the noise-free runtime of
-*any* configuration. It describes a plausible machine, not a measured one.
+It describes a plausible machine, not a measured one. It reads nothing but the arrays in a file. A search or a test can
+therefore ask for the noise-free runtime of *any* configuration.
 
 **Constants.** 61.5 TFLOP/s (two 128 x 128 matrix units at 940 MHz) and 450 GB/s of HBM: half of a two-core TPU v3
-chip [1]_. Arrays lie in memory in tiles of 8 x 128 elements [2]_: the minor-most dimension is padded to 128, the
-second minor-most to 8. Two constants are invented: a transpose gets half of the bandwidth, and a turned output takes
-1.5 times the compute.
+chip (Jouppi et al., A domain-specific supercomputer for training deep neural networks, CACM 63(7), 2020). Arrays lie in
+memory in tiles of 8 x 128 elements (OpenXLA documentation, "Tiled layout"): the minor-most dimension is padded to 128,
+the second minor-most to 8. Two constants are invented: the share of a transpose and the time of a turned output.
 
 **Layout.** Of a layout, the model uses the pair (minor-most, second minor-most dimension) alone. A configurable
 Convolution, Dot or Reshape *wants* its operands in, and *delivers* its output in, the pairs in its row of 18 digits:
@@ -33,11 +33,6 @@ Edges have no operand order. The kernel of a Convolution is the operand whose sp
 the first operand of a Dot is the one whose leading size is that of the output. If both operands fit, or none, the
 later one is the kernel. A Dot whose three tensors have one rank is batched over all but the last two dimensions of
 its output.
-
-References
-----------
-.. [1] Jouppi et al., A domain-specific supercomputer for training deep neural networks, CACM 63(7), 2020.
-.. [2] OpenXLA documentation, "Tiled layout".
 """
 import numpy as np
 
@@ -46,8 +41,8 @@ from kit.data import OPCODE_NAMES
 from kit.pad import LANES, LAYOUT, SUBLANES
 from kit.sample.programs import TYPE_COLUMN
 
-PEAK_FLOPS = 61.5e12             # 1/s, bfloat16 [1]; float32 takes one pass as well, XLA's default precision
-HBM_BYTES = 450e9                # 1/s [1]
+PEAK_FLOPS = 61.5e12             # 1/s, bfloat16 (Jouppi et al.); float32 as well, by XLA's default in one pass
+HBM_BYTES = 450e9                # 1/s (Jouppi et al.)
 TRANSPOSE_SHARE = 0.5            # of the bandwidth
 TURNED_OUTPUT = 1.5              # times the compute
 TYPE_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)     # of columns 2-20

@@ -1,19 +1,14 @@
 """Write the sample data: a small data set in the official format, for which every true runtime is known.
 
-`write_sample` writes all five collections and three splits with the official names, keys, dtypes and quirks:
-0-padded node columns, -1-padded configuration digits, a default configuration that is measured many times, repeated
-configurations, edges without operand order, placeholder labels in the test split. The true runtimes of the test split
-are in a folder beside it, so that a run can score itself as a leaderboard would.
+All five collections and three splits have the official names, keys, dtypes and quirks: 0-padded node columns, -1-padded
+configuration digits, a default configuration that is measured many times, repeated configurations, edges without
+operand order, placeholder labels in the test split. The true runtimes of the test split are in a folder beside it, so
+that a run can score itself as a leaderboard would. Runtimes get lognormal noise of 0.3-0.5% (layout) or 1% (tile).
 
-- Graphs: `kit.sample.architectures` (convolutional nets for xla, transformers for nlp) and `kit.sample.kernels`
-  (fused kernels).
-- Runtimes: `kit.sample.runtimes` (layout) and `kit.sample.kernels` (tile), times lognormal noise of 0.3-0.5%
-  (layout) or 1% (tile).
-- Configurations: configurable nodes of one kind form a group. A group takes one of 3-9 options; an option is one row
-  of 18 digits per node. It swaps, or not, the two minor-most dimensions of each tensor; -1 is the compiler's layout.
-  The compiler's default is option 0 of every group: the fastest of 8 drawn configurations. Collection `random` draws
-  the option of every group uniformly. Collection `default` changes one to three groups of the default, so its
-  runtimes spread less.
+Configurable nodes of one kind form a group. A group takes one of 3-9 options; an option is one row of 18 digits per
+node. It swaps, or not, the two minor-most dimensions of each tensor; -1 is the compiler's layout. The compiler's
+default is option 0 of every group: the fastest of 8 drawn configurations. Collection `random` draws the option of every
+group uniformly. Collection `default` changes one to three groups of the default, so its runtimes spread less.
 """
 import hashlib
 import os
@@ -239,7 +234,7 @@ def _row(program, v, swap):
         for slot, (pair, swapped) in enumerate(zip(program.configurable[v][1], swap)):
             digits = list(pair[::-1] if swapped else pair)
             if program.opcodes[v] == RESHAPE:                    # a full permutation, as in the official files
-                rank = len(program.shapes[v if slot == 0 else program.operand_of(v)])
+                rank = len(program.shapes[v if slot == 0 else min(u for w, u in program.edges if w == v)])
                 digits += [d for d in range(rank)[::-1] if d not in pair]
             row[6 * slot:6 * slot + len(digits)] = digits
     return row

@@ -72,6 +72,8 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     process weighs the 16 best proposals that are left beside the neighbours. When a neighbourhood is spent, the search
     restarts from the best point with three coordinates drawn anew, until the budget is spent.
 
+    Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
+
     Parameters
     ----------
     objective, dims, budget, rng
@@ -93,10 +95,6 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     ------
     ValueError
         As `random_search`, and if `ordered` does not fit.
-
-    References
-    ----------
-    Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 
     Examples
     --------

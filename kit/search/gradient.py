@@ -11,6 +11,9 @@ import torch.nn.functional as F
 
 from kit.search.budgets import Measured
 
+RATE = 1.0                 # step size, in logits
+HEAT = 0.03                # the variance of the first noise is 2 * RATE * HEAT; on random landscapes 0 to 0.1 was alike
+
 
 def on_codes(relaxed, dims, device="cpu"):
     """Turn a relaxed cost into a `model` for strategies: (k, g) int64 codes -> (k,) float64 costs, both arrays.
@@ -39,19 +42,15 @@ def relaxed_token_cost(model, tensors):
     return lambda weights: frozen.cost(tensors, tables, weights)
 
 
-def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, walks=64, rate=1.0, heat=0.03,
-                    repeats=1, device="cpu"):
+def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, walks=64, repeats=1, device="cpu"):
     """Langevin walks downhill on a relaxed cost; the best codes on their way are measured.
 
-    Each walk has logits; their softmax is the weights. A step goes against the gradient by the weights, scaled to a
-    root mean square of 1, plus noise that cools down to none. After each step the relaxed cost of the likeliest codes
-    is asked. Half of the queries are these, the other half are gradients. Points are measured in the order of their
-    relaxed costs; they are fewer than the budget if walks pass the same points.
-
-    `relaxed`: (k, g, v) float32 weights on `device` -> (k,) costs, both tensors; differentiable. It is asked about at
-    most `queries` rows, at least 2. `walks` run side by side. `rate`: step size, in logits. `heat`: the variance of the
-    first step's noise is 2 * rate * heat; on random landscapes 0 to 0.1 did equally well. The noise comes from `rng` on
-    every device. All other arguments and errors are those of `random_search`.
+    `relaxed`: (k, g, v) float32 weights on `device` -> (k,) costs, both tensors; differentiable. Each of `walks` has
+    logits, and their softmax is the weights. A step goes against the gradient by the weights, scaled to a root mean
+    square of 1, plus noise from `rng` that cools down to none. Then the relaxed cost of the likeliest codes is asked.
+    Half of the `queries`, at least 2, are these; the others are gradients. Points are measured in the order of their
+    relaxed costs; they are fewer than the budget if walks pass the same points. Other arguments and errors are those of
+    `random_search`.
 
     Welling and Teh, Bayesian Learning via Stochastic Gradient Langevin Dynamics, ICML 2011. Kivinen and Warmuth,
     Exponentiated Gradient versus Gradient Descent, 1997: why the gradient is by the weights.
@@ -75,7 +74,7 @@ def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, wa
         slope = slope - slope.sum(dim=2, keepdim=True) / dims[:, None]                           # weights sum to 1
         slope = slope.masked_fill(absent, 0)
         size = slope.square().mean(dim=(1, 2), keepdim=True).sqrt().clamp(min=1e-30)
-        logits = logits - rate * slope / size + (2 * rate * heat * (1 - step / steps)) ** 0.5 * noise()
+        logits = logits - RATE * slope / size + (2 * RATE * HEAT * (1 - step / steps)) ** 0.5 * noise()
         proposed(logits.masked_fill(absent, -torch.inf).argmax(dim=2).cpu().numpy())
     measured(proposed.best_first())
     return measured.result(steps * walks + len(proposed.trace))

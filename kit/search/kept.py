@@ -14,13 +14,11 @@ SEARCH_FORM = 2            # raise it where a search or the simulator changes: r
 def kept(out, kind, names, size, about, search, report):
     """{strategy: (size,) float64}: read where it was kept, else `search()`, which is then kept."""
     path = Path(out, "checkpoints", "searches", f"{kind}-{fingerprint(about)[:16]}.npz")
-    try:
-        found = load_costs(path)
-    except FileNotFoundError:
-        found = None
-    except DataError:
-        found = {}
-    if found is not None:
+    if path.is_file():
+        try:
+            found = load_costs(path)
+        except DataError:
+            found = {}
         if {name: (len(c), c.dtype) for name, c in found.items()} == dict.fromkeys(names, (size, np.float64)):
             return found
         report(f"note  {path} was half-written or damaged; it is searched again")

@@ -55,6 +55,8 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
 def annealing(objective, dims, budget, rng, *, repeats=1, chains=1, hot=0.3, cold=0.03):
     """Simulated annealing: walks that change one coordinate at a time and accept fewer and fewer slower points.
 
+    Source: Kirkpatrick, Gelatt and Vecchi, Optimization by Simulated Annealing, Science 220, 1983.
+
     Parameters
     ----------
     objective, dims, budget, rng, repeats
@@ -67,10 +69,6 @@ def annealing(objective, dims, budget, rng, *, repeats=1, chains=1, hot=0.3, col
     Returns
     -------
     SearchResult
-
-    References
-    ----------
-    Kirkpatrick, Gelatt and Vecchi, Optimization by Simulated Annealing, Science 220, 1983.
 
     Examples
     --------

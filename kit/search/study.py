@@ -19,13 +19,13 @@ SECONDS_PER_LINE = 60      # a line per seed would fill a stored notebook
 
 
 def study_searches(spaces, budgets, seeds, queries, out, report=print):
-    """Search every space with every strategy, budget and seed; results of earlier calls are read from disk.
+    """Search every space with every strategy, budget and seed (0, 1, 2...); earlier results are read from disk.
 
     `budgets` are ascending numbers of measurements; explore-then-droplet is run up to 300, because its Gaussian process
-    remembers no more points. The seeds are 0, 1, 2... `queries` are those of the model, per search of a whole space.
-    Finished searches go to checkpoints/searches/ of `out`, two files per space and seed: one for the searches without a
-    model, which all models share, and one for the others. The file names depend on the program, the weights, the
-    settings and the versions of Python, PyTorch and NumPy. `report` gets a line per space, and one per minute.
+    remembers no more points. `queries` are those of the model, per search of a whole space. Finished searches go to
+    checkpoints/searches/ of `out`, two files per space and seed: with a model, and without one, which all models share.
+    File names depend on the program, the weights, the settings and the versions of Python, PyTorch and NumPy. `report`
+    gets a line per space, and one per minute.
 
     Returns {strategy: (3, seeds, spaces, budgets)}: ns of the best measured, measurements, queries; NaN: not run.
     """

@@ -28,11 +28,10 @@ def default_workers(device):
 def run_jobs(work, jobs, shared, workers, report=print):
     """Call `work` for each job, each in a process of its own, several at the same time -> results in order.
 
-    `work`: (job, data, report) -> result; it must stand in a module, because each process imports it. `jobs`: pairs of
-    the key of the job's data in `shared`, and the job. Jobs that share data belong next to each other, because a
-    process holds the data of one key at a time. `shared`: {key: data that several jobs read, such as graphs}; it is
-    sent to a process once, through a temporary file. With 1 of `workers`, everything runs in this process. `report` is
-    called in this process with each line of text that a job reports.
+    `work`: (job, data, report) -> result, a function of a module, because each process imports it. `jobs`: pairs of the
+    key of the job's data in `shared`, and the job; put jobs that share data next to each other, because a process holds
+    the data of one key at a time. `shared`: {key: data}, sent to a process once, through a temporary file. With 1 of
+    `workers` everything runs in this process. `report` is called in this process with each line that a job reports.
 
     A ValueError if data or a job cannot be sent to another process. A RuntimeError if a job fails, with its error, or
     if a process dies; the other processes are then ended.

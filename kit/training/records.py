@@ -1,6 +1,7 @@
 """The record of a training run, for a JSON file: what was trained, with what, and how long it took."""
 import importlib.metadata
 import platform
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -52,11 +53,9 @@ def peak_memory(device):
     """The most bytes that this process held at one time; on a GPU, that PyTorch allocated there."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()           # Linux; in units of 1024 bytes
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        pass
     try:
         import resource
     except ImportError:                                                      # Windows
