@@ -64,12 +64,11 @@ class Agreement(NamedTuple):
 def find_meetings(graph, reach=REACH):
     """Find the pairs of configurable nodes whose layouts meet -> Meetings.
 
-    The output of each configurable node is followed until another configurable node reads it. It is followed through
-    nodes that are not configurable and that have its shape, or are transposes of it. `graph` is the whole program,
-    because pruning cuts the ways between nodes; `prune` calls this function before it cuts. `reach` is the most edges
-    between the two nodes of a pair; it is lowered if more than `MAX_WALKS` walks are ever open. Each pair is found
-    once, by its shortest way. Of equally short ways the one whose names come first in order counts. A pair of two
-    producers is listed both ways round.
+    The output of each configurable node is followed, through nodes that are not configurable and that have its shape or
+    are transposes of it, until another configurable node reads it. `graph` is the whole program, because pruning cuts
+    the ways between nodes; `prune` calls this function before it cuts. `reach` is the most edges between two nodes of a
+    pair, and is lowered if more than `MAX_WALKS` walks are ever open. Each pair is found once, by its shortest way; of
+    equally short ways by the one whose names come first in order. A pair of two producers is listed both ways round.
     """
     read, visited, reach = _follow(graph, reach)
     ends, joins, hops, names = map(np.concatenate, zip(*read, _joins(visited, reach)))

@@ -16,8 +16,8 @@ def unseen_programs(data_root, collection, is_sample, problems=None, k_hops=None
 
     With `is_sample`, they are all splits of a second sample of this `size` and `seed` (not the seed of the first). It
     is written beside the first one and has two to four times as many programs as the first one's test split. Without,
-    they are the validation split. All other arguments are those of `read_split`. Returns a list of TileGraph or
-    LayoutGraph.
+    they are the validation split. Other arguments are those of `read_split`. Returns TileGraphs or LayoutGraphs in a
+    list.
     """
     if not is_sample:
         graphs = read_split(data_root, collection, "valid", problems, k_hops)
@@ -39,10 +39,9 @@ def _with_truth(graph, path):
 def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
     """Train by a `recipe` and rank `unseen` programs -> {graph_id: cost (c,)}; what was trained before is read.
 
-    The last weights are kept, because the unseen programs must choose nothing. `name` says which recipe and training
-    data these are, for the name of the checkpoint. `seed` is that of the initial weights and of the draws in training.
-    The checkpoint and the costs go to checkpoints/ in `out`, the folder of the run. `passes` is as for `predict`,
-    `report` as for `train`.
+    The last weights are kept, because the unseen programs must choose nothing. `name`, of the recipe and its training
+    data, names the checkpoint. `seed` is that of the initial weights and of the draws in training. Checkpoint and costs
+    go to checkpoints/ in `out`, the folder of the run. `passes` is as for `predict`, `report` as for `train`.
     """
     model = recipe.network(replace(recipe.shape, seed=seed))
     settings = replace(recipe.settings, seed=seed, keep="last")

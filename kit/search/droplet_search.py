@@ -18,6 +18,9 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
     The rest of a batch, at least a quarter, is speculation: steps of 2, 3, 4... along ordered coordinates that helped,
     and the 2, 3, 4... most helpful changes made together. The search ends when nothing of either kind is left.
 
+    Source: Canesche et al., The Droplet Search Algorithm for Kernel Scheduling, ACM TACO 2024. There all coordinates
+    are ordered, and a neighbour may move several up, or several down, at once; here speculation makes such moves.
+
     Parameters
     ----------
     objective, dims, budget, rng, repeats
@@ -42,12 +45,6 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
     ------
     ValueError
         As `random_search`, and if `start` is outside the space or `ordered` does not fit.
-
-    References
-    ----------
-    Canesche et al., The Droplet Search Algorithm for Kernel Scheduling, ACM TACO 2024. There all coordinates are
-    ordered, and a neighbour may move several of them up, or several down, at once; here such moves come from
-    speculation.
 
     Examples
     --------

@@ -24,8 +24,7 @@ def study_searches(spaces, budgets, seeds, queries, out, report=print):
     `budgets` are ascending numbers of measurements; explore-then-droplet is run up to 300, because its Gaussian process
     remembers no more points. `queries` are those of the model, per search of a whole space. Finished searches go to
     checkpoints/searches/ of `out`, two files per space and seed: with a model, and without one, which all models share.
-    File names depend on the program, the weights, the settings and the versions of Python, PyTorch and NumPy. `report`
-    gets a line per space, and one per minute.
+    Their names depend on program, weights, settings and versions. `report` gets a line per space, and one per minute.
 
     Returns {strategy: (3, seeds, spaces, budgets)}: ns of the best measured, measurements, queries; NaN: not run.
     """
