@@ -80,6 +80,7 @@ def test_the_rehearsal_has_the_official_counts_and_the_largest_sizes(rehearsal):
     assert {file["configs"] for file in files if file["split"] == "test"} == {1000}
 
 
+@pytest.mark.long
 def test_a_rehearsal_in_small_goes_through_every_step(rehearsal, tmp_path):
     command = [sys.executable, str(REHEARSAL), "--size", "tiny", "--folder", str(tmp_path), "--threads", "1"]
     done = subprocess.run([*command, "--print-only"], capture_output=True, text=True)

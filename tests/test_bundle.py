@@ -74,6 +74,7 @@ def made(tmp_path_factory):
     return empty, empty / "out.ipynb", folder / "kit"
 
 
+@pytest.mark.long
 def test_a_bundle_gives_the_submission_that_the_kit_gives_with_models_trained_side_by_side(made):
     empty, _, kit = made
     found, = empty.rglob("submission.csv")
@@ -81,6 +82,7 @@ def test_a_bundle_gives_the_submission_that_the_kit_gives_with_models_trained_si
     assert len(found.read_text().splitlines()) > 5
 
 
+@pytest.mark.long
 def test_no_token_is_left_anywhere(made):
     for folder in (made[0], made[2]):
         for path in folder.rglob("*"):
@@ -88,6 +90,7 @@ def test_no_token_is_left_anywhere(made):
                 assert TOKEN.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.long
 def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
     written = {c.source.split("\n")[0].rpartition("/kit/")[2]: c.source.partition("\n")[2] for c in cells
@@ -126,6 +129,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     assert (done.returncode, done.stderr) == (2, "bundle.py: bundle: is a file; --out names a folder\n")
 
 
+@pytest.mark.long
 def test_the_colab_notebook_goes_from_a_clone_and_a_secret_to_a_submission_and_keeps_the_secret(tmp_path):
     for part in ("kit", "notebooks"):
         shutil.copytree(PROJECT / part, tmp_path / "kit-clone" / part, ignore=shutil.ignore_patterns("__pycache__"))

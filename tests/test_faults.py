@@ -243,6 +243,7 @@ def every_job(check, folder):
         check(job, Path(folder, job.__name__))
 
 
+@pytest.mark.long
 def test_a_process_killed_before_any_file_operation_leaves_whole_files(tmp_path):
     in_a_child(f"every_job(killed_at_file_operations, {str(tmp_path)!r})")
 
@@ -251,6 +252,7 @@ def test_a_process_killed_inside_a_file_leaves_whole_files(tmp_path):
     in_a_child(f"every_job(killed_inside_a_file, {str(tmp_path)!r})")
 
 
+@pytest.mark.long
 def test_a_training_killed_again_and_again_ends_with_the_same_weights(tmp_path):
     assert int(in_a_child(f"killed_training({str(tmp_path)!r}, 6)")) >= 6
 
@@ -457,6 +459,7 @@ def expected(finished):
     return finished.results()
 
 
+@pytest.mark.long
 def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
     before, words = "nothing", []
     for moment in ("submission.csv", "notebooks/06_all.ipynb", ".run/06_all.json"):
@@ -475,6 +478,7 @@ def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
     clone.finish(expected, *words)
 
 
+@pytest.mark.long
 def test_a_run_killed_at_drawn_moments_goes_on(clone, expected):
     rng = np.random.default_rng(0)
     for _ in range(2):
@@ -530,6 +534,7 @@ def at_once(folder):
         job(folder)
 
 
+@pytest.mark.long
 def test_processes_that_write_the_same_at_once_leave_it_whole(tmp_path):
     arrive(tmp_path)
     code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent.parent), str(Path(__file__).parent)]!r}\n"
@@ -547,6 +552,7 @@ def test_processes_that_write_the_same_at_once_leave_it_whole(tmp_path):
     assert found == tree(tmp_path)
 
 
+@pytest.mark.long
 def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(clone, expected):
     status, lines, errors = clone.run(preexec=lambda: no_file_beyond(2500))
     assert status in (1, 2) and os.strerror(errno.EFBIG) in errors, errors
@@ -590,6 +596,7 @@ def test_data_that_must_not_be_written_to_is_enough(clone, expected, tmp_path):
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_changes_neither_results_nor_what_is_known_of_them(clone, expected):
     status, lines, errors = clone.run(CLOCK="1")
     assert (status, errors) == (0, "") and clone.results() == expected
@@ -610,6 +617,7 @@ def test_a_clock_that_jumps_changes_neither_results_nor_what_is_known_of_them(cl
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_not_there_is_one_sentence(clone, project):
     sentence = (f"device is 'cuda', and PyTorch {torch.__version__} cannot compute on it here: it sees no GPUs; "
                 "pass 'cpu'")

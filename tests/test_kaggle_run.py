@@ -76,6 +76,7 @@ def test_a_failure_ends_the_run_with_its_sentence_and_loses_nothing(kaggle, subm
     assert [s["status"] for s in kaggle.submissions] == (["ERROR"] if fault == "scoring" else [])
 
 
+@pytest.mark.long
 def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_into_the_ledger(kaggle, submit,
                                                                                                tmp_path, monkeypatch):
     kaggle.answers.update(CreateSubmission=["cut"], ListSubmissions=[None, (503, ""), (503, ""), (503, ""), (503, "")])

@@ -131,6 +131,7 @@ def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
     assert sorted(p.name for p in (folder / "out" / "notebooks").iterdir()) == [p.name for p in MAIN]
 
 
+@pytest.mark.long
 def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
     """Made-up models on six validation programs: a good kind, a poor one, one without seeds, one without test."""
     name, collection = "layout_xla_random", "layout:xla:random"
@@ -167,6 +168,7 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
             assert cost == pytest.approx(np.mean(good, axis=0), abs=1e-9)
 
 
+@pytest.mark.long
 def test_a_third_member_of_a_recipe_is_trained_and_combined_like_the_others(tiny_sample, tmp_path, monkeypatch):
     """Notebooks 04 and 05 name no member of a recipe but the two whose settings are parameters."""
     own = kit.recipes.recipes_for
@@ -199,6 +201,7 @@ def studied(finished):
     return {name: pd.read_csv(folder / "out" / f"{name}.csv") for name in ("baselines", "ablation", "tokens")}
 
 
+@pytest.mark.long
 def test_the_recipe_is_held_against_every_published_baseline(studied):
     table = studied["baselines"]
     assert set(table["collection"]) == {"tile:xla", "layout:xla:random"} and set(table["data"]) == {"sample data"}
@@ -210,6 +213,7 @@ def test_the_recipe_is_held_against_every_published_baseline(studied):
             assert row["from"] <= row["lead"] <= row["to"], name
 
 
+@pytest.mark.long
 def test_every_technique_is_compared_with_the_gnn_as_it_is(studied):
     table = studied["ablation"].set_index("model")
     assert len(table) >= 20 and table["score"].notna().all() and (table["programs"] == table["programs"].iloc[0]).all()
@@ -218,6 +222,7 @@ def test_every_technique_is_compared_with_the_gnn_as_it_is(studied):
     assert (others["difference"] != 0).mean() > 0.8              # a switch that changes nothing is not connected
 
 
+@pytest.mark.long
 def test_every_part_of_the_token_model_is_compared_with_the_whole(studied):
     table = studied["tokens"].set_index("model")
     assert len(table) >= 28 and table["score"].notna().all()
@@ -252,11 +257,20 @@ def test_a_study_of_searches_shows_where_it_is_and_keeps_each_program_and_seed(f
     assert 2 * 2 * 2 <= kept.count("free") < 2 * 4 * 2           # of both collections of a source, where spaces agree
 
 
-def test_no_cell_warns(finished, studied):
-    for path in (finished[0] / "out" / "notebooks").glob("*.ipynb"):
+def assert_no_cell_warns(folder):
+    for path in (folder / "out" / "notebooks").glob("*.ipynb"):
         for cell in nbformat.read(path, 4).cells:
             for output in cell.get("outputs", []):
                 assert output.get("name") != "stderr", f"{path.name}: {output.text}"
+
+
+def test_no_cell_warns(finished):
+    assert_no_cell_warns(finished[0])
+
+
+@pytest.mark.long
+def test_no_cell_of_a_study_warns(finished, studied):
+    assert_no_cell_warns(finished[0])
 
 
 def test_a_second_run_executes_nothing_again(finished):

@@ -95,6 +95,7 @@ def check_twin(weights, history, expected, expected_history):
         assert history[name] == expected_history[name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_of_torchrun_follow_the_curve_of_one(name, ran):
     for weights, history, _ in [out[name] for out in ran[0]]:

@@ -44,7 +44,7 @@ def children():
 
 
 def test_jobs_give_their_results_in_order_from_any_number_of_processes():
-    lines = []
+    lines, before = [], children()
     found = run_jobs(add, JOBS, SHARED, 2, lines.append)
     assert [value for _, _, value in found] == [11, 12, 23, 24, 25] and sorted(lines) == [
         f"adds {number}" for number in range(1, 6)]
@@ -52,16 +52,17 @@ def test_jobs_give_their_results_in_order_from_any_number_of_processes():
     assert {threads for _, threads, _ in found} == {1}
     alone = run_jobs(add, JOBS, SHARED, 1, lines.append)
     assert [value for _, _, value in alone] == [11, 12, 23, 24, 25] and {pid for pid, _, _ in alone} == {os.getpid()}
-    assert run_jobs(add, [], {}, 2) == [] and not children()
+    assert run_jobs(add, [], {}, 2) == [] and children() == before
 
 
 @pytest.mark.parametrize("work, words", [
     (fail, "^ValueError: two is not allowed$"),
     (die, "^a training process ended with exit code -9; out of memory[?]$")])
 def test_the_first_failure_ends_all_processes(work, words):
+    before = children()
     with pytest.raises(RuntimeError, match=words):
         run_jobs(work, JOBS, SHARED, 2)
-    assert not children()
+    assert children() == before
 
 
 STARTER = """
@@ -79,6 +80,7 @@ def wait(job, data, report):
     time.sleep(60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(tmp_path, project, how):
     (tmp_path / "start.py").write_text(STARTER.format(paths=[str(project), str(project / "tests")]))

@@ -141,6 +141,7 @@ class Machine:
                 "files": [(path.relative_to(place).as_posix(), f"/output/{path}") for path in files]}
 
 
+@pytest.mark.long
 def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle, tmp_path, tiny_sample):
     machine = Machine(kaggle, tmp_path / "machines")
     status, said, errors = run(tmp_path, tiny_sample, *TWO, "-p", "seeds=2", "--seed-groups", "2", "-p", "steps=3")
@@ -162,7 +163,7 @@ def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle
     assert len(failed) == 2 and all("failed on Kaggle: Your notebook threw an error" in line for line in failed)
     assert "    layout:xla:random: token, seed 0\n    CUDA out of memory\n" in said
     page = (out / "report.html").read_text()
-    assert "CUDA out of memory" in page and "tile_xla-0" in page and "tile_xla-1" in page
+    assert "CUDA out of memory" in page and "tile_xla-tile-0" in page and "tile_xla-tile-1" in page
     assert sorted(states(tmp_path)) == ["failed", "failed", "fetched", "fetched"]
     entry = json.loads((tmp_path / "out.json").read_text())
     assert {p["collection"] for ref, p in entry["parameters"]["on_kaggle"].items() if ref.startswith(USER)} == {
@@ -177,6 +178,7 @@ def until(child, true):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, tiny_sample):
     ready = []
 
@@ -535,6 +537,7 @@ def test_a_wrong_call_is_one_sentence_and_asks_nothing(tmp_path, tiny_sample, ca
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_where_kaggle_cannot_be_used_the_run_ends_with_its_sentence(kaggle, tmp_path, tiny_sample):
     kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
     kaggle.answers["SaveKernel"] = [(401, f"Unauthenticated {TOKEN}")]
