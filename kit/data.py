@@ -1,19 +1,19 @@
-"""Where the data set lies, and one npz file -> checked NumPy arrays.
+"""Find the data set, and read an npz file into checked NumPy arrays.
 
 This file needs nothing else of the kit. Its parts, in the order of use:
 
 - names: `COLLECTIONS`, `SPLITS`, and the two records `TileGraph` and `LayoutGraph`
 - files: `find_data_root`, `npz_paths`, `read_tile`, `read_layout`, `dense_configs`
-- training: `target` is what a graph is ranked by, `teaches` says whether there is anything to rank
-- factoring: how a layout file is read in pieces and stored without loss in a hundredth of its size
+- training: `target` is what the configurations are ranked by; `teaches` says whether a model can learn their order
+- factoring: a layout file is read in pieces and held in memory without loss, in a hundredth of its size
 - `NpzFile`: an archive whose arrays are checked before anything uses them
 - `OPCODE_NAMES`: what the numbers in `node_opcode` mean
 
 Letters used in all shapes: n nodes, m edges, c configurations, nc configurable nodes, g groups, k codes.
 
 A layout file stores 18 digits per configuration and configurable node, up to 2.6 GB as float32. The reader never holds
-that array. Nodes whose digits always change together form a *group*; in each configuration, a group has one small
-*code*. This factored form is exact: `dense_configs` gives the stored digits back.
+this array. Nodes whose digits always change together form a *group*. In each configuration, one small integer, the
+*code*, stands for all digits of a group. This factored form is exact: `dense_configs` gives the stored digits back.
 
 Data set: Phothilimthana et al., TpuGraphs, arXiv:2308.13490.
 """
@@ -32,12 +32,12 @@ import pandas as pd
 
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 SPLITS = ("train", "valid", "test")
-DIGITS = 18                      # of one node's layout: 6 for the output, 6 input, 6 kernel, minor to major
+DIGITS = 18                      # per node: the layouts of output, input and kernel, 6 digits each, minor to major
 
-_CHUNK_BYTES = 1 << 21            # inflated at a time; stays in the L2 cache of a core
-_MAX_ARRAY_BYTES = 1 << 30        # of an array that is read whole; in the public files the largest has 24 MB
+_CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
+_MAX_ARRAY_BYTES = 1 << 30        # limit for an array that is read whole; the largest public one has 24 MB
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
-_MOST = 1 << 63                  # largest feature: features were 64-bit integers before they were float32
+_MOST = 1 << 63                  # limit for a feature: features were 64-bit integers before they became float32
 
 
 class DataError(ValueError):
@@ -67,7 +67,7 @@ class LayoutGraph(NamedTuple):
     node_group: np.ndarray                   # (nc,) int64 in 0..g-1
     code_rows: np.ndarray                    # (nc, k, 18) int8; -1 throughout for codes that the group does not have
     config_runtime: np.ndarray               # (c,) int64, ns
-    meetings: tuple = None                   # result of `kit.agreement.find_meetings`, once it is known
+    meetings: tuple = None                   # result of `kit.agreement.find_meetings`; None until it is computed
 
 
 def find_data_root(explicit=None):
@@ -163,7 +163,7 @@ def read_tile(path):
 
 
 def read_layout(path, configs=None):
-    """Read and check one layout file into its exact factored form; the array (c, nc, 18) is never held.
+    """Read and check one layout file, into its exact factored form; the array (c, nc, 18) is never in memory.
 
     Parameters
     ----------
@@ -174,8 +174,8 @@ def read_layout(path, configs=None):
     Returns
     -------
     LayoutGraph
-        Groups are numbered in the order of their first nodes; the codes of a group in the order of the digits of
-        its first node.
+        Groups are numbered in the order of their first nodes. The codes of a group are numbered in the order of
+        the digits of its first node.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def read_layout(path, configs=None):
 
 
 def dense_configs(graph, index):
-    """Expand configurations to the digits that the file stores, exactly.
+    """Expand configurations to exactly the digits that the file stores.
 
     Parameters
     ----------
@@ -219,14 +219,14 @@ def dense_configs(graph, index):
 
 
 def target(graph):
-    """What the configurations of a graph are ranked by, (c,): ns (int64), for tiles over the normalizers (float64)."""
+    """What configurations are ranked by, (c,): runtime in ns (int64), for tiles runtime / normalizer (float64)."""
     if hasattr(graph, "config_runtime_normalizers"):
         return graph.config_runtime / graph.config_runtime_normalizers
     return graph.config_runtime
 
 
 def teaches(graph):
-    """Whether different configurations of a graph have different runtimes: an order that a model can learn."""
+    """Whether a model can learn an order from a graph: it has different configurations and different runtimes."""
     runtime = target(graph)
     configs = graph.config_feat if hasattr(graph, "config_feat") else graph.config_codes
     return bool((runtime != runtime[0]).any() and (configs != configs[0]).any())
@@ -255,11 +255,11 @@ def _read_runtime(npz, c):
 
 
 def factor_configs(row_ids, rows):
-    """(nc, c) numbers of the digit row of each node, (K, 18) distinct rows -> config_codes, node_group, code_rows."""
+    """(nc, c) row number per node and configuration, (K, 18) distinct rows -> config_codes, node_group, code_rows."""
     nc, c = row_ids.shape
     node_group, node_rows, groups, candidates = np.empty(nc, np.int64), [], [], {}
     for node, ids in enumerate(row_ids):
-        # numbering rows by first appearance makes the columns of two nodes equal if the nodes change together
+        # rows are numbered by first appearance, so that two nodes that change together have equal numbers
         codes, values = pd.factorize(ids)
         codes = codes.astype(_smallest_unsigned(len(values)))
         label = zlib.crc32(codes) | len(values) << 32
@@ -269,7 +269,7 @@ def factor_configs(row_ids, rows):
         else:
             group = len(groups)
             candidates[label].append(group)
-            # the first appearance depends on the order of configurations; the digits of the first node do not
+            # codes are ordered by digits, because first appearance depends on the order of the configurations
             groups.append((codes, np.lexsort(rows[values].T[::-1])))
         node_group[node] = group
         node_rows.append(rows[values[groups[group][1]]])
@@ -289,22 +289,22 @@ def _smallest_unsigned(count):
 
 
 def _digit_rows(npz, c, nc, keep):
-    """Stream node_config_feat -> (nc, len(keep)) number of each node's digit row, (K, 18) int8 distinct rows."""
+    """Stream node_config_feat -> (nc, len(keep)) row number per node and configuration, (K, 18) int8 distinct rows."""
     stream, shape, fortran, dtype = npz.open("node_config_feat", "fiu")
     npz.check(shape == (c, nc, DIGITS), "node_config_feat", f"has shape {shape}, expected {(c, nc, DIGITS)}")
     step = max(1, _CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
     starts = range(0, c, step)
-    if fortran:                  # no public file is; such an array cannot be streamed by configuration
+    if fortran:                  # in no public file; this order cannot be streamed configuration by configuration
         dense = npz.array("node_config_feat", "fiu", shape, dtype)
         chunks = (dense[start:start + step] for start in starts)
     else:
         chunks = npz.chunks(stream, "node_config_feat", shape, dtype, starts)
     wanted, place = np.unique(keep, return_inverse=True)
     row_ids, keys = np.zeros((nc, len(wanted)), np.uint8), pd.Index([], dtype=np.int64)
-    # used again for each chunk: the page faults of fresh memory would take longer than the sums
+    # reused for each chunk: the page faults of fresh memory would take longer than the sums
     buffers = tuple(np.empty((min(step, c), nc, DIGITS), kind) for kind in (np.int8, bool, np.float64))
     with closing(chunks):
-        for chunk, start in zip(chunks, starts):         # in this order zip runs the generator to its end
+        for chunk, start in zip(chunks, starts):         # `chunks` first: then zip runs this generator to its end
             low, high = np.searchsorted(wanted, [start, start + len(chunk)])
             if high - low < len(chunk):
                 chunk = chunk[wanted[low:high] - start]
@@ -312,14 +312,14 @@ def _digit_rows(npz, c, nc, keep):
             # number the rows of this chunk: rows seen in earlier chunks keep their number, new rows follow
             known = keys.get_indexer(values)
             new = known < 0
-            if new.any():                                # a new index is hashed anew
+            if new.any():                                # a longer index makes pandas hash all keys again
                 known[new] = len(keys) + np.arange(new.sum())
                 keys = keys.append(pd.Index(values[new]))
             row_ids = row_ids.astype(np.promote_types(row_ids.dtype, _smallest_unsigned(len(keys))), copy=False)
             row_ids[:, low:high] = known[ids].reshape(high - low, nc).T
     if not np.array_equal(wanted, keep):
         row_ids = row_ids[:, place]
-    # undo the keys: with every digit raised by 1, a key is the number with these digits in base 7
+    # turn keys back into digits: with 1 added to every digit, a key is a number in base 7
     shifted = keys.to_numpy() + _WEIGHTS.sum()
     return row_ids, (shifted[:, None] // _WEIGHTS % 7 - 1).astype(np.int8)
 
@@ -355,7 +355,7 @@ class NpzFile:
 
     @contextmanager
     def _faults(self, words):
-        """Turn any error of zipfile, zlib or numpy over bytes that they cannot read into a DataError."""
+        """Turn any error of zipfile, zlib or NumPy about unreadable bytes into a DataError."""
         try:
             yield
         except Exception as fault:       # far more kinds than are documented: IndexError, TokenError, MemoryError...
@@ -371,11 +371,11 @@ class NpzFile:
         """Open one array -> (stream at its first value, shape, fortran order, dtype); its size is checked."""
         self.check(name + ".npy" in self.zip.NameToInfo, name, f"is missing; there are {self.zip.namelist()}")
         with self._faults(name + " has no readable header ({})"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")          # about headers by Python 2 or with invalid escapes
+            warnings.simplefilter("ignore")          # for headers that Python 2 wrote or that have invalid escapes
             info = self.zip.getinfo(name + ".npy")
             stream = self.opened.enter_context(self.zip.open(info))
             version = np.lib.format.read_magic(stream)
-            if version != (1, 0):                    # only structured types need later ones, whose headers reach 4 GB
+            if version != (1, 0):                    # structured types alone need later ones; their headers reach 4 GB
                 raise NotImplementedError(f"npy version {version}, expected (1, 0)")
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
         self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected a plain number")
@@ -392,7 +392,7 @@ class NpzFile:
         return data
 
     def array(self, name, kinds, shape, to, low=None, high=None):
-        """Read one array as type `to`; None in `shape` is any length, shape None any shape, returned flat."""
+        """Read one array as type `to`; None in `shape`: any length; `shape` None: any shape, returned flat."""
         stream, found, fortran, dtype = self.open(name, kinds)
         fits = shape is None or (len(found) == len(shape) and all(s in (None, f) for s, f in zip(shape, found)))
         self.check(fits, name, f"has shape {found}, expected {shape}")
@@ -402,7 +402,7 @@ class NpzFile:
         self._read_end(stream, name)
         if shape is not None:
             values = values.reshape(found, order="F" if fortran else "C")
-        with np.errstate(over="ignore"):         # bounds overflow in float16, values in the cast to `to`
+        with np.errstate(over="ignore"):         # the bounds may overflow in float16, the values in the cast to `to`
             if values.size:
                 self.check(np.isfinite(values).all(), name, "holds a value that is not finite")
                 least, most = values.min(), values.max()

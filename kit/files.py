@@ -29,7 +29,7 @@ def part_name(path):
 
 @contextmanager
 def whole_file(path):
-    """A temporary path that takes the place of `path` at the end, also after a power cut; on failure nothing stays."""
+    """A temporary path that replaces `path` at the end, safely against a power cut; on failure it is removed."""
     path, part = Path(path), part_name(path)
     try:
         with unwritable_named(path):
@@ -79,9 +79,9 @@ def plain(value):
 
 @contextmanager
 def locked(path):
-    """Keep other processes and threads out -> None: you hold the lock; else its holder, " (process 4711)" or ""."""
-    # The operating system holds the lock, so it ends with its process. Who holds it stands in PATH.pid, because
-    # Windows lets no other process read a locked file. The holder may remove `path`.
+    """Keep other processes and threads out -> None if the lock was taken; else its holder, " (process 4711)" or ""."""
+    # The operating system holds the lock, so it ends with its process. PATH.pid names the holder, because Windows
+    # lets no other process read a locked file. The holder may remove `path`.
     path, lock = Path(path), FileLock(path, timeout=0)
     note, taken = path.with_name(f"{path.name}.pid"), True
     with unwritable_named(path):
@@ -98,7 +98,7 @@ def locked(path):
         yield f" (process {holder})" * holder.isdigit()
         return
     try:
-        with suppress(OSError):                          # a full disk: whatever is written there next will tell
+        with suppress(OSError):                          # if the disk is full, the next write there reports it
             note.write_text(str(os.getpid()))
         yield None
     finally:
@@ -108,13 +108,13 @@ def locked(path):
 
 
 def remove_leftovers(folder, name=None):
-    """Remove half-written files of processes that are gone, before this one writes there -> what they were to be."""
-    # name: only of the file of this name in the folder; None: of everything in the folder and below
+    """Remove half-written files of processes that are gone, before this process writes there -> their final paths."""
+    # name: remove only half-written versions of this file in the folder; None: of all files in the folder and below
     from psutil import pid_exists
     found = []
     for part in sorted(Path(folder).glob("**/.*.part" if name is None else ".*.part")):
         match = _LEFTOVER.fullmatch(part.name)
-        # this process has nothing open yet: its number was another's, as in a restarted container
+        # this process has written nothing yet: an earlier process had the same PID, as in a restarted container
         if match and name in (None, match[1]) and (int(match[2]) == os.getpid() or not pid_exists(int(match[2]))):
             with suppress(OSError):                      # another process was faster
                 shutil.rmtree(part) if part.is_dir() else part.unlink()

@@ -6,7 +6,7 @@ compiler has to insert a copy.
 """
 import numpy as np
 
-# the columns of node_feat, (n, 140), that the kit reads by name; a slice has one column per dimension, tap or axis
+# the columns of node_feat, (n, 140), that the kit reads by name; a slice has one column per dimension or axis
 IS_ROOT = 0
 ELEMENT_TYPE = slice(2, 21)              # one-hot
 SHAPE = slice(21, 27)                    # shape_dimensions_0..5
@@ -58,7 +58,7 @@ def repad_layout(node_feat):
         A copy. A row is repaired only if its first `rank` digits are a permutation of 0..rank-1. Any other row
         stays as it is. A second repair changes nothing.
     share : float
-        Share of the rows that were repaired or had nothing to repair.
+        Share of the rows that were repaired or needed no repair.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def repad_layout(node_feat):
     """
     inside = np.arange(6) < tensor_rank(node_feat)[:, None]             # (n, 6)
     digits = node_feat[:, LAYOUT]
-    # a permutation of 0..rank-1, followed by padding, sorts to 0, 1, .., rank-1, 6, 6, ...
+    # with padding replaced by 6, a permutation of 0..rank-1 sorts to 0, 1, .., rank-1, 6, 6, ...
     good = (np.sort(np.where(inside, digits, 6), axis=1) == np.where(inside, np.arange(6), 6)).all(axis=1)
     repaired = node_feat.copy()
     repaired[:, LAYOUT] = np.where(~inside & good[:, None], -1, digits)

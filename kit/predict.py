@@ -26,15 +26,15 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
     budget : int
         Bytes for activations. Configurations are scored in chunks of equal size that fit, at least one per chunk.
     seed : int
-        Of the random order in which configurations are put into chunks. A transductive model sees as many
-        configurations together as in training, or fewer if `budget` is too small; others fill up the last chunk.
+        Seeds the random order of configurations in chunks. A transductive model sees as many configurations together
+        as in training, or fewer if `budget` is too small. Those of other chunks fill up the last chunk.
     passes : int
-        A transductive model scores every configuration this many times, each time in other company, and the costs are
-        averaged as they are. Other models need one pass.
+        A transductive model scores every configuration this many times, each time together with other configurations.
+        The costs are averaged without rescaling. Other models need one pass.
     precision : str
         "float32", "bfloat16" or "float16", as in training.
     tensors : object, optional
-        The result of `model.prepare(graph)`, if it is at hand.
+        The result of `model.prepare(graph)`, if it is already computed.
 
     Returns
     -------
@@ -57,7 +57,7 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
     else:
         size = -(-c // -(-c // size))        # chunks of equal size, so that few configurations are scored twice
     device = next(model.parameters()).device
-    passes = passes if model.transductive and size < c else 1            # one chunk has no other company
+    passes = passes if model.transductive and size < c else 1            # with a single chunk all passes are equal
     cost = np.zeros(c)
     training = model.training
     model.eval()

@@ -1,6 +1,6 @@
 """Read the data set's raw protobufs -> the same arrays as from its npz files, or more.
 
-Features of one's own can be read from these files without building the data set's C++ code.
+From these files, new features can be computed without building the data set's C++ code.
 
 Source for the content of the files, and for which of their runs count:
 github.com/google-research-datasets/tpu_graphs, tuning.proto and tuning_data_iterator.cc.
@@ -20,7 +20,7 @@ def read_layout_pb(path, padding=0, extra=False):
     ----------
     path : str or Path
     padding : int
-        Fills lists of axes in node_feat past their end (columns 31-36, 95-98, 101-104, 134-139): 0 as in the npz
+        Value of node_feat past the end of a list of axes (columns 31-36, 95-98, 101-104, 134-139): 0 as in the npz
         files, although 0 is also an axis, or -1 as in configurations.
     extra : bool
         Append 36 columns to node_feat: contracting and batch axes of a dot (140-147), axes and slice sizes of a gather
@@ -30,7 +30,7 @@ def read_layout_pb(path, padding=0, extra=False):
     -------
     LayoutGraph
         Its configurations are the runs measured without error, in file order. If no run has a profile, as in a file
-        without answers, they are all runs, with runtime 0.
+        without runtimes, its configurations are all runs without error, with runtime 0.
 
     Raises
     ------

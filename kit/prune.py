@@ -1,7 +1,7 @@
 """Pruning to the neighbourhood of the configurable nodes, and deduplication of configurations.
 
-The first place trained on 1-hop neighbourhoods without the edges between two neighbours. 16% of the nodes and 9% of
-the edges of the public layout graphs remain.
+The first place trained on 1-hop neighbourhoods, without the edges between two neighbours of configurable nodes. This
+keeps 16% of the nodes and 9% of the edges of the public layout graphs.
 
 Letters: n nodes, m edges, c configurations, nc configurable nodes, g groups.
 """
@@ -9,9 +9,9 @@ import numpy as np
 
 try:
     from kit.agreement import find_meetings
-except ImportError:              # pasted into a notebook; only models of the kit read where layouts meet
+except ImportError:              # pasted into a notebook; only the kit's models need to know where layouts meet
     def find_meetings(graph):
-        """None: it is not known where layouts meet."""
+        """Stand-in that returns None: where layouts meet is unknown."""
 
 
 def k_hop_nodes(edge_index, seeds, k):
@@ -50,7 +50,7 @@ def prune(graph, k=1, induced=False):
     -------
     LayoutGraph
         Nodes keep their order and are renumbered. Configurations are unchanged. `meetings` are found in the whole
-        graph, because pruning cuts the ways between nodes. A graph without configurable nodes stays whole, because
+        graph, because pruning cuts paths between nodes. A graph without configurable nodes stays whole, because
         no model accepts a graph without nodes.
 
     Raises
@@ -59,7 +59,7 @@ def prune(graph, k=1, induced=False):
         If `k` is negative.
     """
     if k < 0:
-        raise ValueError(f"k is {k}; expected hops, at least 0")
+        raise ValueError(f"k is {k}; expected at least 0 hops")
     if not len(graph.node_config_ids):
         return graph
     hops = np.full(len(graph.node_feat), k + 1)
@@ -101,8 +101,8 @@ def drop_duplicate_configs(graph):
     repeats : ndarray, shape (c',), int64
         How often each configuration was measured.
     spread : ndarray, shape (c',), float64
-        Standard deviation of the runtimes of one configuration (with the n - 1 correction) over their mean. NaN if
-        it was measured once or if the runtimes are the placeholder 0.
+        Standard deviation of a configuration's runtimes (divisor: measurements - 1), divided by their mean. NaN if
+        the configuration was measured once, or if the runtimes are the placeholder 0.
     """
     label = config_ids(graph)
     first = np.unique(label, return_index=True)[1]
@@ -122,8 +122,8 @@ def drop_duplicate_configs(graph):
 def hold_out_configs(graph, share, rng):
     """Split the configurations of a graph at random -> graph of the seen ones, graph of the held-out ones.
 
-    Pass each configuration once, because a held-out one could otherwise repeat a seen one. `share`, 0 to 1, is held
-    out, rounded down; ValueError outside 0 to 1.
+    Deduplicate the graph first: otherwise a held-out configuration may also be among the seen ones. `share`, 0 to 1, is
+    the part that is held out, rounded down to whole configurations. ValueError if it is outside 0 to 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share must be within 0 to 1, got {share}")
@@ -134,7 +134,7 @@ def hold_out_configs(graph, share, rng):
 
 
 def _hops(edge_index, seeds, k):
-    """Edges to the nearest seed, k + 1 if there are more; (largest node number + 1,) int64."""
+    """Number of edges to the nearest seed, k + 1 if it exceeds k; (largest node number + 1,) int64."""
     size = max(edge_index.max(initial=-1), seeds.max(initial=-1)) + 1
     hops = np.full(size, k + 1)
     hops[seeds] = 0

@@ -17,8 +17,8 @@ from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutG
 from kit.train import TrainSettings
 
 SCALES = ("short", "quick", "full")
-FEW_PROGRAMS = 4         # below: the token model in its short form; trained on 2 real programs, it ranked a third one
-#                          at tau 0.7, the long form at 0.4
+FEW_PROGRAMS = 4         # with fewer, the token model has its short form: trained on 2 real programs, the short form
+#                          ranked a third program at tau 0.7, the long form at 0.4
 
 
 class Recipe(NamedTuple):
@@ -40,7 +40,7 @@ def recipes_for(collection, scale="quick", programs=None):
         "short", "quick" or "full".
     programs : int, optional
         The number of training programs. Below `FEW_PROGRAMS`, the token model reads only the opcode of a node and the
-        agreement of layouts: with two real programs, it overfitted to everything else.
+        agreement of layouts: trained on two real programs, it overfitted to all other inputs.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def recipes_for(collection, scale="quick", programs=None):
     steps = TrainSettings(250 if short else 400, 32)
     if full:
         token = TrainSettings(20_000, 1024)
-        # like the first place: attention over 64 configurations for `default`, none and 128 for `random`
+        # like the first place: 64 configurations with attention for `default`, 128 without attention for `random`
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)
         steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")
