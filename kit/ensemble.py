@@ -1,4 +1,4 @@
-"""Combine the costs of several models or seeds, after their scales are made equal: only orders are scored."""
+"""Combine the costs of several models or seeds, after their scales are made equal: only the order is scored."""
 from collections.abc import Mapping
 
 import numpy as np
@@ -35,7 +35,7 @@ def mean_rank(costs, weights=None):
     Returns
     -------
     ndarray, shape (c,)
-        Cost, 1 (first for every model) to c. Equal costs of a model share their mean rank.
+        The mean rank, as a cost: 1 (first for every model) to c. Equal costs of a model share their mean rank.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def mean_rank(costs, weights=None):
 
 
 def mean_zscore(costs, weights=None):
-    """Mean standardised cost of each configuration over models; keeps how far a model sees them apart.
+    """Mean standardised cost of each configuration over models; unlike ranks, it keeps the sizes of differences.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def combine(predictions, how=mean_rank, weights=None):
     Raises
     ------
     ValueError
-        If there is no prediction, the IDs differ, or the costs of a graph cannot be combined, with its ID.
+        If there is no prediction, the IDs differ, or the costs of a graph cannot be combined; it names the ID.
 
     Examples
     --------
@@ -114,7 +114,7 @@ def combine(predictions, how=mean_rank, weights=None):
     """
     predictions = [predictions] if isinstance(predictions, Mapping) else list(predictions)
     if not predictions:
-        raise ValueError("no prediction to combine; expected one {ID: cost} a model")
+        raise ValueError("no prediction to combine; expected one {ID: cost} per model")
     for number, prediction in enumerate(predictions):
         lacking, extra = set(predictions[0]) - set(prediction), set(prediction) - set(predictions[0])
         if lacking or extra:
@@ -133,8 +133,8 @@ def combine(predictions, how=mean_rank, weights=None):
 def choose_weights(kinds, runtimes, score, rounds=10):
     """Weight of each kind of model, chosen on graphs whose runtimes are known.
 
-    Greedy forward selection with replacement: start from the best kind, then add the kind (perhaps one that is already
-    in) with which the sum scores best. The best sum on the way counts. With few graphs this choice has less variance
+    Greedy forward selection with replacement: start from the best kind, then add the kind (a kind may be added again)
+    with which the sum scores best. The best of all sums gives the weights. With few graphs this has less variance
     than freely fitted weights (Caruana et al., Ensemble selection from libraries of models, ICML 2004,
     doi:10.1145/1015330.1015432).
 
@@ -147,7 +147,7 @@ def choose_weights(kinds, runtimes, score, rounds=10):
     score : callable
         (cost (c,), runtime (c,)) -> float, higher is better, such as `kit.metrics.kendall_tau`.
     rounds : int
-        Kinds in the last sum; a weight is a multiple of 1 / (number of kinds in the best sum).
+        Number of terms in the last sum; a weight is a multiple of 1 / (number of terms in the best sum).
 
     Returns
     -------

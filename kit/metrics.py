@@ -1,7 +1,7 @@
 """The competition's scores; `score_for` gives the score function of a collection.
 
 No score depends on the order of the rows: ties are counted, never broken by position. In a raw tile file the
-compiler's default comes first, so a rule such as "lower index wins" would leak which one it is. Confidence intervals
+compiler's default comes first, so a rule such as "lower index wins" would reveal the default. Confidence intervals
 and the highest reachable scores are in `kit/noise.py`.
 """
 import math
@@ -17,7 +17,7 @@ COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nl
 
 
 def _cost_and_runtime(cost, runtime):
-    """Both as arrays (c,) without NaN; floats so large that distinct ns merge are refused."""
+    """Check both -> arrays (c,) without NaN; ValueError also for floats so large that distinct ns become equal."""
     cost, runtime = np.asarray(cost), np.asarray(runtime)
     if cost.ndim != 1 or cost.shape != runtime.shape:
         raise ValueError(f"cost has shape {cost.shape}, runtime {runtime.shape}; expected (c,) for both")
@@ -59,8 +59,8 @@ def kendall_tau(cost, runtime, strict=False):
     runtime : ndarray, shape (c,)
         Measured, ns; int64 is exact at any size.
     strict : bool
-        False: tau-b, as scipy.stats.kendalltau. True: the mean score of a submission, which cannot contain ties, if
-        the ties of `cost` are broken at random. It is lower than tau-b if costs tie.
+        False: tau-b, as scipy.stats.kendalltau. True: the mean score of a submission if the ties of `cost` are broken
+        at random, because a submission cannot contain ties. It is closer to 0 than tau-b if costs tie.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def kendall_tau(cost, runtime, strict=False):
     Raises
     ------
     ValueError
-        If the shapes differ, a value is NaN, or floats are too large to tell one ns from the next.
+        If the shapes differ, a value is NaN, or runtimes are floats too large to tell one ns from the next.
 
     References
     ----------
@@ -98,7 +98,7 @@ def opa(cost, runtime):
     Returns
     -------
     float
-        0 to 1; nan when all runtimes are equal. With ties it is not (tau + 1) / 2.
+        0 to 1; nan if all runtimes are equal. If there are ties, OPA differs from (tau + 1) / 2.
 
     Raises
     ------
@@ -124,12 +124,12 @@ def slowdown(cost, runtime, k=5):
     runtime : ndarray, shape (c,)
         Measured; for tiles config_runtime / config_runtime_normalizers, a ratio > 0.
     k : int
-        Configurations that may be tried; the competition uses 5.
+        Number of configurations that may be tried; the competition uses 5.
 
     Returns
     -------
     float
-        Fastest of the k / fastest of all - 1; 0.0 is perfect.
+        Runtime of the fastest of the k / runtime of the fastest of all - 1; 0.0 is perfect.
 
     Raises
     ------
@@ -147,14 +147,14 @@ def slowdown(cost, runtime, k=5):
     """
     cost, runtime = _cost_and_runtime(cost, runtime)
     if k < 1 or len(cost) == 0:
-        raise ValueError(f"k = {k} of {len(cost)} configurations; expected at least 1 of 1")
+        raise ValueError(f"k = {k} of {len(cost)} configurations; expected k >= 1 and at least one configuration")
     if not (np.isfinite(runtime) & (runtime > 0)).all():
         raise ValueError(f"runtime goes down to {runtime.min()}; expected finite values > 0 (the test files "
                          "carry the placeholder 0 and cannot be scored)")
     k = min(int(k), len(cost))
     last = np.partition(cost, k - 1)[k - 1]
     surely, tied = runtime[cost < last], np.sort(runtime[cost == last])
-    draws = k - len(surely)                                  # of the tied configurations, this many are tried
+    draws = k - len(surely)                                  # how many of the tied configurations are tried
     best = np.minimum(tied, surely.min()) if len(surely) else tied
     # missed[j]: probability that none of the j fastest tied configurations is drawn
     skipped = np.arange(len(tied))
@@ -170,7 +170,7 @@ def tile_score(cost, runtime, k=5):
     cost, runtime : ndarray, shape (c,)
         As in `slowdown`.
     k : int
-        Configurations that may be tried.
+        Number of configurations that may be tried.
 
     Returns
     -------
@@ -198,7 +198,7 @@ def score_for(collection, strict=False):
     collection : str
         One of `COLLECTIONS`.
     strict : bool
-        Passed to `kendall_tau`; `tile_score` is strict already.
+        Passed to `kendall_tau`; `tile_score` always averages over the ways to break ties.
 
     Returns
     -------
@@ -223,10 +223,10 @@ def score_for(collection, strict=False):
 
 
 def program_slowdown(slowdowns):
-    """Mean slowdown of each program's kernels: in the official evaluation a program counts once.
+    """Mean slowdown over the kernels of each program: in the official evaluation, each program counts once.
 
-    `slowdowns`: {ID or file stem: slowdown}; a stem is the program, "_", a hash. Returns {program: mean}, sorted. Test
-    stems hide the program, so there every kernel is a program of its own.
+    `slowdowns`: {ID or file stem: slowdown}. A stem is the program's name, "_" and a hash. Returns {program: mean},
+    sorted. Stems of test files hide the program, so there every kernel counts as a program of its own.
 
     >>> program_slowdown({"tile:xla:bert_32_a1": 0.25, "tile:xla:bert_32_-b2": 0.75})
     {'bert_32': 0.5}

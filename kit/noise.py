@@ -6,17 +6,17 @@ import numpy as np
 from scipy.stats import kendalltau
 
 _EM_STEPS = 50           # in simulations, fewer steps leave noise in the truths, more steps change nothing
-_BINS_PER_SIGMA = 4      # of the grid of possible truths
-_ROUNDING = 1e-12        # smaller relative noise is float64 arithmetic, not measurement
+_BINS_PER_SIGMA = 4      # resolution of the grid of possible true log runtimes
+_ROUNDING = 1e-12        # relative noise below this comes from float64 arithmetic, not from measurement
 
 
 class NoiseCeiling(NamedTuple):
-    """Best expected score on a graph; if the data cannot tell, NaN and the reason."""
+    """Best expected score on a graph; NaN and the reason if the data do not allow an estimate."""
     mean: float
     low: float               # 2.5% and 97.5% quantile of single evaluations (one measurement per row)
     high: float
     sigma: float             # relative noise of one measurement, 0.001 = 0.1%
-    repeats: int             # measurements beyond the first of each configuration: the data behind sigma
+    repeats: int             # measurements beyond the first of each configuration; sigma is estimated from them
     reason: str              # why there is no ceiling; "" if there is one
 
 
@@ -24,7 +24,7 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     """Percentile bootstrap interval of the mean over graphs, or over seeds and graphs.
 
     To compare two models on the same graphs, pass the differences `a - b`: the models differ if the interval excludes
-    0. With few graphs the interval is too narrow: at 95%, the interval of 7 normal values covers their mean in 86% of
+    0. With few graphs the interval is too narrow: for 7 normal values, the 95% interval covers the true mean in 86% of
     cases.
 
     Parameters
@@ -32,16 +32,16 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     values : ndarray, shape (graphs,) or (seeds, graphs)
         Scores. With two axes, seeds and graphs are both resampled, independently of each other.
     confidence : float
-        Share of the bootstrap means between the two ends.
+        Share of the bootstrap means that lie within the interval.
     draws : int
-        Bootstrap samples.
+        Number of bootstrap samples.
     rng : numpy.random.Generator
         None: a new one with seed 0.
 
     Returns
     -------
     (float, float)
-        Low and high; both NaN for a single graph, because one graph says nothing about others.
+        Lower and upper end; both NaN for a single graph, because one graph says nothing about others.
 
     Raises
     ------
@@ -73,27 +73,27 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
 
 
 def noise_ceiling(runtime, config_id, score=None, draws=50, rng=None, sigma=None):
-    """Expected score of a model that knows the true mean runtime of every configuration: no model beats it.
+    """Expected score of a model that knows the true mean runtime of every configuration; no model can expect more.
 
     The estimate uses the repeated measurements in one file. It assumes that measurements of a configuration are
     independent, that the relative noise is the same everywhere, and that configurations are exchangeable. In
-    simulations with 150-3,000 configurations the error is at most 0.03 if the truths spread by more than one sigma. If
-    they spread by a third of sigma, the estimate is 0.03-0.07 too high. So a low ceiling is an upper bound.
+    simulations with 150-3,000 configurations the error is at most 0.03 if true runtimes spread by more than one sigma.
+    If they spread by a third of sigma, the estimate is 0.03-0.07 too high. So treat a low ceiling as an upper bound.
 
     Parameters
     ----------
     runtime : ndarray, shape (c,)
         Measured, in ns, or for tiles the normalised ratio; > 0.
     config_id : ndarray of int, shape (c,)
-        Equal for rows of the same configuration.
+        Rows of the same configuration have the same ID.
     score : callable
         (cost, runtime) -> float, like the scores of `kit.metrics`; None: Kendall's tau-b.
     draws : int
-        Simulated evaluations.
+        Number of simulated evaluations.
     rng : numpy.random.Generator
         None: a new one with seed 0.
     sigma : float
-        Relative noise (normal) for a file without repeats; None: estimated from the repeats.
+        Relative noise, normally distributed, for a file without repeated measurements. None: estimated from them.
 
     Returns
     -------
@@ -107,8 +107,8 @@ def noise_ceiling(runtime, config_id, score=None, draws=50, rng=None, sigma=None
 
     References
     ----------
-    Kiefer, Wolfowitz, Consistency of the maximum likelihood estimator, Ann. Math. Stat. 27 (1956): the distribution of
-    the truths, fitted here by EM that stops early.
+    Kiefer, Wolfowitz, Consistency of the maximum likelihood estimator, Ann. Math. Stat. 27 (1956): how the distribution
+    of the true runtimes is estimated. Here EM fits it and stops early.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Turn costs into a submission.csv, read one, and check one."""
+"""Write costs as a submission.csv, read a submission, and check it."""
 import math
 import re
 from pathlib import Path
@@ -25,9 +25,9 @@ def top_configs(cost, collection):
     ----------
     cost : ndarray, shape (c,)
         Predicted; lower is faster. Equal costs are ordered by fixed random bits, not by index: a raw tile file
-        starts with the compiler's default, which a model that predicts nothing must not find.
+        starts with the compiler's default, which a model without knowledge would then rank first.
     collection : str
-        One of the five.
+        One of the five collections.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def check_submission(path, data_root=None, sample=None):
 
     The sample decides which IDs are expected; without a sample, the test files under `data_root` decide. The number of
     configurations of a graph comes from its test file, if there is one. Without sample and test files, the check uses
-    the CSV alone. A tile row must have 5 indices, or all if there are fewer: the competition ignores more.
+    the CSV alone. A tile row must have 5 indices, or all if there are fewer: the competition ignores further indices.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def _parse_submission(path):
             problems.append(f"line {line}: ID {name[:80]!r} is not COLLECTION:STEM with one of "
                             f"{', '.join(COLLECTIONS)}")
         elif name in line_of:
-            problems.append(f"line {line}: {name} again; it is on line {line_of[name]}")
+            problems.append(f"line {line}: {name} occurs again; it is on line {line_of[name]} already")
         elif not _INTEGERS.fullmatch(fields[0]):
             problems.append(f"line {line}: {name} {fields[0][:60]!r} is not integers joined by ';'")
             line_of[name] = line

@@ -102,14 +102,14 @@ def test_one_seed_gives_the_same_inputs_and_another_gives_others(tmp_path):
 def test_damaged_settings_are_named(tmp_path, text):
     (tmp_path / "settings").mkdir()
     (tmp_path / "settings" / "04.json").write_text(text)
-    with pytest.raises(DataError, match=r"04\.json: no settings in JSON \(.*delete it and run that step again"):
+    with pytest.raises(DataError, match=r"04\.json: holds no settings in JSON \(.*delete it and run that step again"):
         noted_settings(tmp_path)
 
 
 def test_damaged_predictions_are_named(tmp_path):
     path = tmp_path / "token_seed0.valid.npz"
     path.write_bytes(b"PK\3\4 and no more")
-    with pytest.raises(DataError, match=r"token_seed0\.valid\.npz: not readable predictions \(BadZipFile"):
+    with pytest.raises(DataError, match=r"token_seed0\.valid\.npz: unreadable predictions \(BadZipFile"):
         load_costs(path)
     np.savez(path, **{"tile:xla:a": np.zeros((2, 2))})
     with pytest.raises(DataError, match=r"tile:xla:a has shape \(2, 2\) and dtype float64, expected one axis"):

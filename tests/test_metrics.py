@@ -165,7 +165,7 @@ def test_placeholder_runtimes_are_not_scored(runtime):
 
 
 def test_slowdown_needs_a_configuration_and_a_try():
-    with pytest.raises(ValueError, match="k = 0 of 2 configurations; expected at least 1 of 1"):
+    with pytest.raises(ValueError, match="k = 0 of 2 configurations; expected k >= 1 and at least one"):
         slowdown([1, 2], [1, 2], k=0)
     with pytest.raises(ValueError, match="k = 5 of 0 configurations"):
         slowdown(np.zeros(0), np.zeros(0))

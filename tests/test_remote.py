@@ -419,7 +419,7 @@ def replaced(root, **changes):
     (lambda root: replaced(root, cost=lambda c: c * np.nan), "has a cost that is not finite"),
     (lambda root: replaced(root, cost=lambda c: c[:-1]), "costs, but"),
     (lambda root: replaced(root, cost=lambda c: c[None]), "expected one axis of costs"),
-    (lambda root: replaced(root, cost=lambda c: c.astype(object)), "not readable predictions (ValueError: Object arr")])
+    (lambda root: replaced(root, cost=lambda c: c.astype(object)), "unreadable predictions (ValueError: Object arr")])
 def test_predictions_that_cannot_be_trusted_are_refused_and_nothing_is_put_in_place(kaggle, tmp_path, tiny_sample,
                                                                                     monkeypatch, content, word):
     monkeypatch.setattr(kit.kaggle.results, "FILE_MOST", 1_000_000 if "MB" in word else 1 << 20)

@@ -131,7 +131,7 @@ CHANGES = [
     (("\ntile", "\n  \ntile"), "line 2: is blank"),
     (("bb,", "bb,0,"), "line 3: has 3 fields; expected ID,TopConfigs"),
     (("bb,", "bb"), "line 3: has 1 fields; expected ID,TopConfigs"),
-    (("tile:xla:bb", "tile:xla:aa"), "line 3: tile:xla:aa again; it is on line 2"),
+    (("tile:xla:bb", "tile:xla:aa"), "line 3: tile:xla:aa occurs again; it is on line 2 already"),
     (("tile:xla:bb", "tile:nlp:bb"), "line 3: ID 'tile:nlp:bb' is not COLLECTION:STEM with one of tile:xla,"),
     (("tile:xla:bb", '"tile:xla:bb"'), "line 3: ID '\"tile:xla:bb\"' is not COLLECTION:STEM"),
     (("bb,", "bb, "), "is not integers joined by ';'"),
@@ -331,14 +331,14 @@ def test_leaderboard_scores_stay_with_their_csv(tmp_path, good):
     record_leaderboard(ledger, "a", private=0.25)
     assert json.loads(one_run(ledger, good).read_text())["leaderboard"] == {"public": 0.5, "private": 0.25}
     other = csv_of(tmp_path, "tile:xla:a,0")
-    with pytest.raises(ValueError, match="a.json is about another CSV, one with a leaderboard score"):
+    with pytest.raises(ValueError, match="a.json belongs to another CSV that has a leaderboard score"):
         one_run(ledger, other)
     one_run(ledger, good, "b")
     assert json.loads(one_run(ledger, other, "b").read_text())["leaderboard"]["public"] is None
-    with pytest.raises(ValueError, match="c.json: no such run; recorded are a, b"):
+    with pytest.raises(ValueError, match="c.json: no such run; recorded runs: a, b"):
         record_leaderboard(ledger, "c", public=0.5)
     for results in ({"tile:nlp": {"score": 1.0}}, {"tile:xla": {"low": 1.0}}):
-        with pytest.raises(ValueError, match="is no collection with a \"score\"; the collections are tile:xla"):
+        with pytest.raises(ValueError, match="expected collections with a \"score\"; these are tile:xla"):
             one_run(ledger, good, validation=results)
     for name in ("", ".", "..", "../a", "a/b", "a\\b", "a\n"):
         with pytest.raises(ValueError, match="cannot be a file name"):

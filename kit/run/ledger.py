@@ -25,7 +25,7 @@ def record_run(folder, run, csv, data, parameters, validation):
         raise ValueError(f"run {run!r} cannot be a file name; use one without slashes")
     unfit = [name for name, result in validation.items() if name not in COLLECTIONS or "score" not in result]
     if unfit:
-        raise ValueError(f"validation of {', '.join(unfit)} is no collection with a \"score\"; the collections are "
+        raise ValueError(f"validation of {', '.join(unfit)}: expected collections with a \"score\"; these are "
                          f"{', '.join(COLLECTIONS)}")
     entry, digest = Path(folder, f"{run}.json"), hashlib.sha256(Path(csv).read_bytes()).hexdigest()
     leaderboard = {"public": None, "private": None}
@@ -35,7 +35,7 @@ def record_run(folder, run, csv, data, parameters, validation):
         if old["sha256"] == digest:
             leaderboard = old["leaderboard"]
         elif any(score is not None for score in old["leaderboard"].values()):
-            raise ValueError(f"{entry} is about another CSV, one with a leaderboard score; choose another name")
+            raise ValueError(f"{entry} belongs to another CSV that has a leaderboard score; choose another name")
     write_json(entry, {"run": run, "data": data, "sha256": digest, "commit": _commit(folder),
                        "parameters": parameters, "validation": validation, "leaderboard": leaderboard}, indent=2)
     return entry
@@ -46,7 +46,7 @@ def record_leaderboard(folder, run, public=None, private=None):
     entry = Path(folder, f"{run}.json")
     if not entry.exists():
         known = ", ".join(sorted(path.stem for path in Path(folder).glob("*.json"))) or "none"
-        raise ValueError(f"{entry}: no such run; recorded are {known}")
+        raise ValueError(f"{entry}: no such run; recorded runs: {known}")
     record = _read_entry(entry)
     record["leaderboard"].update({k: v for k, v in (("public", public), ("private", private)) if v is not None})
     write_json(entry, record, indent=2)

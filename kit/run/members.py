@@ -34,7 +34,7 @@ class Member(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What came of a member."""
+    """The result of training and ranking with one member."""
     history: dict            # as `train` returns it
     costs: dict              # {name of a set of graphs: {ID: cost (c,)}}
 
@@ -44,8 +44,8 @@ def train_members(members, materials, out, workers=None, processes=1, report=pri
 
     `materials`: {collections that are trained on: Material}. `workers`: models that are trained at the same time; None:
     one per CPU core, or one per GPU. With `processes` above 1, models are trained one after another, each by this
-    number of processes. The results, one Trained per member in their order, do not depend on `workers`. A model with a
-    checkpoint in the folder `out` is resumed from there. RuntimeError if a training fails in another process.
+    number of processes. Returns one Trained per member, in the order of `members`; the results do not depend on
+    `workers`. A model with a checkpoint in `out` resumes from it. RuntimeError if training fails in another process.
     """
     if not members:
         return []

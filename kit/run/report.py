@@ -15,7 +15,7 @@ import pandas as pd
 from kit.files import replace_file
 from kit.run.workflow import SCORE_COLUMNS
 
-SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others unfold
+SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -64,7 +64,7 @@ vector-effect="non-scaling-stroke"/>{% endcall %}
 {%- endmacro %}
 {%- if scores %}
 <h2>Scores</h2><p>Kendall's tau for layouts, 2 - (best of five) / (best of all) for tiles. In a bar from 0 to 1, the
-band is the 95% interval and the upright black line the noise ceiling. "Lead" is how far the ensemble is ahead.</p>
+band is the 95% interval and the upright black line the noise ceiling. "Lead": score of the ensemble minus this one.</p>
 {{- table(scores, ("score", "ceiling")) }}
 {%- endif %}
 {%- if trained %}
@@ -102,7 +102,7 @@ def write_report(out, next_step, problems=(), title=None):
 
 
 def _scores(out):
-    """The table of scores.csv; "x" has the positions of each bar, 0 to 100."""
+    """The rows of scores.csv as shown; "x" holds the positions of the marks in a row's bar, 0 to 100."""
     path = out / "scores.csv"
     table = pd.read_csv(path) if path.is_file() else pd.DataFrame()
     rows = []
@@ -123,7 +123,7 @@ def _scores(out):
 
 
 def _trained(out):
-    """One row per trained model, from the records beside the checkpoints; "x" has the points of its loss curve."""
+    """One row per trained model, from the records beside the checkpoints; "x" holds the points of the loss curve."""
     rows = []
     for path in sorted((out / "checkpoints").glob("*.json")):
         about = json.loads(path.read_text())

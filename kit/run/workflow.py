@@ -20,7 +20,7 @@ from kit.files import replace_file, whole_file
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
 
-UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # file stems that need no quotes in a CSV
+UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # matches file stems that need no quotes in a CSV
 SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
 
 
@@ -69,9 +69,9 @@ def wanted(collections=None):
 def read_split(data_root, collection, split, problems=None, k_hops=None):
     """Read every file of a split; a damaged file is reported and left out.
 
-    Test files whose names cannot stand in a submission are left out, too, and files outside the test split that have
-    placeholders instead of runtimes. `problems` is a JSON-lines file that gets {"path", "reason"} for each such file.
-    `k_hops` prunes layout graphs to this neighbourhood as they are read, so that a whole split takes little memory.
+    Two more kinds of files are left out: test files whose names cannot stand in a submission, and train or validation
+    files with placeholders instead of runtimes. `problems`: a JSON-lines file that gets {"path", "reason"} per left-out
+    file. `k_hops`: prune each layout graph to this neighbourhood when it is read, so that a split takes little memory.
     """
     paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
     shown = start
@@ -90,7 +90,7 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
 
 
 def _read_graph(path, collection, split):
-    """One file; DataError if it is damaged or cannot be used as its split promises."""
+    """Read one file; DataError if it is damaged or cannot be used in its split."""
     if split == "test" and not UNQUOTED.fullmatch(path.stem):
         raise DataError(f"{path}: its name cannot stand in a submission; expected no space, comma, semicolon or "
                         "quote; if it is a copy, delete it")
@@ -102,11 +102,11 @@ def _read_graph(path, collection, split):
 
 
 def training_graphs(data_root, collection, problems=None, k_hops=None):
-    """The graphs to train on for a collection: its own graphs, or if nothing can be learned from them, its siblings'.
+    """The graphs to train on for a collection: its own graphs, or its siblings' if nothing can be learned from its own.
 
-    The siblings of a layout collection are the other search of the same source; then the two collections of the other
-    source. Returns the graphs that have two different runtimes, layout graphs with each configuration once, and the
-    list of their collections, which is empty if there is nothing to train on.
+    A layout collection has two sets of siblings, tried in this order: the other search on the same source, then both
+    collections of the other source. Returns the list of graphs that `teaches` accepts, layout graphs deduplicated, and
+    the list of their collections; both are empty if there is nothing to train on.
     """
     families = [[collection]]
     if collection != "tile:xla":
@@ -168,8 +168,8 @@ def load_costs(path):
     except FileNotFoundError:
         raise
     except Exception as fault:               # zipfile and NumPy raise a dozen types
-        raise DataError(f"{path}: not readable predictions ({type(fault).__name__}: {fault}); delete it and predict "
-                        "anew") from fault
+        raise DataError(f"{path}: unreadable predictions ({type(fault).__name__}: {fault}); delete the file and "
+                        "predict again") from fault
     for name, cost in costs.items():
         if cost.ndim != 1 or cost.dtype.kind not in "fiu":
             raise DataError(f"{path}: {name} has shape {cost.shape} and dtype {cost.dtype}, expected one axis of costs")
@@ -177,7 +177,7 @@ def load_costs(path):
 
 
 def write_table(path, table):
-    """Write a DataFrame as CSV with four decimals, whole or not at all; one without columns gets those of scores."""
+    """Write a DataFrame as CSV with four decimals, whole or not at all; without columns, it gets SCORE_COLUMNS."""
     table = table if len(table.columns) else table.reindex(columns=SCORE_COLUMNS)
     replace_file(path, table.round(4).to_csv(index=False, lineterminator="\n"))
 
@@ -194,8 +194,8 @@ def noted_settings(out):
         try:
             noted[path.stem] = dict(json.loads(path.read_text()).items())
         except (ValueError, AttributeError, RecursionError) as fault:
-            raise DataError(f"{path}: no settings in JSON ({type(fault).__name__}); delete it and run that step again"
-                            ) from fault
+            raise DataError(f"{path}: holds no settings in JSON ({type(fault).__name__}); delete it and run that step "
+                            "again") from fault
     return noted
 
 
@@ -207,7 +207,7 @@ def report_problems(log, path, reasons):
 
 
 def sample_truth(data_root, collection):
-    """What to rank the test graphs of the sample data by: {ID: runtime (c,)}, for tiles divided by the normalizers."""
+    """True runtimes of the sample data's test graphs, {ID: runtime (c,)}; for tiles divided by the normalizers."""
     truth = {}
     for path in npz_paths(data_root, collection, "test"):
         with np.load(Path(data_root).parent / "truth" / path.relative_to(data_root), allow_pickle=False) as npz:
