@@ -1,12 +1,12 @@
-"""Where the layouts given to two nodes meet, and how far they agree there: the cause of the copies in a program.
+"""Where the layouts given to two nodes meet, and how far they agree there: disagreement makes the compiler copy.
 
-A configuration may give a configurable node the layout of its output, of its input and of its kernel. Where a given
+A configuration may give a configurable node a layout for its output, for its input and for its kernel. Where a given
 layout differs from the layout that a neighbour delivers, wants or has by default, the compiler inserts a copy of
 that tensor. Neighbours may be several edges apart, because many operations pass a layout on.
 
-Two steps. `find_meetings` lists the pairs of configurable nodes whose layouts meet. `agreement_tables` tabulates the
-disagreements over codes, once per graph: one table for a node and its code, one for a pair and both codes. Features
-of this kind carried the boosted trees of the 11th place.
+There are two steps. `find_meetings` lists the pairs of configurable nodes whose layouts meet. `agreement_tables`
+computes the disagreements once per graph: one table over nodes and their codes, one over pairs and the codes of both
+nodes. Features of this kind carried the boosted trees of the 11th place.
 """
 from typing import NamedTuple
 
@@ -16,28 +16,28 @@ from kit.data import OPCODE_NAMES
 from kit.pad import DIMENSIONS, LANES, LAYOUT, SHAPE, SUBLANES, repad_layout, tensor_rank
 
 TRANSPOSE = OPCODE_NAMES.index("transpose")
-REACH = 12                       # edges; pairs of public U-Nets are 6 to 10 apart, pairs of sample data mostly 1 to 6
-MAX_WALKS = 1 << 20              # walks open at once, 70 MB; the largest public graph at hand has 2,000
-MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs of 9 codes, 200 MB while tabulating; public graphs have some thousand
+REACH = 12                       # edges within a pair; 6 to 10 in public U-Nets, mostly 1 to 6 in sample data
+MAX_WALKS = 1 << 20              # walks followed at once, 70 MB; the largest public graph at hand needs 2,000
+MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs with 9 codes per node, 200 MB; public graphs have some thousand pairs
 MEMORY_TILE = LANES, SUBLANES    # of the minor-most dimension and of the next one
 
 
 class Meetings(NamedTuple):
-    """Pairs of configurable nodes whose layouts meet; p of them, sorted."""
+    """The p pairs of configurable nodes whose layouts meet, sorted."""
     ends: np.ndarray             # (p, 2) int64; positions in node_config_ids: producer, then consumer or other producer
     joins: np.ndarray            # (p,) bool; True: two producers whose outputs are operands of one operation
-    hops: np.ndarray             # (p,) int64; edges between the two, by way of the place where they meet
-    names: np.ndarray            # (p, 2, 6) int64; what each output dimension of either end is called in that place
+    hops: np.ndarray             # (p,) int64; edges between the two nodes, through the place where their layouts meet
+    names: np.ndarray            # (p, 2, 6) int64; in that place, the name of each output dimension of either node
 
 
 class OwnColumns:
     """Columns of `Agreement.own`: one code of one configurable node."""
-    GIVEN = slice(0, 3)          # 1 if a layout is given: of the output, of the input, of the kernel
+    GIVEN = slice(0, 3)          # 1 if the code gives a layout: for the output, for the input, for the kernel
     DISAGREE = slice(3, 7)       # 0 to 1: output with the node's default, input and kernel each with the default of
-    #                              the operand that fits best, output with the defaults of consumers of its shape
+    #                              the best-fitting operand, output with the defaults of consumers of equal shape
     BY_SIZE = slice(7, 11)       # DISAGREE times log(1 + elements of the tensor) / 10
-    GROWTH = slice(11, 14)       # log2 of memory under the given layout over memory under the default layout, both
-    #                              padded to tiles of 8 x 128: output, largest operand, smallest operand
+    GROWTH = slice(11, 14)       # log2(memory under the given layout / memory under the default layout), both padded
+    #                              to tiles of 8 x 128: output, largest operand, smallest operand
     COUNT = 14
 
 
@@ -46,14 +46,14 @@ class PairColumns:
     DISAGREE = slice(0, 5)       # 0 to 1: the producer's output with the consumer's input, with its kernel, with the
     #                              better of the two, with the consumer's output, with the other producer's output
     BY_SIZE = slice(5, 10)       # DISAGREE times log(1 + elements of the producer's output) / 10
-    NEARNESS = slice(10, 12)     # 1 / edges between the two: as producer and consumer, as two producers
+    NEARNESS = slice(10, 12)     # 1 / edges between the two nodes: of producer and consumer, of two producers; else 0
     COUNT = 12
 
 
 class Agreement(NamedTuple):
     """Tables over the codes of a layout graph; p pairs of configurable nodes, r distinct rows of pair features."""
     own: np.ndarray              # (nc, k, 14) float32; see OwnColumns
-    share: np.ndarray            # (nc,) float32; elements of the node's tensor over those of the graph's largest
+    share: np.ndarray            # (nc,) float32; elements of the node's tensor / elements of the graph's largest tensor
     reads: np.ndarray            # (nc,) float32; the same for the node's largest operand
     pairs: np.ndarray            # (p, 2) int64; positions in node_config_ids: producer, consumer
     pair: np.ndarray             # (p, k, k) int32 in 0..r-1; by the producer's code and the consumer's code
@@ -64,11 +64,12 @@ class Agreement(NamedTuple):
 def find_meetings(graph, reach=REACH):
     """Find the pairs of configurable nodes whose layouts meet -> Meetings.
 
-    The output of each configurable node is followed, through nodes that are not configurable and that have its shape or
-    are transposes of it, until another configurable node reads it. `graph` is the whole program, because pruning cuts
-    the ways between nodes; `prune` calls this function before it cuts. `reach` is the most edges between two nodes of a
-    pair, and is lowered if more than `MAX_WALKS` walks are ever open. Each pair is found once, by its shortest way; of
-    equally short ways by the one whose names come first in order. A pair of two producers is listed both ways round.
+    The output of each configurable node is followed until another configurable node reads it. Its path leads through
+    nodes that are not configurable and that have its shape, or are transposes of it. `graph` is the whole program,
+    because pruning cuts such paths; `prune` calls this function before it cuts. `reach` is the largest number of edges
+    between the two nodes of a pair; it is lowered if a step would follow more than `MAX_WALKS` walks. Each pair is
+    found once, by its shortest path. Of equally short paths, the one whose names come first in order counts. A pair of
+    two producers is listed in both orders.
     """
     read, visited, reach = _follow(graph, reach)
     ends, joins, hops, names = map(np.concatenate, zip(*read, _joins(visited, reach)))
@@ -80,7 +81,7 @@ def find_meetings(graph, reach=REACH):
 
 
 def _follow(graph, reach):
-    """Walk from each configurable node -> meetings with readers; (walks, hops, names) per hop; the reach kept."""
+    """Walk from each configurable node -> meetings with readers; (walks, hops, names) per hop; the reach in the end."""
     ids, n = graph.node_config_ids, len(graph.node_feat)
     place = np.full(n, -1)
     place[ids] = np.arange(len(ids))
@@ -96,7 +97,7 @@ def _follow(graph, reach):
         own_names = np.broadcast_to(np.arange(6), name[reader].shape)
         read.append(Meetings(np.stack([source[reader], place[node[reader]]], axis=1), np.zeros(reader.sum(), bool),
                              np.full(reader.sum(), hop), np.stack([name[reader], own_names], axis=1)))
-        # the others go on; of equally short ways to a node the one whose names come first
+        # the other walks go on; of equally short walks to a node, the one whose names come first is kept
         on = ~reader & (renaming[edge, 0] >= 0)
         key, name = source[on] * n + node[on], np.take_along_axis(renaming[edge[on]], name[on], axis=1)
         order = np.lexsort((*name.T[::-1], key))
@@ -119,7 +120,7 @@ def _matches(wanted, values):
 
 
 def _passages(graph):
-    """Edges by producer: (m,) producer, (m,) consumer, (m, 6) new name of each dimension, -1 where the way ends."""
+    """Edges by producer: (m,) producer, (m,) consumer, (m, 6) new name of each dimension, -1 where a path ends."""
     order = np.argsort(graph.edge_index[:, 1], kind="stable")
     consumer, producer = graph.edge_index[order].T
     shape, rank = graph.node_feat[:, SHAPE], tensor_rank(graph.node_feat)
@@ -137,11 +138,11 @@ def _passages(graph):
 
 
 def _joins(visited, reach):
-    """Meetings of two sources whose walks have visited one node."""
+    """Meetings of two sources whose walks have visited the same node."""
     walks, hop, names = map(np.concatenate, zip(*visited))
     order = np.argsort(walks[:, 1], kind="stable")
     walks, hop, names = walks[order], hop[order], names[order]
-    for within in range(max(reach, 1), 0, -1):               # if there are too many pairs, only the nearer ones
+    for within in range(max(reach, 1), 0, -1):               # if there are too many pairs, keep only the nearer ones
         near = np.flatnonzero(hop < within)
         count = np.unique(walks[near, 1], return_counts=True)[1]
         if (count.astype(float) ** 2).sum() <= 4 * MAX_WALKS:
@@ -154,7 +155,7 @@ def _joins(visited, reach):
 
 
 class _Program(NamedTuple):
-    """A program as the tables read it; a layout is its two minor-most dimensions."""
+    """A program in the form that the tables read; here a layout is its two minor-most dimensions."""
     ids: np.ndarray              # (nc,) int64
     place: np.ndarray            # (n,) int64; position in ids, -1 for the other nodes
     consumer: np.ndarray         # (m,) int64
@@ -169,8 +170,8 @@ class _Program(NamedTuple):
 
 def agreement_tables(graph, reach=REACH):
     """Tabulate how far the layouts given to a LayoutGraph's nodes agree with their surroundings -> Agreement."""
-    # only the two minor-most dimensions of a layout are compared. A layout that is not given disagrees with nothing;
-    # only where two producers meet, their defaults are compared
+    # only the two minor-most dimensions of a layout are compared. A layout that is not given counts as agreeing; only
+    # in a pair, a producer whose output layout is not given is compared by its default
     ids, shape = graph.node_config_ids, graph.node_feat[:, SHAPE]
     place = np.full(len(shape), -1)
     place[ids] = np.arange(len(ids))
@@ -193,7 +194,7 @@ def _own_table(p, tensors):
     disagree[..., 0] = _differ(p.rows[:, :, 0], p.default[p.ids][:, None]) * p.given[:, :, 0]
     disagree[..., 1:3], size[..., 1:3] = _operand_disagreements(p)
     size[..., 0] = size[..., 3] = p.size[p.ids, None]
-    # the output with the defaults of consumers of its shape: the mean over these consumers
+    # the output with the defaults of consumers that have its shape: the mean over these consumers
     same = (p.shape[p.consumer] == p.shape[p.producer]).all(axis=1) & (p.place[p.producer] >= 0)
     node, reader = p.place[p.producer[same]], p.consumer[same]
     np.add.at(disagree[..., 3], node, _differ(p.rows[node, :, 0], p.default[reader][:, None]) * p.given[node, :, 0])
@@ -214,7 +215,7 @@ def _operands(p):
 
 
 def _operand_disagreements(p):
-    """Input and kernel of each node and code with the operand that fits best -> disagreement, size; (nc, k, 2) each."""
+    """Compare input and kernel layouts with the best-fitting operand -> disagreement, size; (nc, k, 2) each."""
     # edges do not keep operand order; of operands that fit equally well, the larger is taken as the input and the
     # smaller as the kernel
     node, operand = _operands(p)
@@ -234,11 +235,11 @@ def _pair_tables(graph, p, reach):
     near = met.hops <= next(h for h in range(min(reach, met.hops.max(initial=0)), -1, -1)
                             if (met.hops <= h).sum() * k * k <= MAX_PAIR_ROWS)
     (v, u), joins, hops = met.ends[near].T, met.joins[near], met.hops[near]               # v: producer
-    # the layout that either end delivers, in the names of the place where the two meet; (pairs, k, 2) each
+    # the layout that either node delivers, in the dimension names of the place where they meet; (pairs, k, 2) each
     delivered = np.where(p.given[:, :, :1], p.rows[:, :, 0], p.default[p.ids][:, None])
     first, other = ((np.pad(met.names[near, end], ((0, 0), (0, 1)), constant_values=-1)[
         np.arange(len(v))[:, None, None], delivered[node]]) for end, node in enumerate((v, u)))
-    # how many of the two dimensions differ between the delivered layout and output, input, kernel of the consumer
+    # how many of the two dimensions differ between the delivered layout and the consumer's output, input and kernel
     differ = (first[:, :, None, None] != p.rows[u][:, None]).sum(axis=-1, dtype=np.int8)  # (pairs, k, k, 3)
     differ *= p.given[u][:, None] & ~joins[:, None, None, None]
     better = np.where(p.given[u][:, None, :, 1:].all(axis=-1), differ[..., 1:].min(axis=-1),
@@ -247,7 +248,7 @@ def _pair_tables(graph, p, reach):
     like = (shape[v] == np.take_along_axis(shape[u], met.names[near, 0], axis=1)).all(axis=1)
     outputs = differ[..., 0] * like[:, None, None]
     joined = (first[:, :, None] != other[:, None]).sum(axis=-1, dtype=np.int8) * joins[:, None, None]
-    # a pair has few distinct rows: a row is a number in base 3, and each distinct number is kept once
+    # a pair has few distinct rows. So each row is encoded as a number in base 3, and each distinct number is kept once
     places = PairColumns.DISAGREE.stop
     number = 3 ** places * np.arange(len(v))[:, None, None]
     for place, digit in enumerate((differ[..., 1], differ[..., 2], better, outputs, joined)):
@@ -267,13 +268,13 @@ def _extreme_operands(p):
     # equal sizes are ordered by shape, then by layout, so that the order of the edges does not matter
     order = np.lexsort((*p.default[operand].T, *p.shape[operand].T, p.elements[operand], node))
     found = np.full((2, len(p.ids)), -1)
-    found[0, node[order]] = operand[order]                                 # the last one stays
+    found[0, node[order]] = operand[order]                                 # of several operands, the last one stays
     found[1, node[order[::-1]]] = operand[order[::-1]]
     return found
 
 
 def _padding(shape, digits):
-    """log2 of how much memory padding adds to `shape` (..., 6) under the layout `digits` (..., 2)."""
+    """log2 of the factor by which padding enlarges `shape` (..., 6) under the layout `digits` (..., 2)."""
     shape = np.broadcast_to(shape, digits.shape[:-1] + shape.shape[-1:])
     size = np.take_along_axis(shape, digits.clip(0).astype(np.int64), axis=-1)
     size = np.where((digits < 0) | (size < 1), 1, size)

@@ -1,11 +1,11 @@
 """The training loop: one for every model, device and number of processes.
 
-Read `TrainSettings`, `train` and `train_step` in this order. Everything below them is a helper of theirs.
+Read `TrainSettings`, `train` and `train_step` in this order. Everything below `train_step` is a helper.
 
 Each random draw is seeded by (seed, step, position of the graph within the step). So a run that was killed and resumed
-ends with the same weights as a run without a break, on a CPU bit for bit. Several processes share the graphs of each
-step and follow the same curve as one process. Start them with `train_parallel`, or start a script that calls `train`
-with torchrun.
+ends with the same weights as a run without a break; on a CPU, they are equal bit for bit. Several processes share the
+graphs of each step and follow the same loss curve as one process. `train_parallel` starts such processes, and so does
+torchrun with a script that calls `train`.
 """
 import math
 import re
@@ -27,7 +27,7 @@ from kit.losses import loss_across_graphs, pairwise_hinge_loss
 from kit.predict import PRECISIONS, predict
 
 CHECKPOINT_SECONDS = 60          # a killed run loses at most this much work
-SWA_BEGINS = 0.75                # share of the steps; the paper, too, averages over the last quarter
+SWA_BEGINS = 0.75                # share of the steps before averaging; the paper, too, averages the last quarter
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,22 @@ class TrainSettings:
     """How to train. Defaults: the optimiser of the first place, whose runs had 46,000 to 207,000 steps."""
     steps: int = 1000
     configs_per_step: int = 64           # most configurations per graph; memory_budget may lower it
-    graphs_per_step: int = 1             # one after another, gradients added up: memory for one graph is enough
+    graphs_per_step: int = 1             # computed one after another and their gradients summed: memory for one graph
     # learning rate: a linear warm-up to its peak, then a cosine down to zero
     learning_rate: float = 1e-3          # the peak
     warmup: float = 0.05                 # share of the steps
     weight_decay: float = 1e-5           # of AdamW
-    clip: float = 1.0                    # longest gradient (its norm); a longer one is shortened to this
+    clip: float = 1.0                    # largest norm of the gradient; a larger gradient is scaled down to this norm
     validate_every: int = 100            # steps
     keep: str = "best"                   # weights with the best validation score, or "last": those after the last step
-    seed: int = 0                        # of all draws; the initial weights have a seed in the model's settings
+    seed: int = 0                        # of all random draws; the model's settings have the seed of initial weights
     device: str = "cpu"                  # "cuda": several processes take one GPU each
     precision: str = "float32"           # of matrix products; or "bfloat16", or "float16" with a scaled loss
-    average: str = "none"                # "ema", "swa": validate and keep the mean of the weights over many steps
-    ema_decay: float = 0.999             # "ema": weight of the mean so far in the next mean; close to 1 is slow
+    average: str = "none"                # "ema" or "swa": validate and keep the mean of the weights over many steps
+    ema_decay: float = 0.999             # "ema": share of the old mean in the new one; near 1 the mean changes slowly
     sampling: str = "uniform"            # of configurations; "spread": evenly over the ranks of distinct runtimes
-    # weight of a second loss, over the configurations of all graphs of a step as if they were of one graph. Above 0,
-    # all graphs of a step are in memory at once. The fifth place used 0.5
+    # weight of a second loss, which ranks the configurations of all graphs of a step as if they belonged to one graph.
+    # Above 0, all graphs of a step are in memory at once. The fifth place used 0.5
     across_graphs: float = 0.0
     memory_budget: int | None = None     # most bytes that the forward pass of a step keeps for the backward pass
 
@@ -88,7 +88,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     loss : callable
         (cost (k,), runtime (k,)) -> scalar Tensor.
     valid : sequence of LayoutGraph or TileGraph
-        Held-out graphs, left out by the same rule. Like `graphs`, they stay prepared on the device.
+        Held-out graphs; the same rule leaves graphs out. Like `graphs`, they stay on the device as tensors.
     score : callable, optional
         (cost (c,), runtime (c,)) -> float, higher is better; needed with `valid`.
     checkpoint : str or Path, optional
@@ -97,21 +97,21 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     report : callable, optional
         Called with one line of text at each validation.
     record : str or Path, optional
-        A JSON file to write the run record to.
+        The run record is written to this JSON file.
 
     Returns
     -------
     dict
-        "step", "loss" and "score" (mean over `valid`, NaN without), one value per validation; "best_step", whose
-        weights the model has; "seconds" of training and "configs" seen, both also from before it resumed;
-        "overflows", steps that float16 lost; "record", what `record` holds.
+        "step", "loss" and "score" (mean over `valid`, NaN without): one value per validation. "best_step": its weights
+        are those of the model. "seconds" of training and "configs" seen: both include the time before a resume.
+        "overflows": steps that were skipped because float16 overflowed. "record": the run record.
 
     Raises
     ------
     ValueError
         If no graph has configurations of different runtimes, `valid` comes without `score`, the checkpoint is
         damaged or belongs to another run, the device does not exist, the processes cannot share the graphs of a step
-        evenly or were given different things, or two configurations of a graph exceed the memory budget.
+        evenly or have different arguments, or two configurations of a graph exceed the memory budget.
     FloatingPointError
         If the loss or its gradient is not finite.
     """
@@ -159,7 +159,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
 
 
 def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
-    """One step of the optimiser -> its loss (None: float16 overflowed), configurations that all processes saw."""
+    """One step of the optimiser -> loss (None: float16 overflowed), number of configurations over all processes."""
     s = settings
     for group in optimizer.param_groups:
         group["lr"] = float(s.learning_rate * schedule(step, s))
@@ -185,11 +185,11 @@ def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
 
 
 def _backward(model, drawn, loss, settings, team, scaler):
-    """Add the gradient of this process's graphs -> its part of the loss of the step, a scalar."""
+    """Compute the gradients of this process's graphs -> this process's part of the step's loss, a scalar."""
     s, total = settings, torch.zeros((), dtype=torch.float64, device=team.device)
     runtimes = [d.task.runtime[d.index] for d in drawn]
     own = range(team.rank, len(drawn), team.size)
-    # each group of graphs is in memory at once: a single graph, or with a loss across graphs all of them
+    # one group of graphs at a time is in memory: a single graph, or all graphs if there is a loss across graphs
     for places in [own] if s.across_graphs else [[place] for place in own]:
         costs = {place: training.costs_of(model, drawn[place], s.precision) for place in places}
         if s.across_graphs:
@@ -204,7 +204,7 @@ def _backward(model, drawn, loss, settings, team, scaler):
 
 
 def _all_costs(costs, drawn, team):
-    """Costs of all graphs of a step. Those of this process, {place: (k,)}, carry a gradient; the others are numbers."""
+    """Costs of all graphs of a step. Only `costs`, {place: (k,)}, which this process computed, carry a gradient."""
     sizes = [len(d.index) for d in drawn]
     flat = next(iter(costs.values())).new_zeros(sum(sizes))
     for place, piece in enumerate(flat.split(sizes)) if team.size > 1 else ():
@@ -215,9 +215,9 @@ def _all_costs(costs, drawn, team):
 
 def schedule(step, settings):
     """Share of the peak learning rate: a linear warm-up, then a cosine to zero."""
-    # no LambdaLR: here a checkpoint needs no state of a scheduler, and a LambdaLR warns if float16 skips the first step
+    # not LambdaLR: its state would have to be in checkpoints, and it warns if float16 skips the first step
     warm = max(1, round(settings.warmup * settings.steps))
-    if settings.average == "swa":            # the rate stays from there on; else the averaged weights hardly differ
+    if settings.average == "swa":            # then constant, because the averaged weights would hardly differ otherwise
         step = min(step, _first_averaged(settings))
     if step < warm:
         return (step + 1) / warm
@@ -238,7 +238,7 @@ def grad_scaler(precision, device):
 
 
 def _adamw(model, settings):
-    """The optimiser, fused if PyTorch can: the loop over the weights takes longer than a small network."""
+    """The optimiser, fused if PyTorch can, because a loop over the weights takes longer than a small network."""
     made = partial(torch.optim.AdamW, model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     try:
         return made(fused=True)
@@ -262,7 +262,7 @@ def _usable(graphs, valid, score, settings, team):
 def _identity(model, settings, loss, graphs, valid):
     """What identifies a run: a checkpoint is resumed only if all of it matches. The device may change."""
     about = asdict(replace(settings, device="")) | {f"model {k}": v for k, v in asdict(model.settings).items()}
-    # a functools.partial has no name; its repr names the function with an address
+    # a functools.partial has no name; its repr holds the function's memory address, which is cut out
     about["loss"] = getattr(loss, "__name__", re.sub(" at 0x[0-9a-f]+", "", repr(loss)))
     for name, some in (("graphs", graphs), ("valid", valid)):
         about[name] = [[g.graph_id, len(g.node_feat), len(g.edge_index), len(g.config_runtime)] for g in some]
@@ -293,7 +293,7 @@ class _Run:
     def note_validation(self, score, model, keep):
         """Note the score of the weights of `model`, and keep these weights if they are the best so far."""
         h = self.history
-        # a score is NaN if all costs of a graph are equal; such weights are kept only until others have a score
+        # a score is NaN if all costs of a graph are equal; such weights are kept only until other weights have a score
         if keep == "last" or not h["best_step"] or score > np.nanmax([-np.inf, *h["score"]]):
             self.best, h["best_step"] = _copy(model.state_dict()), self.step
         h["step"].append(self.step)
@@ -302,7 +302,7 @@ class _Run:
         self.losses = []
 
     def parts(self):
-        """What has a state_dict of its own, by its name in a checkpoint."""
+        """The parts that have a state_dict: {name in a checkpoint: part}."""
         parts = {"optimizer": self.optimizer, "scaler": self.scaler, "average": self.average}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -310,7 +310,7 @@ class _Run:
 def _begin(model, settings, team):
     """A run before its first step."""
     if team.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(team.device)          # the run record tells the peak of this training
+        torch.cuda.reset_peak_memory_stats(team.device)          # so that the run record has the peak of this run only
     average = training.averaged_model(model, settings.average, settings.ema_decay)
     return _Run(_adamw(model, settings), grad_scaler(settings.precision, team.device), average,
                 _copy(model.state_dict()))
@@ -332,7 +332,7 @@ def _resume(path, identity, model, run):
 
 
 def _save(path, identity, model, run, team):
-    """Write the checkpoint, if there is to be one; the first process writes for all."""
+    """Write the checkpoint if a path is given; only the first process writes."""
     if path is not None and team.rank == 0:
         training.save_checkpoint(path, model, best=run.best, step=run.step, made_by=identity, history=run.history,
                         losses=run.losses, **{name: part.state_dict() for name, part in run.parts().items()})
@@ -352,10 +352,10 @@ def _copy(state):
 
 
 def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_for_train):
-    """Train as `train` does, in several processes that this one starts and ends.
+    """Train as `train` does, in several processes that this call starts and ends.
 
     The processes share the graphs of each step, so `graphs_per_step` must be a multiple of `processes`. In a script,
-    call it below `if __name__ == "__main__":`, because each process imports the script anew.
+    call this function below `if __name__ == "__main__":`, because each process imports the script again.
 
     Parameters
     ----------
@@ -364,7 +364,7 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     graphs : sequence of LayoutGraph or TileGraph
         Each process gets a copy.
     settings : TrainSettings, optional
-        With `device` "cuda" each process has a GPU of its own; on "cpu" they share the threads of this process.
+        With `device` "cuda", each process has its own GPU; with "cpu", the processes share the threads of the caller.
     processes : int
     report : callable, optional
         Called in this process with one line of text at each validation.
@@ -374,14 +374,14 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     Returns
     -------
     dict
-        As of `train`.
+        As from `train`.
 
     Raises
     ------
     ValueError
-        If there are fewer GPUs than processes, or something cannot be sent to another process.
+        If there are fewer GPUs than processes, or an argument cannot be sent to another process.
     RuntimeError
-        If a process fails, with its error; the other processes are ended.
+        If a process fails; the message contains its error. The other processes are ended.
     """
     s = settings or TrainSettings()
     if not (isinstance(processes, int) and processes >= 1):
@@ -407,7 +407,7 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
 
 
 def _train_in_team(job, shared, report):
-    """What each process of a team does -> history and weights, None but for the first process."""
+    """What each process of a team does -> (history, weights) from the first process, None from the others."""
     rank, size, threads, folder = job
     model, graphs, settings, as_for_train = shared
     torch.set_num_threads(threads)
