@@ -237,7 +237,7 @@ def test_too_few_files_in_the_end_are_an_error_that_counts_them(kaggle, tmp_path
     path = mirrored(kaggle, "tile:xla", "train")
     kaggle.files[path] = tar_of({"npz/tile/xla/train/aa.npz": b"x"})
     message = fails("damaged", download, tmp_path, ["tile:xla"], ["train"], "mirror", MIRROR, files=FEW, client=QUICK)
-    assert "tile:xla train has 1 of 2 files. These files can be used; the others" in message
+    assert "tile:xla train has 1 of 2 files. These files can be used; the missing ones" in message
 
 
 def test_progress_is_shown(kaggle, tmp_path, monkeypatch):
@@ -349,7 +349,8 @@ ALLOWANCE = "Your team has used its daily Submission allowance (5) today"
     ("CreateSubmission", [(400, f"Bad header {TOKEN}")], "refused", "Kaggle refuses (HTTP 400: Bad header ***)"),
     ("CreateSubmission", [(502, "bad gateway")], "unsure",
      "Kaggle's answer to the submission was lost (HTTP 502: bad gateway), so the submission may count. See "
-     f"{PAGE}/submissions; if it is there, submitting the same file again finds it and spends no second submission")])
+     f"{PAGE}/submissions; if it is listed there, submit the same file again: this finds the submission and spends "
+     "no second one")])
 def test_each_way_to_fail_has_its_sentence_and_keeps_the_file(kaggle, csv, call, answers, kind, sentence):
     before = csv.read_bytes()
     kaggle.answers[call] = list(answers)
@@ -459,7 +460,7 @@ def test_a_client_that_is_missing_or_ends_the_interpreter_is_told(kaggle, csv, t
     (old / "__init__.py").write_text("print('no credentials')\nexit(1)\n")
     fails("credentials", submit, csv, "m",
           client=script(tmp_path / "exits", f'export PYTHONPATH="{old.parent}"', f'exec "{PYTHON}" "$@"'))
-    assert "it ended with status 7" in fails("client", submit, csv, "m", client=script(tmp_path / "dies", "exit 7"))
+    assert "exit status 7" in fails("client", submit, csv, "m", client=script(tmp_path / "dies", "exit 7"))
 
 
 def test_a_kaggle_py_beside_the_notebook_is_not_the_client(kaggle, csv, tmp_path, monkeypatch):
@@ -484,7 +485,7 @@ def test_a_score_is_waited_for_through_a_fault_and_comes_with_both_parts(kaggle)
     kaggle.on_ListSubmissions = on_list
     assert wait_for_score(ref, every=0.01, client=QUICK) == {"ref": 42, "status": "complete", "public": .757,
                                                             "private": .736}
-    assert kaggle.said() == "submission 42: pending, for at most 900 s\n"
+    assert kaggle.said() == "submission 42: pending; waiting for at most 900 s\n"
 
 
 def test_a_submission_that_stays_pending_is_no_error_and_a_hidden_score_is_none(kaggle):
@@ -540,7 +541,7 @@ def test_a_push_that_failed_says_so_and_is_not_repeated(kaggle, notebook, answer
 
 
 @pytest.mark.parametrize("about, word", [
-    ({**ABOUT, "title": "Another"}, "expected a title that gives the name in the id (here 'another')"),
+    ({**ABOUT, "title": "Another"}, "expected a title that gives the name in the id (this one gives 'another')"),
     ({**ABOUT, "id": "me/kit", "title": "kit"}, "at least five letters"), ({}, "id None and title ''"),
     ({**ABOUT, "code_file": "all.py"}, None)])
 def test_metadata_that_would_surprise_is_refused_before_anything_is_sent(kaggle, notebook, about, word):

@@ -414,8 +414,8 @@ def replaced(root, **changes):
     (lambda root: os.urandom(2 << 20), "has 2.1 MB; expected at most 1.0 MB"),
     (lambda root: packed(costs_of(root, LAYOUT, "test")), "none of the"),
     (lambda root: packed({**costs_of(root, TILE, "test"), "layout:xla:random:a": np.ones(3)}),
-     "is about 'layout:xla:random:a', expected programs of tile:xla"),
-    (lambda root: packed({**costs_of(root, TILE, "test"), "tile:xla:a,b": np.ones(3)}), "is about 'tile:xla:a,b'"),
+     "has costs of 'layout:xla:random:a'; expected programs of tile:xla"),
+    (lambda root: packed({**costs_of(root, TILE, "test"), "tile:xla:a,b": np.ones(3)}), "has costs of 'tile:xla:a,b'"),
     (lambda root: replaced(root, cost=lambda c: c * np.nan), "has a cost that is not finite"),
     (lambda root: replaced(root, cost=lambda c: c[:-1]), "costs, but"),
     (lambda root: replaced(root, cost=lambda c: c[None]), "expected one axis of costs"),
@@ -470,7 +470,7 @@ def test_a_program_that_is_not_here_is_believed_but_a_file_about_none_that_is_he
     save_costs(tmp_path / "tile_seed0.test.npz", {**costs, "tile:xla:elsewhere": np.arange(3)})
     check_predictions(tmp_path / "tile_seed0.test.npz", TILE, tiny_sample)
     save_costs(tmp_path / "tile_seed0.test.npz", {"tile:xla:elsewhere": np.arange(3)})
-    with pytest.raises(KaggleError, match="is about 1 programs, none of the 3 that are here; was the same data used"):
+    with pytest.raises(KaggleError, match="has costs of 1 programs, but none of the 3 here; was the same data used"):
         check_predictions(tmp_path / "tile_seed0.test.npz", TILE, tiny_sample)
 
 
@@ -506,7 +506,7 @@ def test_groups_share_out_all_seeds_and_no_seed_twice(seeds, groups, first):
 
 @pytest.mark.parametrize("seeds, groups", [(None, 2), (2, 3), (4, 0)])
 def test_groups_without_a_seed_each_are_refused(seeds, groups):
-    with pytest.raises(ValueError, match="a seed for each: say how many with -p seeds=N"):
+    with pytest.raises(ValueError, match="at least one seed per group: set the number with -p seeds=N"):
         plan_jobs([TILE], seeds, groups)
 
 
@@ -522,9 +522,9 @@ def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_pat
 
 
 @pytest.mark.parametrize("change, sentence", [
-    (["--owner", ""], "--on kaggle needs --owner NAME: your name there, as in kaggle.com/NAME"),
+    (["--owner", ""], "--on kaggle needs --owner NAME: your Kaggle user name, as in kaggle.com/NAME"),
     (["--owner", "some one"], "--on kaggle needs --owner NAME"),
-    (["--only", "03"], "--on kaggle runs 03, 04 there and 05, 06 here: leave --only out"),
+    (["--only", "03"], "--on kaggle runs 03, 04 on Kaggle and 05, 06 here: remove --only"),
     (["--seed-groups", "2"], "2 seed groups and no number of seeds"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
     (["-p", "device=banana"], "-p device=banana: expected cpu or cuda"),
@@ -543,7 +543,7 @@ def test_where_kaggle_cannot_be_used_the_run_ends_with_its_sentence(kaggle, tmp_
     kaggle.answers["SaveKernel"] = [(401, f"Unauthenticated {TOKEN}")]
     status, said, errors = run(tmp_path, tiny_sample, "--collections", TILE)
     assert status == 1 and errors.startswith("run.py: Kaggle does not accept the credentials in KAGGLE_API_TOKEN: ")
-    assert errors.endswith("\nwhat was pushed runs on; the same command goes on from here\n")
+    assert errors.endswith("\npushed notebooks keep running; the same command resumes here\n")
     kaggle.machine = lambda body: BROKEN
     status, said, errors = run(tmp_path, tiny_sample, "--collections", TILE)
     assert status == 1 and "failed on Kaggle: Your notebook threw an error" in errors and "CUDA out of memory" in errors

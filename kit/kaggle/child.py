@@ -1,8 +1,8 @@
 """The child process of `kit.kaggle.client`: a script that runs the real Kaggle client (kaggle 2.2.4 and 2.2.5).
 
 It reads one JSON object from stdin and writes lines of JSON to stdout: {"step"} before each request, and at the end
-{"result"}, or what went wrong: "words", and a "kind" or an HTTP "status". Whatever else is printed is dropped.
-Another Python than the kit's may run this file, so it imports nothing of the kit, nor tenacity for its retries.
+{"result"}, or what went wrong: "words", and a "kind" or an HTTP "status". Anything else that is printed is dropped.
+Another Python than the kit's may run this file. So it imports nothing of the kit, and its retries use no tenacity.
 """
 import json
 import os

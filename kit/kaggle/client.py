@@ -1,7 +1,7 @@
 """The real Kaggle client, in a child process with a time limit.
 
-Within this process the client could end the interpreter (it calls `exit` without credentials), print secrets, or
-wait for ever: none of its calls has a timeout.
+Within this process, the client could end the interpreter (without credentials it calls `exit`), print secrets, or
+wait for ever, because none of its calls has a timeout.
 """
 import json
 import re
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from kit.kaggle import child
 
 COMPETITION = "predict-ai-model-runtime"
-TRANSIENT = ("busy", "server", "host")           # kinds that a later attempt may not meet
+TRANSIENT = ("busy", "server", "host")           # kinds of failures that a later attempt may not have
 # access tokens, JSON web tokens, keys, and the signature of a URL
 SECRET = re.compile(r"KGAT_\w+|eyJ[\w.-]{20,}|\b[0-9a-f]{32,}\b|(?<=\?)[^\s'\")]+")
 _USED_UP = re.compile(r"allowance|submission limit|daily limit|submissions? (remaining|left)", re.I)
@@ -33,8 +33,8 @@ SENTENCES = MappingProxyType({
     "busy": "Kaggle asks for fewer requests (HTTP 429{words}): wait some minutes, then run it again",
     "server": "Kaggle has an internal error ({words}) at \"{step}\": run it again later",
     "unsure": "Kaggle's answer to the submission was lost ({words}), so the submission may count. See "
-              "https://www.kaggle.com/competitions/{about}/submissions; if it is there, submitting the same file "
-              "again finds it and spends no second submission",
+              "https://www.kaggle.com/competitions/{about}/submissions; if it is listed there, submit the same file "
+              "again: this finds the submission and spends no second one",
     "upload": "the upload failed ({words}); nothing was submitted: run it again",
     "host": "no answer from Kaggle ({words}) at \"{step}\": check the internet connection (in a Kaggle notebook: "
             "Settings, Internet on), then run it again",
@@ -74,7 +74,7 @@ def ask_kaggle(call, about, timeout, words=None, client=None):
     step = next((line["step"] for line in reversed(lines) if "step" in line), "sign in")
     if "source" not in last:                     # it did not come to its last line
         kind = {"upload": "upload", "create submission": "unsure"}.get(step, "host")
-        last = {"kind": "client", "words": f"it ended with status {ended}"} if ended is not None else {
+        last = {"kind": "client", "words": f"exit status {ended}"} if ended is not None else {
             "kind": kind, "words": f"none within {timeout:g} s"}
     said = SECRET.sub("***", str(last.get("words", "")))[:300]
     kind = last.get("kind") or _kind_of(last["status"], said)

@@ -1,7 +1,7 @@
 """The data set: download it over an unreliable line, resume, verify, and unpack only what is asked for.
 
-A file gets its name once it is whole. Until then NAME.part holds the bytes so far, and NAME.json what the server said
-of the file (size, validator), so that a later call resumes. Archives are not trusted.
+A file gets its name NAME once it is complete. Until then, NAME.part holds the bytes so far. NAME.json holds the size
+and the validator that the server gave, so that a later call resumes. Archives are not trusted.
 """
 import errno
 import json
@@ -37,31 +37,31 @@ _GROWTH = 10                     # npz files are compressed: an archive that gro
 
 def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MIRROR, competition=COMPETITION,
              timeout=60.0, files=FILES, client=None):
-    """Get the data set, or the parts that are asked for and not there yet.
+    """Download the data set, or the parts of it that are asked for and still missing.
 
-    A call that was stopped, cut or failed is repeated and resumes.
+    After a stop, a cut connection or a failure, repeat the call: it resumes.
 
     Parameters
     ----------
     folder : str or Path
         Gets npz/tile and npz/layout, and .download/ until everything is unpacked.
     collections : sequence of str, optional
-        None: all five. "kaggle" sends one archive of about 6 GB whatever is asked for, "mirror" one per split.
+        None: all five. "kaggle" always sends one archive of about 6 GB, "mirror" one per collection and split.
     splits : sequence of str
-        Of "train", "valid" and "test".
+        Any of "train", "valid" and "test".
     source : str
         "kaggle", with an account that has accepted the competition's rules, or "mirror", without an account.
     mirror : str
-        Address of the folder with the mirror's tars.
+        Address of the folder with the mirror's tar files.
     competition : str
         Its name in Kaggle's URLs.
     timeout : float
-        Seconds without a byte, or for one of Kaggle's answers.
+        Seconds to wait for the next byte, or for one answer from Kaggle.
     files : dict of str to tuple of int
         How many files each split must have: {collection: (train, valid, test)}.
     client : dict, optional
-        "python": an interpreter that has the Kaggle client, default this one; "retries": how many failures in a row
-        are retried; "pause": seconds before the first retry, doubling.
+        "python": an interpreter with the Kaggle client, by default this one. "retries": how many failures in a row
+        are retried. "pause": seconds before the first retry; doubled for each further one.
 
     Returns
     -------
@@ -71,8 +71,8 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
     Raises
     ------
     KaggleError
-        "busy" if another process is downloading the same there; "damaged" if files are missing in the end (the
-        files that are there can be used); else of the kind of the failure.
+        "busy" if another process is downloading the same file to `folder`; "damaged" if files are missing in the end
+        (the other files can be used); for other failures, their own `kind`.
     ValueError
         If a collection, split or source is unknown.
     """
@@ -112,7 +112,7 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
         store.rmdir()
     short = [f"{c} {s} has {count} of {expected[c, s]} files" for (c, s), count in _lacking(root, expected).items()]
     if short:
-        raise KaggleError("damaged", f"{root}: {'; '.join(short)}. These files can be used; the others may be found "
+        raise KaggleError("damaged", f"{root}: {'; '.join(short)}. These files can be used; the missing ones may be "
                           f"at the other source ({'kaggle' if source == 'mirror' else 'mirror'})")
     return root
 

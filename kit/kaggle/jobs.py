@@ -1,7 +1,7 @@
 """Training on Kaggle's machines: push one notebook per job, watch them, fetch checked predictions.
 
 A file notes the state of each job before and after every request, so that an interrupted call resumes. Each push has
-a name of its own: where the answer to a push was lost, asking for that name tells whether the push arrived. A job is
+its own name: if the answer to a push is lost, asking Kaggle for this name tells whether the push arrived. A job is
 "planned", "pushing", "running", "complete" (its predictions are still on Kaggle), "fetched" or "failed".
 """
 import hashlib
@@ -17,8 +17,8 @@ from kit.kaggle.client import TRANSIENT, KaggleError
 from kit.kaggle.notebooks import notebook_status, push_notebook
 from kit.kaggle.results import collect_predictions, file_digest, look_into, printable
 
-AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs per account
-ROUNDS = 10                      # in a row without an answer from Kaggle, then the watch ends
+AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs at the same time per account
+ROUNDS = 10                      # the watch ends after this many rounds in a row without an answer from Kaggle
 STATES = ("planned", "pushing", "running", "complete", "fetched", "failed")
 _FULL = re.compile(r"session count", re.I)       # "Maximum batch GPU session count of 2 reached."
 _NEW = {"state": "planned", "attempt": 1, "files": {}, "reason": None, "log": [], "told": False}
@@ -28,8 +28,8 @@ def plan_jobs(collections, seeds=None, groups=1, first_seed=0):
     """One job per collection and group of seeds: dicts of "collection", "first_seed", "seeds"; no seed twice."""
     # seeds: per model; None leaves the number to the notebooks, and then there is one group
     if groups < 1 or (groups > 1 and groups > (seeds or 0)):
-        raise ValueError(f"{groups} seed groups and {'no number of' if seeds is None else seeds} seeds; expected one "
-                         "group or more, and a seed for each: say how many with -p seeds=N")
+        raise ValueError(f"{groups} seed groups and {'no number of' if seeds is None else seeds} seeds; expected at "
+                         "least one group, and at least one seed per group: set the number with -p seeds=N")
     sizes = [None] if seeds is None else [len(part) for part in np.array_split(range(seeds), groups)]
     firsts = [first_seed + sum(sizes[:number]) if number else first_seed for number in range(groups)]
     return [{"collection": name, "first_seed": first, "seeds": size}
@@ -55,11 +55,11 @@ def read_jobs(path):
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
     raise KaggleError("damaged", f"{path}: does not say what was pushed; look at https://www.kaggle.com/code for "
-                      "notebooks that run, then delete this file: every notebook is pushed again")
+                      "notebooks that still run, then delete this file; all notebooks will be pushed again")
 
 
 def renew(jobs, known, owner, out, fresh=False):
-    """Set each planned job to its known state; failed ones that the user was told of get a new name and attempt."""
+    """Set each planned job to its known state; a failed job that was reported gets a new name and attempt."""
     # known: from `read_jobs`; owner: the account; out: folder of the run; fresh: plan every job once more
     for name, job in jobs.items():
         old = known.get(name, {})
@@ -91,7 +91,7 @@ def watch_jobs(jobs, notebooks, out, root, path, known=None, every=60.0, client=
             silent += 1
             if fault.kind not in TRANSIENT or not answered or silent > ROUNDS:
                 raise
-            print(f"{fault}; the notebooks there keep running", flush=True)
+            print(f"{fault}; the notebooks on Kaggle keep running", flush=True)
         states = [job["state"] for job in jobs.values()]
         if {*states} <= {"fetched", "failed"}:
             break
@@ -144,7 +144,7 @@ def _push(job, notebook, save, client):
 
 
 def _look(job, client):
-    """Ask how a running job stands -> what changes in the job."""
+    """Ask Kaggle for the status of a running job -> what changes in the job."""
     now = _status(job, client)
     if now["status"] in ("queued", "running", "cancel_requested", "new_script"):
         return {}
@@ -154,7 +154,7 @@ def _look(job, client):
         return {"state": "failed", "reason": f"the notebook is gone: {now['reason']}"}
     why = printable(now["reason"] or now["status"])[:300]
     if now["status"] not in ("error", "cancel_acknowledged"):
-        why = f"its status is {why!r}, which is not known here; look at https://www.kaggle.com/code/{job['ref']}"
+        why = f"its status is {why!r}, which the kit does not know; see https://www.kaggle.com/code/{job['ref']}"
     return {"state": "failed", "reason": why, "log": look_into(job["ref"], client)[1]}
 
 

@@ -12,7 +12,7 @@ from kit.kaggle.downloads import fetch_file, retries_of
 def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     """Save a notebook on Kaggle and let it run there.
 
-    A push that may have arrived is never repeated: every push is a run, and takes GPU quota.
+    A push that may have arrived is never repeated, because every push starts a run and uses GPU quota.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
         An .ipynb or .py file, or a folder with the file and kernel-metadata.json.
     metadata : dict, optional
         The content of kernel-metadata.json; takes precedence over the file. An id without owner gets the account's
-        name; code_file, language and kernel_type follow from the notebook.
+        name. code_file, language and kernel_type are derived from the notebook.
     timeout : float
         Seconds.
     client : dict, optional
@@ -29,13 +29,13 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     Returns
     -------
     dict
-        "ref": "owner/name", by which Kaggle knows the notebook; "url"; "version".
+        "ref": "owner/name", the notebook's name on Kaggle; "url"; "version".
 
     Raises
     ------
     KaggleError
-        "invalid", before anything is sent, if something is missing or the title would give another name than the
-        id; "refused" if Kaggle takes the notebook without its data; else of the kind of the failure.
+        "invalid", before anything is sent, if the file is missing or the title does not give the name in the id;
+        "refused" if Kaggle takes the notebook but not its data; for other failures, their own `kind`.
     """
     notebook = Path(notebook)
     given = notebook / "kernel-metadata.json" if notebook.is_dir() else None
@@ -50,8 +50,8 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     slug = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
     if len(name) < 5 or slug != name:
         raise KaggleError("invalid", f"{code.name}: id {about.get('id')!r} and title {title!r}; expected a title that "
-                          f"gives the name in the id (here {slug!r}) and at least five letters: Kaggle names a "
-                          "notebook by its title")
+                          f"gives the name in the id (this one gives {slug!r}), with at least five letters: Kaggle "
+                          "names a notebook by its title")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, code.name).write_bytes(code.read_bytes())
         Path(folder, "kernel-metadata.json").write_text(json.dumps(about), "utf-8")

@@ -1,7 +1,7 @@
 """Predictions that come back from Kaggle's machines are not trusted: their names, sizes and contents are checked.
 
-Only predictions and records of trainings are fetched, under the names that a job should leave. Nothing is unpickled,
-and a file takes its place once it has passed the checks.
+Only predictions and training records are fetched, and only if their names are as the job should write them. Nothing is
+unpickled. A file is put in its place once it has passed the checks.
 """
 import hashlib
 import json
@@ -99,11 +99,11 @@ def _fault(path, collection, root):
     costs = load_costs(path)
     here = {f"{collection}:{p.stem}": p for p in npz_paths(root, collection, Path(path).name.split(".")[-2])}
     if here and not costs.keys() & here.keys():
-        return f"is about {len(costs)} programs, none of the {len(here)} that are here; was the same data used?"
+        return f"has costs of {len(costs)} programs, but none of the {len(here)} here; was the same data used?"
     for about, cost in costs.items():
         owner, _, stem = about.rpartition(":")
         if owner != collection or not UNQUOTED.fullmatch(stem):
-            return f"is about {about[:80]!r}, expected programs of {collection}"
+            return f"has costs of {about[:80]!r}; expected programs of {collection}"
         if not np.isfinite(cost).all():
             return f"{about} has a cost that is not finite"
         count = _count(here[about]) if about in here else None

@@ -13,7 +13,7 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
 
     Kaggle's description of the submission contains the first 12 digits of the file's sha256. A file that is found
     there is not submitted again, even if the answer to the earlier call was lost. Every step before the last is
-    retried. The last one counts, so it is retried only if Kaggle says that it was not taken.
+    retried. The last step spends a submission, so it is retried only if Kaggle says that it was not taken.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
     Returns
     -------
     dict
-        "ref": number of the submission; "remaining": how many submissions are left now, None where Kaggle does not
-        say; "repeated": whether the file was submitted before.
+        "ref": number of the submission. "remaining": how many submissions are left now, None if Kaggle does not say.
+        "repeated": whether the file was submitted before.
 
     Raises
     ------
     KaggleError
-        "invalid", before anything is sent, if the check finds a problem; else of the kind of the failure.
+        "invalid", before anything is sent, if the check finds a problem; for other failures, their own `kind`.
     """
     path = Path(path)
     problems = check_submission(path, data_root, sample)
@@ -69,22 +69,22 @@ def wait_for_score(ref, competition=COMPETITION, timeout=900.0, every=15.0, clie
         As `submit` gives it.
     competition : str
     timeout : float
-        Seconds; a submission without score is then "pending", and may be asked for again. 0 asks once.
+        Seconds to wait. Without a score by then, the result is "pending" and the call may be repeated. 0 asks once.
     every : float
-        Seconds between two questions.
+        Seconds between two requests.
     client : dict, optional
         As in `download`.
 
     Returns
     -------
     dict
-        "ref", "status": "complete" or "pending", "public" and "private": scores, None where Kaggle shows none.
+        "ref"; "status": "complete" or "pending"; "public" and "private": the scores, None if Kaggle shows none.
 
     Raises
     ------
     KaggleError
-        "scoring" with Kaggle's reason if the submission cannot be scored; "missing" if Kaggle does not list it; else
-        of the kind of the failure. After the first answer a lost connection is waited for.
+        "scoring" with Kaggle's reason if the submission cannot be scored; "missing" if Kaggle does not list it; for
+        other failures, their own `kind`. After the first answer, a lost connection is no failure: waiting goes on.
     """
     end, said, seen = time.monotonic() + timeout, None, False
     while True:
@@ -105,5 +105,5 @@ def wait_for_score(ref, competition=COMPETITION, timeout=900.0, every=15.0, clie
             return {"ref": ref, "status": now["status"], **scores}
         if said != now["status"]:
             said = now["status"]
-            print(f"submission {ref}: {said}, for at most {timeout:.0f} s", flush=True)
+            print(f"submission {ref}: {said}; waiting for at most {timeout:.0f} s", flush=True)
         time.sleep(min(every, max(end - time.monotonic(), 0)))
