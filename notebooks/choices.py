@@ -1,4 +1,4 @@
-"""Which notebooks a run is asked for, and with which values: all that can be refused before anything is read."""
+"""Choose the notebooks of a run and check their parameters, to refuse wrong values before any data is read."""
 import argparse
 import ast
 import re
@@ -37,13 +37,13 @@ def select(only):
 
 
 def declared(notebooks):
-    """{notebook: {name: default as it stands there}} of their parameters cells."""
+    """{notebook: {parameter: source text of its default}}, from the parameters cells."""
     return {n: {name: about["default"] for name, about in papermill.inspect_notebook(str(n)).items()}
             for n in notebooks}
 
 
 def share_out(notebooks, options, asked):
-    """{notebook: those of the run's `options` and of the parameters `asked` for (-p) that it declares}."""
+    """{notebook: {name: value}} of the run's `options` and of the parameters `asked` for (-p) that it declares."""
     known = declared(notebooks)
     for name in set(asked) & set(OPTIONS):
         raise RunError(f"-p {name}: use {OPTIONS[name]}")
@@ -56,57 +56,57 @@ def share_out(notebooks, options, asked):
 
 
 def number(least, below=float("inf")):
-    """value -> what is expected where it is no number of a range, else None."""
+    """value -> what is expected if it is not a number in the range, else None."""
     words = f"a number of at least {least}{f' and below {below}' * (below < float('inf'))}"
     return lambda value: None if type(value) in (int, float) and least <= value < below else words
 
 
 def whole(least):
-    """value -> what is expected where it is no such number, else None."""
+    """value -> what is expected if it is not a whole number of at least `least`, else None."""
     return lambda value: None if type(value) is int and value >= least else f"a whole number of at least {least}"
 
 
 def whole_ones(value):
-    """What is expected where a value is no list of whole numbers above 0, else None."""
+    """What is expected if a value is not a list of whole numbers above 0, else None."""
     good = type(value) in (list, tuple) and value and not any(map(whole(1), value))
     return None if good else "a list of whole numbers of at least 1, such as [10,30]"
 
 
 def one_of(*names):
-    """value -> what is expected where it is not one of these, else None."""
+    """value -> what is expected if it is not one of these names, else None."""
     return lambda value: None if value in names else " or ".join(map(str, names))
 
 
 def one_of_kit(module, constant):
-    """The same for names that a constant of the kit holds; its module may load PyTorch, so only when it is asked."""
+    """The same for the names in a constant of the kit; imported only when needed, because this may load PyTorch."""
     return lambda value: one_of(*getattr(import_module(f"kit.{module}"), constant))(value)
 
 
 def file(value):
-    """What is expected where a value names no file, else None."""
+    """What is expected if a value names no file, else None."""
     return None if isinstance(value, str) and (PROJECT / Path(value).expanduser()).is_file() else "the path of a file"
 
 
 def place(value):
-    """What is expected where a value cannot name a folder, else None."""
+    """What is expected if a value cannot name a folder, else None."""
     path = PROJECT / Path(str(value)).expanduser()      # where notebooks are executed
     return None if path.is_dir() or not path.exists() else "a folder, which may be missing"
 
 
 def kernels(value):
-    """What is expected where a value names no kernels of notebook 08, else None."""
+    """What is expected if a value names no kernels of notebook 08, else None."""
     from kit.kernels import KERNELS
     good = value == "all" or (type(value) in (list, tuple) and value and not any(map(one_of(*KERNELS), value)))
     return None if good else f"all, or a list of {', '.join(KERNELS)}"
 
 
 def aggregation(value):
-    """What is expected where messages cannot be added up so, else None."""
+    """What is expected if messages cannot be added up in this way, else None."""
     installed = value != "scatter" or find_spec("torch_scatter")
-    return None if value in ("sparse", "scatter") and installed else "sparse, or scatter where torch-scatter is there"
+    return None if value in ("sparse", "scatter") and installed else "sparse, or scatter if torch-scatter is installed"
 
 
-# parameter -> value -> what is expected, None where it is that: what a notebook would refuse, or misread, hours later
+# parameter -> check of its value; these values a notebook would refuse, or misread, only hours later
 EXPECTED = {
     **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops", "most_hops", "most_files"), whole(0)),
     **dict.fromkeys(("seeds", "steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "width", "threads",
@@ -120,7 +120,7 @@ EXPECTED = {
     "hlo": file, "sample_submission": file, "ledger": place}
 
 
-# in a process of its own: one that has asked a GPU to compute holds a part of it until it ends
+# run in its own process, because a process that has used a GPU holds a part of its memory until it ends
 PROBE = """import sys
 sys.path.insert(0, "")
 from kit.training import check_gpus, join_team
@@ -132,19 +132,19 @@ except ValueError as fault:
 
 
 def check(notebooks, asked, there=False):
-    """Stop at values that would be missed only after hours of reading, or on Kaggle's machine (`there`)."""
+    """Refuse values that would fail only after hours of reading, or on Kaggle's machine (`there`)."""
     defaults = declared(notebooks).values()
     for name, value in asked.items():
         if value is None and {own[name] for own in defaults if name in own} == {"None"}:
             continue                            # the notebook chooses
         if there and name in ("aggregation", "hlo", "sample_submission", "ledger"):
-            continue                            # what there is on that machine is not known here
+            continue                            # files and packages on Kaggle's machine are not known here
         expected = EXPECTED[name](value) if name in EXPECTED else None
         if expected:
             raise RunError(f"-p {name}={value}: expected {expected}")
     if "device" in asked and there:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
-            raise RunError(f"-p device={asked['device']}: expected cpu or cuda, which is what machines there have")
+            raise RunError(f"-p device={asked['device']}: expected cpu or cuda, as on Kaggle's machines")
     elif asked.get("device", "cpu") != "cpu":
         probe = subprocess.run([sys.executable, "-c", PROBE, str(asked["device"]), str(asked.get("processes", 1))],
                                cwd=PROJECT, text=True, capture_output=True)

@@ -1,9 +1,9 @@
 """Run the notebooks through papermill: from data, or sample data, to submission.csv.
 
-Without --data-root the data set is looked for in the usual places (`kit.data.find_data_root`). If there is none, sample
-data is written to data/sample-SIZE, once. The default of --out is submissions/sample-SIZE, or submissions/data-HASH
-with a hash of the data root, so that the same command finds its earlier work: a finished step is not run again while
-its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
+Without --data-root, the data set is searched for in the usual places (`kit.data.find_data_root`). If it is not found,
+sample data is written once to data/sample-SIZE. The default of --out is submissions/sample-SIZE for sample data, else
+submissions/data-HASH with a hash of the data root. So the same command finds its earlier work. A finished step is not
+run again while its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
 
 The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
 
@@ -45,17 +45,17 @@ def parse(argv):
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/")
     parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")
-    parser.add_argument("--only", metavar="03,04", help=f"only notebooks whose names start so; those from {STUDIES} "
-                        "on compare models and run only when asked for")
+    parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start with these; notebooks from "
+                        f"{STUDIES} on compare models and run only if named here")
     parser.add_argument("--collections", metavar="A,B", help=f"default: {','.join(COLLECTIONS)}")
     parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data and of the work on it")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
-    parser.add_argument("--on", choices=("kaggle",), help="train there: one private notebook with a GPU for each "
+    parser.add_argument("--on", choices=("kaggle",), help="train on Kaggle: one private notebook with a GPU per "
                         "collection and group of seeds; then combine and check here")
-    parser.add_argument("--owner", metavar="NAME", help="with --on kaggle: your name there")
-    parser.add_argument("--seed-groups", metavar="N", type=int, help="with --on kaggle: share -p seeds=... out over N "
-                        "notebooks a collection; default: 1")
+    parser.add_argument("--owner", metavar="NAME", help="with --on kaggle: your Kaggle user name")
+    parser.add_argument("--seed-groups", metavar="N", type=int, help="with --on kaggle: split the seeds of -p "
+                        "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
                         "sample data if there are two cores, else 1, because real data takes memory")
     parser.add_argument("--fresh", action="store_true", help="run finished steps again, without checkpoints")
@@ -66,12 +66,12 @@ def plan(args, collections, asked):
     """What --on kaggle trains, one job a notebook there; nothing without it."""
     if not args.on:
         if args.owner or args.seed_groups:
-            raise RunError("--owner and --seed-groups go with --on kaggle")
+            raise RunError("--owner and --seed-groups need --on kaggle")
         return []
     if not re.fullmatch(r"[A-Za-z0-9-]+", args.owner or ""):
-        raise RunError("--on kaggle needs --owner NAME: your name there, as in kaggle.com/NAME")
+        raise RunError("--on kaggle needs --owner NAME: your Kaggle user name, as in kaggle.com/NAME")
     if args.only:
-        raise RunError(f"--on kaggle runs {', '.join(THERE)} there and {', '.join(HERE)} here: leave --only out")
+        raise RunError(f"--on kaggle runs {', '.join(THERE)} on Kaggle and {', '.join(HERE)} here: remove --only")
     try:
         groups = 1 if args.seed_groups is None else args.seed_groups
         return plan_jobs(collections, asked.get("seeds"), groups, asked.get("first_seed", 0))
@@ -85,7 +85,7 @@ def fetch(planned, there, args, out, root, is_sample):
     try:
         jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.fresh)
     except KaggleError as error:
-        raise RunError(f"{error}\nwhat was pushed runs on; the same command goes on from here", status=1) from None
+        raise RunError(f"{error}\npushed notebooks keep running; the same command resumes here", status=1) from None
     fetched = {name: sha for job in jobs.values() for name, sha in job["files"].items()}
     if not fetched:
         raise RunError("\n".join(f"{ref} {why}" for ref, why in failed), status=1)
@@ -98,8 +98,8 @@ def open_root(args, size):
         try:
             find_data_root()
         except DataError as fault:
-            raise RunError(f"{fault}; 05 and 06 need the data here too: give --data-root, or --data-root sample to "
-                           "train on sample data there") from None
+            raise RunError(f"{fault}; 05 and 06 need the data here, too: give --data-root, or --data-root sample to "
+                           "train on sample data on Kaggle") from None
     root, is_sample = open_data(args.data_root, size, PROJECT / "data")
     root = root.resolve()
     name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
@@ -113,7 +113,7 @@ def note_kit(out, fresh):
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
     stamp = out / "checkpoints" / "kit.txt"
     if stamp.is_file() and stamp.read_bytes() != digest(kit).encode():
-        print("note  another version of the kit wrote the checkpoints here; --fresh trains anew", flush=True)
+        print("note  another version of the kit wrote the checkpoints here; --fresh trains without them", flush=True)
     elif not stamp.is_file():
         replace_file(stamp, digest(kit))
     return kit
@@ -125,7 +125,7 @@ def summarise(out, root, is_sample, notebooks, selected, problems, failed):
     judged = any(n.stem < STUDIES for n in selected)
     if scores.is_file() and judged:
         table = pd.read_csv(scores, dtype=str, keep_default_na=False)
-        text = table.to_string(index=False) if len(table) else "none: no predictions, or no runtimes to judge them by"
+        text = table.to_string(index=False) if len(table) else "none: no predictions, or no runtimes to score them by"
         print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
     for path, reason in problems:
         kind = "submission" if path == str(submission) else "unreadable, left out"
@@ -202,6 +202,6 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:       # deaf as shells make what runs in the background
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:       # a shell lets its background jobs ignore Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""How notebooks are executed: one run per folder, a kernel of this Python, progress, finished steps kept."""
+"""Execute notebooks: one run per folder, a kernel of this Python, progress; finished steps are not repeated."""
 import hashlib
 import io
 import json
@@ -175,7 +175,8 @@ class Step:
         text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
         name, sentence = (getattr(error, part, "") for part in ("ename", "evalue"))
         if STILLBORN in str(error):
-            text.append(f"three times; {sys.executable} -m ipykernel_launcher may say why, or memory is short")
+            text.append(f"this happened three times; {sys.executable} -m ipykernel_launcher may say why, or memory is "
+                        "short")
         if name == "KaggleError" or "cannot be written (" in sentence:      # the sentence says the reason and the cure
             text = [f"{name}: {sentence}"]
         first = f"{self.stem} failed after {time.monotonic() - self.started:.0f} s:"
@@ -183,7 +184,7 @@ class Step:
 
 
 def noted(marker):
-    """The note on a finished step, or None; a damaged note counts as none, and a line says so."""
+    """The note on a finished step, or None; a damaged note is reported and counts as None."""
     try:
         step = json.loads(marker.read_bytes())
         if [str(step["key"]), list(map(str, step["files"])), [[str(part) for part in pair] for pair in step["problems"]]

@@ -114,7 +114,7 @@ def test_metadata_is_ready_to_push(tmp_path):
 
 @pytest.mark.parametrize("wrong, words", [("stepz=3", "no parameter stepz"),
                                           ("recipe=banana", "expected short or quick or full"),
-                                          ("device=tpu", "expected cpu or cuda, which is what machines there have")])
+                                          ("device=tpu", "expected cpu or cuda, as on Kaggle's machines")])
 def test_a_wrong_name_or_value_is_one_sentence(tmp_path, wrong, words):
     done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "-p", wrong], cwd=tmp_path,
                           text=True, capture_output=True)

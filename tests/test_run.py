@@ -162,7 +162,7 @@ def choices(project, monkeypatch):
     ("03", "threads=0", "a whole number of at least 1"), ("07,08", "threads=None", "a whole number of at least 1"),
     ("03", "seeds=True", "a whole number of at least 1"), ("08", "budget=2", "a whole number of at least 3"),
     ("03", "recipe=banana", "short or quick or full"), ("04", "precision=float64", "float32 or bfloat16 or float16"),
-    ("04", "aggregation=max", "sparse, or scatter where torch-scatter is there"),
+    ("04", "aggregation=max", "sparse, or scatter if torch-scatter is installed"),
     ("04", "held_out=1", "a number of at least 0 and below 1"), ("05", "how=median", "mean_zscore or mean_rank"),
     ("05", "choose=no", "True or False"), ("06", "submit_to_kaggle=false", "True or False"),
     ("06", "score_within=soon", "a number of at least 0"),
@@ -224,7 +224,7 @@ def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentenc
                    "from pathlib import Path\n(Path(out_dir) / 'scores.csv').write_text('collection,model\\n')")
     status, lines, errors = run(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")
-    assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to judge them by"
+    assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to score them by"
 
 
 def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_there(clone):
@@ -315,7 +315,7 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_again(clone, die, s
                           text=True, capture_output=True, timeout=300,
                           env=environment(PYTHONPATH=str(clone), STARTS=str(clone / "starts"), DIE=str(die)))
     assert (done.returncode, len((clone / "starts").read_text())) == (status, starts), done.stderr
-    sentence = "RuntimeError: Kernel died before replying to kernel_info\n    three times; "
+    sentence = "RuntimeError: Kernel died before replying to kernel_info\n    this happened three times; "
     assert sentence in done.stderr if status else not done.stderr
     assert done.stdout.count("note  00_first: its kernel died before the first cell; started again") == 2
 
