@@ -1,4 +1,4 @@
-"""Compare ways of training on programs that no model has seen; differences with their intervals."""
+"""Compare ways of training by their scores on programs that no model was trained on; differences with intervals."""
 from dataclasses import replace
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Boosted trees on how far the layouts of neighbours agree: the 11th place's idea in its simplest form, CPU only.
 
-Trees need rows of a fixed length for every program. So the disagreements of all nodes and pairs are added up over
+Trees need rows of the same length for every program. So the disagreements of all nodes and pairs are summed over
 the program, and each sum is divided by the largest value that any configuration could reach.
 """
 import numpy as np

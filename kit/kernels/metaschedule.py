@@ -1,4 +1,4 @@
-"""TVM's own tuner, MetaSchedule, measured like every other search, as the one to compare with."""
+"""TVM's own tuner, MetaSchedule, measured like every other search: the reference to compare with."""
 import os
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""Schedules of kernels: the space of choices, and TVM's loops cut, reordered, buffered and vectorised as chosen.
+"""Schedules of kernels: the space of choices, and a choice applied to TVM's loops (split, reorder, buffer, vectorise).
 
 A schedule is one small code per choice (sketch, tile sizes, loop order, unrolling, threads), so that every search of
 kit.search runs on it. Only `schedule_kernel` needs TVM.

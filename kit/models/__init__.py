@@ -1,17 +1,17 @@
 """The networks. A model turns (graph, chosen configurations) into one cost per configuration; lower is faster.
 
-Training, prediction and checkpoints accept any `torch.nn.Module` with these names. To add a model, write its file, add
-it to `kit/recipes.py` and test it; `tests/test_add_a_model.py` does so with a model like the one below.
+Training, prediction and checkpoints accept any `torch.nn.Module` with the attributes and methods listed here. To add a
+model, write its file, add it to `kit/recipes.py` and test it; `tests/test_add_a_model.py` does so with a small model.
 
 - `settings`: a frozen dataclass; a checkpoint is resumed only with equal settings
 - `fit_scale(graphs)`: stores feature statistics of the training graphs in buffers, so that they are saved with the
   weights; called once
-- `fitted`: whether `fit_scale` was called; a buffer, too
+- `fitted`: whether `fit_scale` was called; also a buffer
 - `prepare(graph)`: a TileGraph or LayoutGraph -> tensors on the device of the model; called once per graph
 - `forward(tensors, index)`: costs, shape (k,), of the configurations `index`, an int64 tensor of shape (k,)
 - `configs_within(tensors, budget)`: how many configurations `forward` can take within `budget` bytes; at least 1
-- `transductive`: whether the cost of a configuration depends on the others in `index`. A model with True also has a
-  buffer `set_size`: training stores there how many configurations it scored together, and `predict` does the same
+- `transductive`: whether the cost of a configuration depends on the others in `index`. If so, the model also has a
+  buffer `set_size`: training stores there how many configurations it scored together, and `predict` scores as many
 
 Examples
 --------

@@ -1,7 +1,7 @@
 """The config-token model: encode the graph once, each (group, code) once, and score configurations by look-ups.
 
-The configurations of a file differ only in the codes of a few groups of nodes. So the network never computes nodes
-x configurations. It tabulates three things that all configurations share: a term for each configurable node and code,
+The configurations of a file differ only in the codes of a few groups of nodes. So the network never computes a value
+per node and configuration. It makes three tables for all configurations: a term for each configurable node and code,
 a term for each pair of configurable neighbours and both codes, and a vector (token) for each group and code. The cost
 of a configuration is the sum of its terms, plus a small network of the sum of its tokens, for effects that do not add
 up. Terms are weighted by tensor sizes, because the time of a copy grows with its bytes.
@@ -26,7 +26,7 @@ class TokenTensors(NamedTuple):
     messages: tuple              # Messages, one for each direction
     ids: torch.Tensor            # (nc,) int64; the configurable nodes
     code_rows: torch.Tensor      # (nc, k, 18) int64, digits + 2
-    share: torch.Tensor          # (nc, 2) float32; size of a tensor and of its largest operand over the graph's largest
+    share: torch.Tensor          # (nc, 2) float32; size of node and of largest operand / size of the graph's largest
     node_group: torch.Tensor     # (nc,) int64
     own: torch.Tensor            # (nc, k, 14) float32; this and the next four: see agreement_tables
     pairs: torch.Tensor          # (p, 2) int64; positions in ids
@@ -35,7 +35,7 @@ class TokenTensors(NamedTuple):
     rows: torch.Tensor           # (r, 12) float32
     pair_slot: torch.Tensor      # (p,) int64 in 0..q-1
     slot_groups: torch.Tensor    # (q, 2) int64; producer's group, consumer's group
-    hops: torch.Tensor           # (g, g) uint8; edges between two groups, 0: the same, REACH + 1: farther; attention
+    hops: torch.Tensor           # (g, g) uint8; for attention: edges between groups; 0: same group, REACH + 1: farther
     config_codes: torch.Tensor   # (c, g) uint8, int32 if codes pass 255
 
 
@@ -47,9 +47,9 @@ class ConfigTokenSettings:
     token_width: int = 64
     opcode_width: int = 8
     digit_width: int = 4
-    features: bool = True                # False: of node features only the opcode and agreement are read
-    digits: bool = True                  # False: of a code only agreement is read
-    agreement: bool = True               # False: of a code only its digits are read, and there are no pair terms
+    features: bool = True                # False: no node features are read but opcode and agreement
+    digits: bool = True                  # False: a code is read only through its agreement, not its digits
+    agreement: bool = True               # False: a code is read only through its digits, and there are no pair terms
     pairs: bool = True                   # False: no pair terms
     reach: int = REACH                   # the most edges between two nodes with a pair term
     mix: str = "pool"                    # effects that do not add up: "pool", a network of the sum of all tokens;
@@ -172,7 +172,7 @@ def _look_up_codes(unary, binary, slots, codes, summed):
     """Terms and tokens of each group, (j, g, 1 + token_width), or `summed` (j, 1, ...); sum of the pair terms, (j,)."""
     k, rows = unary.shape[1], codes + unary.shape[1] * torch.arange(codes.shape[1], device=codes.device)
     if summed:
-        bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # given, as there may be no group
+        bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # explicit: there may be no group
         terms = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")[:, None]
     else:
         terms = F.embedding(rows, unary.flatten(0, 1))
@@ -182,7 +182,7 @@ def _look_up_codes(unary, binary, slots, codes, summed):
 
 
 def _look_up_weights(unary, binary, slots, weights, summed):
-    """The same as `_look_up_codes` for weights (j, g, v): means over codes, weighted."""
+    """The same as `_look_up_codes` for weights (j, g, v): weighted means over codes."""
     v = weights.shape[2]
     terms = torch.einsum("jgv,gvt->jt" if summed else "jgv,gvt->jgt", weights, unary[:, :v])
     given = torch.einsum("jqv,qvw->jqw", weights[:, slots[0]], binary[:, :v, :v])

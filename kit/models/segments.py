@@ -1,11 +1,11 @@
 """Graph Segment Training: learn from graphs that are too large to train on whole, one segment with gradient per step.
 
-A graph is cut into runs of nodes. A step computes one run with gradient. What the other runs pool to comes from a table
-of their last computed values. So time and memory of a step follow the size of a segment, not of the graph.
+A graph is cut into segments, runs of nodes. A step computes one segment with gradient. The pooled values of the others
+come from a table of their last computed values. So a step's time and memory depend on the segment, not on the graph.
 
-As published, a segment ends at its borders: edges and layout agreements across them are left out, which on sample data
-is what cutting costs. With a `margin` a segment is computed together with its neighbours, and with the configurable
-nodes whose layouts meet those of its own nodes, but only its own nodes are pooled.
+As published, a segment ends at its borders: edges and layout agreements across them are left out. On sample data, this
+is why cutting lowers the score. With a `margin`, a segment is computed together with its neighbours, and with the
+configurable nodes whose layouts meet those of its own nodes, but only its own nodes are pooled.
 
 Letters: n nodes, k configurations in the call, c of the graph, j segments, width of what the wrapped model pools.
 """

@@ -9,7 +9,7 @@ each one holds.
   feature of the kernel. That gives 8 options; the data set lacks options whose runs failed, as in unet_3d's raw file.
 - A dot orders two dimensions of each tensor: the last free and the last contracting dimension of both operands, and
   these free dimensions in the output. That gives 8 options; for matrices a ninth orders the output alone.
-- A reshape sets the whole layouts of output and input under which it moves no data, or nothing.
+- A reshape sets the whole layouts of output and input, such that it moves no data, or it sets nothing.
 - Nodes of the same operation with the same options are tied. The compiler splits such groups further, by the layouts
   that it would choose itself; a saved program does not contain these.
 """

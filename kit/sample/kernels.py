@@ -11,8 +11,8 @@ seconds = launch + first tile's input / bandwidth + steps x (step + tile overhea
 step = max(compute, DMA) where two input and two output tiles fit the vector memory (double buffering). Where only
 one fits, step = compute + DMA. Where not even one fits, DMA is slowed by the excess.
 
-Every step loads its input anew: for a Convolution with the halo, for operands smaller than the output the whole
-operand. The output and the other operands of a Convolution count once per output tile. DMA = bytes / bandwidth x
+Every step loads its input again: for a Convolution with the halo; of an operand smaller than the output, all of
+it. The output and the other operands of a Convolution count once per output tile. DMA = bytes / bandwidth x
 (1 + 1 kB / contiguous bytes).
 
 Compute is tile FLOPs / (peak x c / ceil128(c) x rows / (rows + 128)) for c contracted input features on the

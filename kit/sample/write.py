@@ -6,7 +6,7 @@ operand order, placeholder labels in the test split. The true runtimes of the te
 that a run can score itself as a leaderboard would. Runtimes get lognormal noise of 0.3-0.5% (layout) or 1% (tile).
 
 Configurable nodes of one kind form a group. A group takes one of 3-9 options; an option is one row of 18 digits per
-node. It swaps, or not, the two minor-most dimensions of each tensor; -1 is the compiler's layout. The compiler's
+node. For each tensor, it swaps the two minor-most dimensions or not; -1 is the compiler's layout. The compiler's
 default is option 0 of every group: the fastest of 8 drawn configurations. Collection `random` draws the option of every
 group uniformly. Collection `default` changes one to three groups of the default, so its runtimes spread less.
 """
@@ -44,7 +44,7 @@ class SampleSize(NamedTuple):
     kernels: tuple                   # files of the tile collection, per split
     tiles: tuple                     # range of the configurations of a kernel
     graphs: tuple                    # files of each layout collection, per split
-    nodes: tuple                     # range of the nodes of a layout graph, about
+    nodes: tuple                     # approximate range of the nodes of a layout graph
     configs: tuple                   # range of the configurations of a layout graph
     repeats: int                     # measurements of its default configuration; about 40 in the public files
 

@@ -16,7 +16,8 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
     The neighbours of the best point differ from it in one coordinate. A neighbour becomes the best point if its mean
     is lower and, where points have repeats, Welch's t-test confirms it. Changes that helped before are tried first.
     The rest of a batch, at least a quarter, is speculation: steps of 2, 3, 4... along ordered coordinates that helped,
-    and the 2, 3, 4... most helpful changes made together. The search ends when nothing of either kind is left.
+    and the 2, 3, 4... most helpful changes made together. The search ends when neither neighbours nor speculation
+    are left to measure.
 
     Source: Canesche et al., The Droplet Search Algorithm for Kernel Scheduling, ACM TACO 2024. There all coordinates
     are ordered, and a neighbour may move several up, or several down, at once; here speculation makes such moves.
@@ -63,11 +64,11 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
                          repeats=1, ordered=False, batch=4, p_value=0.05):
     """The search to start with: measure a few promising points, then improve the best one coordinate at a time.
 
-    Without a model the first points are random. With a model, they are the best points that a search of the whole
-    space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far
-    chooses the next measurements. The model is a part of this process, so its errors are corrected on the way. The
-    process weighs the 16 best proposals that are left beside the neighbours. When a neighbourhood is spent, the search
-    restarts from the best point with three coordinates drawn anew, until the budget is spent.
+    Without a model, the first points are random. With a model, they are the best points that a search of the whole
+    space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
+    the next measurements: neighbours, or the 16 best proposals not yet measured. The model is part of this process, so
+    measurements correct its errors. When no neighbour is left, the search restarts from the best point, of which three
+    coordinates are redrawn, until the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 
@@ -80,7 +81,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     explore : int, optional
         Points measured first; None: 8, or a quarter of the budget if that is less.
     strategy, queries
-        What searches the model, and its budget; as in `guided`.
+        The strategy that searches the model, and its budget; as in `guided`.
     repeats, ordered, batch, p_value
         As in `droplet`.
 

@@ -1,7 +1,7 @@
 """A Gaussian process of the cost over codes: it says which points to measure next.
 
-Own code rather than scikit-learn's GaussianProcessRegressor, whose kernels compare numbers: here codes may be
-categories, and a cost model's opinion is part of the kernel. Nothing is fitted but one solve.
+Own code rather than scikit-learn's GaussianProcessRegressor, because its kernels compare numbers. Here codes may be
+categories, and a cost model's prediction is part of the kernel. The only fit is one linear solve.
 """
 import numpy as np
 from scipy.special import ndtri

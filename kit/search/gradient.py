@@ -1,7 +1,7 @@
 """Search a differentiable cost model by its gradient: codes become weights over values, and the walks are noisy.
 
-A relaxed cost takes (k, g, v) weights instead of (k, g) codes. The weights of a coordinate sum to 1, one-hot weights
-are a code, and values that a coordinate does not have get weight 0.
+A relaxed cost takes (k, g, v) weights instead of (k, g) codes. The weights of a coordinate sum to 1; one-hot weights
+stand for a code. Values that a coordinate does not have get weight 0.
 """
 from copy import deepcopy
 

@@ -1,4 +1,4 @@
-"""Results of searches kept on disk: read if they are there, else searched and written."""
+"""Search results on disk: a result is read if its file exists; otherwise the search runs and its result is written."""
 import hashlib
 from pathlib import Path
 

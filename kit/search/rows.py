@@ -1,4 +1,4 @@
-"""Search among the rows of a file: of measured programs nothing else can be measured."""
+"""Search among the rows of a file: for a measured program, only these configurations have a runtime."""
 import numpy as np
 
 from kit.search.budgets import Measured

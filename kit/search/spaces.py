@@ -1,4 +1,4 @@
-"""The space of a program's configurations, and the true runtime of each one where the data is simulated.
+"""The space of a program's configurations, and for simulated data the true runtime of each configuration.
 
 A configuration is one code per group of nodes. A group has the codes that the program's file shows.
 """

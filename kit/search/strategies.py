@@ -1,8 +1,8 @@
 """Search strategies on one interface: random, annealing, genetic, guided by a cost model, Optuna.
 
 `strategy(objective, dims, budget, rng)` returns a SearchResult; kit/search/budgets.py says what an objective is. A cost
-model has the same form, so every strategy can search it. `guided` measures what such a search proposes;
-kit/search/droplet_search.py holds `explore_then_droplet`, the one to start with, which goes on from the proposals.
+model has the same form, so every strategy can search it. `guided` measures what such a search proposes. Start with
+`explore_then_droplet` (kit/search/droplet_search.py), which continues from such proposals.
 
 Own code rather than scipy.optimize: scipy's dual annealing and differential evolution move in a box of real numbers,
 and neither measures each code once within an exact budget.
@@ -25,7 +25,7 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
     dims : sequence of int, shape (g,)
         Number of values of each coordinate.
     budget : int
-        Measurements, repeats included; fewer are made where the space has fewer points.
+        Number of measurements, repeats included; fewer are made if the space has fewer points.
     rng : numpy.random.Generator
         Equal states give equal searches.
     repeats : int
@@ -39,7 +39,7 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
     ------
     ValueError
         If a coordinate has no value, the budget is below `repeats`, or the objective does not give one cost per
-        point; so do all strategies.
+        point. All strategies raise it.
 
     Examples
     --------
@@ -62,9 +62,10 @@ def annealing(objective, dims, budget, rng, *, repeats=1, chains=1, hot=0.3, col
     objective, dims, budget, rng, repeats
         As in `random_search`.
     chains : int
-        Walks side by side; each adds one point to a batch. One long walk gets further than several short ones.
+        Number of walks side by side; each adds one point to a batch. One long walk gets further than several short
+        ones.
     hot, cold : float
-        First and last temperature, relative to the mean change of the cost by one step; geometric in between.
+        First and last temperature, relative to the mean change of the cost per step; it falls geometrically.
 
     Returns
     -------
@@ -107,8 +108,8 @@ def genetic(objective, dims, budget, rng, *, repeats=1, population=None, mutatio
     objective, dims, budget, rng, repeats
         As in `random_search`.
     population : int, optional
-        Number of random points at the start, and of children per batch. Parents are the best points so far, half as
-        many. None: 1% of the budget, at least 8.
+        Number of random points at the start, and of children per batch. Parents are the best points so far, half of
+        this number. None: 1% of the budget, at least 8.
     mutation : float
         Mean number of coordinates that are drawn anew per child.
 

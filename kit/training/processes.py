@@ -1,4 +1,4 @@
-"""A team: several processes that train one model together. Which one this is, its device, sums over all of them."""
+"""A team: processes that train one model together. A process's place in the team, its device, sums over the team."""
 import os
 import zlib
 from typing import NamedTuple
