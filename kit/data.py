@@ -41,7 +41,7 @@ _MOST = 1 << 63                  # limit for a feature: features were 64-bit int
 
 
 class DataError(ValueError):
-    """A file or folder is not as the data set describes; the message names the file and the fault."""
+    """A file or folder does not have the form that the data set documents; the message names the file and the fault."""
 
 
 class TileGraph(NamedTuple):
@@ -163,7 +163,7 @@ def read_tile(path):
 
 
 def read_layout(path, configs=None):
-    """Read and check one layout file, into its exact factored form; the array (c, nc, 18) is never in memory.
+    """Read and check one layout file; the result is the exact factored form, not the large array (c, nc, 18).
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def read_layout(path, configs=None):
 
 
 def dense_configs(graph, index):
-    """Expand configurations to exactly the digits that the file stores.
+    """Expand configurations from the factored form to exactly the digits that the file stores.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def mean_zscore(costs, weights=None):
     Returns
     -------
     ndarray, shape (c,)
-        Cost in standard deviations; a model with equal costs adds 0.
+        The mean as a cost, in standard deviations; a model whose costs are all equal adds 0.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def combine(predictions, how=mean_rank, weights=None):
     Raises
     ------
     ValueError
-        If there is no prediction, the IDs differ, or the costs of a graph cannot be combined; it names the ID.
+        If there is no prediction, the IDs differ, or the costs of a graph cannot be combined; the message names its ID.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def combine(predictions, how=mean_rank, weights=None):
 
 
 def choose_weights(kinds, runtimes, score, rounds=10):
-    """Weight of each kind of model, chosen on graphs whose runtimes are known.
+    """Choose a weight for each kind of model, by its scores on graphs whose runtimes are known.
 
     Greedy forward selection with replacement: start from the best kind, then add the kind (a kind may be added again)
     with which the sum scores best. The best of all sums gives the weights. With few graphs this has less variance
@@ -152,7 +152,7 @@ def choose_weights(kinds, runtimes, score, rounds=10):
     Returns
     -------
     dict of str to float
-        {kind: weight in [0, 1]}, their sum is 1.
+        {kind: weight in [0, 1]}; the weights sum to 1.
 
     Raises
     ------

@@ -59,8 +59,8 @@ def kendall_tau(cost, runtime, strict=False):
     runtime : ndarray, shape (c,)
         Measured, ns; int64 is exact at any size.
     strict : bool
-        False: tau-b, as scipy.stats.kendalltau. True: the mean score of a submission if the ties of `cost` are broken
-        at random, because a submission cannot contain ties. It is closer to 0 than tau-b if costs tie.
+        False: tau-b, as scipy.stats.kendalltau. True: a submission cannot contain ties, so this is its mean score if
+        the ties of `cost` are broken at random. If costs tie, this score is closer to 0 than tau-b.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def slowdown(cost, runtime, k=5):
     Parameters
     ----------
     cost : ndarray, shape (c,)
-        Predicted; lower is faster. If costs tie for place k, the result is the mean over all ways to break the tie.
+        Predicted; lower is faster. If costs tie at rank k, the result is the mean over all ways to break the tie.
     runtime : ndarray, shape (c,)
         Measured; for tiles config_runtime / config_runtime_normalizers, a ratio > 0.
     k : int
@@ -248,7 +248,7 @@ def collection_score(scores):
     Returns
     -------
     float
-        nan if no graph has a score.
+        The mean over the graphs with a score; nan if there is none.
 
     Raises
     ------

@@ -51,7 +51,7 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     References
     ----------
     Efron, Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. For one axis, scipy.stats.bootstrap gives
-    the same interval; it cannot resample the rows and columns of one table.
+    the same interval, but it cannot resample both the rows and the columns of a table.
 
     Examples
     --------
@@ -93,12 +93,12 @@ def noise_ceiling(runtime, config_id, score=None, draws=50, rng=None, sigma=None
     rng : numpy.random.Generator
         None: a new one with seed 0.
     sigma : float
-        Relative noise, normally distributed, for a file without repeated measurements. None: estimated from them.
+        Relative noise of a measurement, assumed normal; for files without repeats. None: estimated from repeats.
 
     Returns
     -------
     NoiseCeiling
-        NaN and the reason if no configuration repeats and `sigma` is None.
+        Its scores are NaN, and it has a reason, if no configuration is measured twice and `sigma` is None.
 
     Raises
     ------

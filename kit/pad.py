@@ -34,7 +34,7 @@ def tensor_rank(node_feat):
     Returns
     -------
     ndarray, shape (n,), int64
-        The number of sizes that are not 0. No public file has a dimension of size 0. Tuples have rank 0.
+        The number of sizes that are not 0 (no public file has a dimension of size 0). Tuples have rank 0.
 
     Examples
     --------

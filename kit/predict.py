@@ -24,10 +24,10 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
         As `kit.models` describes, trained.
     graph : LayoutGraph or TileGraph
     budget : int
-        Bytes for activations. Configurations are scored in chunks of equal size that fit, at least one per chunk.
+        Bytes for activations. Configurations are scored in chunks of equal size that fit into it, at least one each.
     seed : int
         Seeds the random order of configurations in chunks. A transductive model sees as many configurations together
-        as in training, or fewer if `budget` is too small. Those of other chunks fill up the last chunk.
+        as in training, or fewer if `budget` is too small. Configurations of other chunks fill up the last chunk.
     passes : int
         A transductive model scores every configuration this many times, each time together with other configurations.
         The costs are averaged without rescaling. Other models need one pass.

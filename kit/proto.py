@@ -75,8 +75,8 @@ def read_tile_pb(path, padding=0, extra=False):
     Returns
     -------
     list of TileGraph
-        In file order. Kernels with one run, or with a run without tile sizes, are left out as in the data set.
-        graph_id is the name of the npz file: the program's name and the kernel's fingerprint.
+        In file order. As in the npz files, kernels with fewer than two runs or with a run without tile sizes are left
+        out. graph_id is the name of the npz file: the program's name and the kernel's fingerprint.
 
     Raises
     ------

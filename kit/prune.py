@@ -43,8 +43,8 @@ def prune(graph, k=1, induced=False):
     graph : LayoutGraph
     k : int
     induced : bool
-        True: keep every edge between two kept nodes. False: keep only edges that touch a node closer than `k`, so
-        that edges between two nodes of the outermost ring are left out.
+        True: keep every edge between two kept nodes. False: leave out the edges between two nodes of the outermost
+        ring, the nodes that are exactly `k` edges away from the nearest configurable node.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def config_ids(graph):
 
 
 def drop_duplicate_configs(graph):
-    """Merge repeated measurements of one configuration, in O(c log c).
+    """Merge the repeated measurements of each configuration, in O(c log c).
 
     Parameters
     ----------

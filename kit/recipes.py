@@ -40,7 +40,7 @@ def recipes_for(collection, scale="quick", programs=None):
         "short", "quick" or "full".
     programs : int, optional
         The number of training programs. Below `FEW_PROGRAMS`, the token model reads only the opcode of a node and the
-        agreement of layouts: trained on two real programs, it overfitted to all other inputs.
+        agreement of layouts, because with two real programs it overfitted to its other inputs.
 
     Returns
     -------

@@ -121,7 +121,8 @@ def check_submission(path, data_root=None, sample=None):
 
     The sample decides which IDs are expected; without a sample, the test files under `data_root` decide. The number of
     configurations of a graph comes from its test file, if there is one. Without sample and test files, the check uses
-    the CSV alone. A tile row must have 5 indices, or all if there are fewer: the competition ignores further indices.
+    the CSV alone. A tile row must have 5 indices, or all if the graph has fewer configurations: the competition ignores
+    further indices.
 
     Parameters
     ----------

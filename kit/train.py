@@ -88,7 +88,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     loss : callable
         (cost (k,), runtime (k,)) -> scalar Tensor.
     valid : sequence of LayoutGraph or TileGraph
-        Held-out graphs; the same rule leaves graphs out. Like `graphs`, they stay on the device as tensors.
+        Held-out graphs, to which the same rule applies. Like `graphs`, they stay on the device as tensors.
     score : callable, optional
         (cost (c,), runtime (c,)) -> float, higher is better; needed with `valid`.
     checkpoint : str or Path, optional
@@ -102,8 +102,8 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     Returns
     -------
     dict
-        "step", "loss" and "score" (mean over `valid`, NaN without): one value per validation. "best_step": its weights
-        are those of the model. "seconds" of training and "configs" seen: both include the time before a resume.
+        "step", "loss" and "score" (mean over `valid`, NaN without): one value per validation. "best_step": the model
+        has the weights of this step. "seconds" of training, "configs" seen: both include the time before a resume.
         "overflows": steps that were skipped because float16 overflowed. "record": the run record.
 
     Raises

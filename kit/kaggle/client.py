@@ -43,7 +43,7 @@ SENTENCES = MappingProxyType({
 
 
 class KaggleError(RuntimeError):
-    """Kaggle could not be used, or what it sent cannot be used.
+    """Kaggle could not be used, or its answer cannot be used.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class KaggleError(RuntimeError):
         rules not accepted), "limit", "missing", "busy", "server", "unsure", "upload", "host", "refused", "invalid",
         "scoring", "pending", "damaged" or "disk".
     message : str
-        What happened and what helps.
+        What happened and what to do.
     """
 
     again = False                                # True: another attempt at the same download may succeed

@@ -72,7 +72,7 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
     ------
     KaggleError
         "busy" if another process is downloading the same file to `folder`; "damaged" if files are missing in the end
-        (the other files can be used); for other failures, their own `kind`.
+        (the other files can be used); other failures have their own `kind`.
     ValueError
         If a collection, split or source is unknown.
     """

@@ -22,7 +22,7 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
         The content of kernel-metadata.json; takes precedence over the file. An id without owner gets the account's
         name. code_file, language and kernel_type are derived from the notebook.
     timeout : float
-        Seconds.
+        Seconds for everything.
     client : dict, optional
         As in `download`.
 
@@ -35,7 +35,7 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     ------
     KaggleError
         "invalid", before anything is sent, if the file is missing or the title does not give the name in the id;
-        "refused" if Kaggle takes the notebook but not its data; for other failures, their own `kind`.
+        "refused" if Kaggle accepts the notebook without its data; other failures have their own `kind`.
     """
     notebook = Path(notebook)
     given = notebook / "kernel-metadata.json" if notebook.is_dir() else None

@@ -20,7 +20,7 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
     path : str or Path
         The CSV. It is only read.
     message : str
-        Kaggle's description of the submission.
+        The description that Kaggle shows for the submission.
     competition : str
     data_root, sample : str or Path, optional
         As in `check_submission`.
@@ -40,7 +40,7 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
     Raises
     ------
     KaggleError
-        "invalid", before anything is sent, if the check finds a problem; for other failures, their own `kind`.
+        "invalid", before anything is sent, if the check finds a problem; other failures have their own `kind`.
     """
     path = Path(path)
     problems = check_submission(path, data_root, sample)
@@ -66,7 +66,7 @@ def wait_for_score(ref, competition=COMPETITION, timeout=900.0, every=15.0, clie
     Parameters
     ----------
     ref : int
-        As `submit` gives it.
+        The "ref" that `submit` returns.
     competition : str
     timeout : float
         Seconds to wait. Without a score by then, the result is "pending" and the call may be repeated. 0 asks once.
@@ -83,8 +83,8 @@ def wait_for_score(ref, competition=COMPETITION, timeout=900.0, every=15.0, clie
     Raises
     ------
     KaggleError
-        "scoring" with Kaggle's reason if the submission cannot be scored; "missing" if Kaggle does not list it; for
-        other failures, their own `kind`. After the first answer, a lost connection is no failure: waiting goes on.
+        "scoring" with Kaggle's reason if the submission cannot be scored; "missing" if Kaggle does not list it; other
+        failures have their own `kind`. After the first answer, a lost connection is no failure: waiting goes on.
     """
     end, said, seen = time.monotonic() + timeout, None, False
     while True:

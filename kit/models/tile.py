@@ -36,10 +36,10 @@ class TileModelSettings:
 
 
 class TileModel(Network):
-    """Rank the tile sizes of one kernel: encode the graph once, then each configuration against it.
+    """Rank the tile sizes of one kernel: encode the graph once, then score each configuration with this encoding.
 
-    Mean and maximum over the nodes are joined with an encoding of the configuration: its 24 numbers, how many tiles
-    cover each dimension, the padding of the last tile, and how much of the parameters a tile needs at once.
+    The mean and the maximum over the nodes are joined with an encoding of the configuration: its 24 numbers, how many
+    tiles cover each dimension, the padding of the last tile, and how much of the parameters a tile needs at once.
 
     Parameters
     ----------

@@ -29,13 +29,13 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
     start : sequence of int, shape (g,), optional
         None: drawn at random. The published search starts at the untuned configuration, all 0.
     ordered : bool or sequence of bool, shape (g,)
-        True where the values of a coordinate are ordered, as tile sizes are: its neighbours are one step up or down.
+        True where a coordinate's values are ordered, as tile sizes are: then a neighbour is one step up or down.
         False: codes are categories, and every other value is a neighbour.
     batch : int
         Points measured before the next decision; the published search takes 16, or the number of CPU threads. Smaller
         batches need fewer measurements.
     p_value : float
-        Of the t-test.
+        Significance level of the t-test.
 
     Returns
     -------
@@ -62,13 +62,13 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
 
 def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=None, strategy=genetic, queries=10_000,
                          repeats=1, ordered=False, batch=4, p_value=0.05):
-    """The search to start with: measure a few promising points, then improve the best one coordinate at a time.
+    """The search to start with: measure a few promising points, then improve the best of them by coordinate descent.
 
     Without a model, the first points are random. With a model, they are the best points that a search of the whole
     space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
-    the next measurements: neighbours, or the 16 best proposals not yet measured. The model is part of this process, so
-    measurements correct its errors. When no neighbour is left, the search restarts from the best point, of which three
-    coordinates are redrawn, until the budget is spent.
+    the next measurements, also among the 16 best proposals not yet measured. The model is part of this process, so
+    measurements correct its errors. When neither neighbours nor speculation are left, the search restarts: it draws
+    three coordinates of the best point at random. It ends when the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 

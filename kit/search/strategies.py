@@ -27,7 +27,7 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
     budget : int
         Number of measurements, repeats included; fewer are made if the space has fewer points.
     rng : numpy.random.Generator
-        Equal states give equal searches.
+        The same state gives the same search.
     repeats : int
         Measurements per point; its cost is their mean.
 
@@ -39,7 +39,7 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
     ------
     ValueError
         If a coordinate has no value, the budget is below `repeats`, or the objective does not give one cost per
-        point. All strategies raise it.
+        point. All strategies raise this error.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def annealing(objective, dims, budget, rng, *, repeats=1, chains=1, hot=0.3, col
         Number of walks side by side; each adds one point to a batch. One long walk gets further than several short
         ones.
     hot, cold : float
-        First and last temperature, relative to the mean change of the cost per step; it falls geometrically.
+        First and last temperature, relative to the mean change of cost per step; between them it falls geometrically.
 
     Returns
     -------
@@ -108,10 +108,10 @@ def genetic(objective, dims, budget, rng, *, repeats=1, population=None, mutatio
     objective, dims, budget, rng, repeats
         As in `random_search`.
     population : int, optional
-        Number of random points at the start, and of children per batch. Parents are the best points so far, half of
-        this number. None: 1% of the budget, at least 8.
+        Number of random points at the start, and of children per batch; half this number of best points so far are
+        the parents. None: 1% of the budget, at least 8.
     mutation : float
-        Mean number of coordinates that are drawn anew per child.
+        Mean number of coordinates per child that are drawn at random.
 
     Returns
     -------
