@@ -106,7 +106,8 @@ def main(argv=None):
     from choices import assignment, check, folder, select, share_out
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", metavar="03,04", default=STEPS, help=f"notebooks whose names start so; {STEPS}")
+    parser.add_argument("--only", metavar="03,04", default=STEPS, help="notebooks whose names start with "
+                        f"these; {STEPS}")
     parser.add_argument("--each", action="store_true", help="a bundle a notebook instead of one of all")
     parser.add_argument("--out", metavar="DIR", default="bundle")
     parser.add_argument("--collections", metavar="A,B", help="default: all five")

@@ -342,8 +342,8 @@ def test_a_stale_token_is_told_at_once_and_what_runs_is_kept(kaggle, tmp_path, t
     ({"status": "ERROR", "files": [], "log": '[{"data": "cut inside a letter \\ud83d"}]'},
      "failed on Kaggle: error\n    cut inside a letter ?"),
     ({"status": "ERROR", "files": [], "log": "[" * 100_000}, f"failed on Kaggle: error\n    {'[' * 200}"),
-    ({"status": "PAUSED", "files": [], "log": "[]"}, "failed on Kaggle: its status is 'paused', which is not known "
-     "here; look at https://www.kaggle.com/code/someone/tpugraphs-kit-tile-xla-0-982d9e3e")])
+    ({"status": "PAUSED", "files": [], "log": "[]"}, "failed on Kaggle: its status is 'paused', which the kit does "
+     "not know; see https://www.kaggle.com/code/someone/tpugraphs-kit-tile-xla-0-982d9e3e")])
 def test_a_notebook_that_brings_nothing_has_failed_with_the_end_of_its_log(kaggle, tmp_path, tiny_sample, notebook,
                                                                            kernel, why):
     kaggle.machine = lambda body: kernel
