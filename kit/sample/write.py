@@ -254,6 +254,6 @@ def _draw(search, options, rng):
     codes = rng.integers(count)
     if search == "default":
         changed = rng.choice(len(count), rng.integers(1, min(3, len(count)) + 1), replace=False)
-        kept = np.setdiff1d(np.arange(len(count)), changed)
-        codes[kept], codes[changed] = 0, rng.integers(1, count[changed])
+        codes[:] = 0
+        codes[changed] = rng.integers(1, count[changed])
     return codes
