@@ -190,6 +190,15 @@ def tile_score(cost, runtime, k=5):
     return 1 - slowdown(cost, runtime, k)
 
 
+def default_tile_score(runtime):
+    """Score of running a kernel with the compiler's default tile, a float.
+
+    `runtime` (c,) is config_runtime / config_runtime_normalizers, a ratio > 0. The default's ratio is 1 by definition,
+    so its score is 2 - 1 / (the smallest ratio).
+    """
+    return 2 - 1 / runtime.min()
+
+
 def score_for(collection, strict=False):
     """The score function of a collection: `tile_score` for `tile:xla`, `kendall_tau` for the layout collections.
 

@@ -4,8 +4,9 @@ import pytest
 from scipy.stats import kendalltau
 
 import kit.baselines.ridge
-from kit.baselines.ridge import default_tile_score, digit_counts, fit_digit_ridge
+from kit.baselines.ridge import digit_counts, fit_digit_ridge
 from kit.data import LayoutGraph, dense_configs, read_tile
+from kit.metrics import default_tile_score
 
 OPCODES = (26, 34, 75)           # convolution, dot, reshape
 

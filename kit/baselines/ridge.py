@@ -1,4 +1,4 @@
-"""Simple baselines: ridge regression on counts of configured digits, and the compiler's default tile."""
+"""A simple baseline: ridge regression on counts of configured digits."""
 import numpy as np
 from sklearn.linear_model import RidgeCV
 
@@ -51,12 +51,3 @@ def _evenly_spaced(graph, most):
     c = len(graph.config_runtime)
     index = np.arange(min(c, most)) * c // min(c, most)
     return graph._replace(config_codes=graph.config_codes[index], config_runtime=graph.config_runtime[index])
-
-
-def default_tile_score(runtime):
-    """Score of running a kernel with the compiler's default tile, a float.
-
-    `runtime` (c,) is config_runtime / config_runtime_normalizers, a ratio > 0. The default's ratio is 1 by definition,
-    so its score is 2 - 1 / (the smallest ratio).
-    """
-    return 2 - 1 / runtime.min()
