@@ -248,6 +248,7 @@ def test_a_process_killed_before_any_file_operation_leaves_whole_files(tmp_path)
     in_a_child(f"every_job(killed_at_file_operations, {str(tmp_path)!r})")
 
 
+@pytest.mark.long
 def test_a_process_killed_inside_a_file_leaves_whole_files(tmp_path):
     in_a_child(f"every_job(killed_inside_a_file, {str(tmp_path)!r})")
 
@@ -491,6 +492,7 @@ def test_a_run_killed_at_drawn_moments_goes_on(clone, expected):
 DAMAGES = (b"", b'{"key": "', b"\xff\xfe", b"[]", b'{"key": 1, "problems": {}, "files": [2]}', b"[" * 10 ** 5)
 
 
+@pytest.mark.long
 def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, finished, expected):
     shutil.copytree(finished.out, clone.out)
     saved, = (clone.out / "checkpoints").glob("*.pt")
@@ -510,6 +512,7 @@ def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, fin
                                         "finished" for number in range(len(DAMAGES))], done.stderr
 
 
+@pytest.mark.long
 def test_two_runs_at_once_in_one_folder_end_with_one_result_and_one_refusal(clone, expected):
     with clone.start() as first:
         lock = clone.out / ".run" / "lock.pid"
@@ -567,6 +570,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(clone, expe
         clone.finish(expected)
 
 
+@pytest.mark.long
 def test_what_must_not_be_written_to_is_named(clone, expected):
     clone.out.mkdir()
     clone.out.chmod(0o555)
@@ -581,6 +585,7 @@ def test_what_must_not_be_written_to_is_named(clone, expected):
         assert (status, errors) == (2, words.format(errno.EROFS, os.strerror(errno.EROFS), place))
 
 
+@pytest.mark.long
 def test_data_that_must_not_be_written_to_is_enough(clone, expected, tmp_path):
     shutil.copytree(clone.data, tmp_path / "data")
     clone.data = tmp_path / "data"
@@ -658,5 +663,6 @@ def resumed_without_its_gpu(folder):
     assert (folder / "weights").read_bytes() == (folder / "undisturbed" / "weights").read_bytes()
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_a_gpu_is_gone_on_from_on_a_cpu(tmp_path):
     in_a_child(f"resumed_without_its_gpu({str(tmp_path)!r})")

@@ -93,6 +93,7 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
     assert kaggle.asked.count("CreateSubmission") == 1
 
 
+@pytest.mark.long
 def test_what_cannot_be_submitted_is_never_sent(kaggle, submit, predicted, tmp_path, tiny_sample):
     status, _, errors = run(tmp_path, tiny_sample, *SUBMIT)
     assert status == 1 and "    KaggleError: Kaggle cannot score sample data; nothing was sent: give the" in errors

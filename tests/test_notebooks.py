@@ -282,6 +282,7 @@ def test_a_second_run_executes_nothing_again(finished):
     assert lines[-1] == os.path.join("out", "submission.csv") and submission.stat().st_mtime_ns == before
 
 
+@pytest.mark.long
 def test_damaged_files_are_named_and_the_others_go_through(tiny_sample, tmp_path):
     shutil.copytree(tiny_sample, tmp_path / "data")
     files = sorted((tmp_path / "data").rglob("npz/layout/xla/random/train/*.npz"))

@@ -97,6 +97,7 @@ def test_processes_end_with_the_one_that_started_them(tmp_path, project, how):
     assert psutil.wait_procs(left, 30)[1] == []
 
 
+@pytest.mark.long
 def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_path):
     recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
     ranked = {"new": {g.graph_id: g for g in VALID}}

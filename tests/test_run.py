@@ -144,7 +144,9 @@ def main(project, monkeypatch):
     """The real run.py, in this process."""
     monkeypatch.syspath_prepend(project / "notebooks")
     monkeypatch.chdir(project)
-    return importlib.import_module("run").main
+    module = importlib.import_module("run")
+    del sys.modules["run"]                       # the benchmarks have a module of this name, too
+    return module.main
 
 
 @pytest.fixture
@@ -274,6 +276,7 @@ def test_a_lock_of_a_dead_run_does_not_block(clone):
     assert (status, lines[-1]) == (0, "out")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how, status", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, status):
     last = clone / "notebooks" / "01_last.ipynb"
@@ -307,6 +310,7 @@ if "kernelapp" in " ".join(sys.orig_argv):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("die, status, starts", [(2, 0, 4), (9, 1, 3)])
 def test_a_kernel_that_dies_before_its_first_cell_is_started_again(clone, die, status, starts):
     (clone / "sitecustomize.py").write_text(STARTS)
