@@ -32,6 +32,7 @@ def rehearsal():
         del sys.path[0]
 
 
+@pytest.mark.long
 def test_a_case_runs_in_a_process_of_its_own():
     command = [sys.executable, str(RUN), "--case", "baselines", "TileModel (tile)", "--steps", "2", "--threads", "1"]
     done = subprocess.run(command, capture_output=True, text=True)

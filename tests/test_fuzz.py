@@ -11,6 +11,7 @@ from kit.data import DataError
 from kit.run.workflow import load_costs, noted_settings
 
 
+@pytest.mark.long
 def test_a_share_of_the_inputs_meets_no_foreign_exception(project):
     done = subprocess.run([sys.executable, "tests/fuzz.py", "--inputs", "440", "--seed", "1"], cwd=project, text=True,
                           capture_output=True)

@@ -102,6 +102,7 @@ def test_two_processes_of_torchrun_follow_the_curve_of_one(name, ran):
         check_twin(weights, history, *alone(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_all_processes_end_with_the_same_weights(name, ran):
     (one, *_), (other, *_) = (out[name] for out in ran[0])
@@ -156,6 +157,7 @@ def test_processes_bring_weights_history_and_lines_back(tmp_path):
     assert loss.calls == 0 and again["loss"] == history["loss"]
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_ends_all_and_leaves_the_model_as_it_was():
     model = LayoutGNN(MODEL)
     weights = {name: value.clone() for name, value in model.state_dict().items()}

@@ -175,6 +175,7 @@ def memory_of_predicting(budget):
                                                          for limit in (budget, 1 << 40)))
 
 
+@pytest.mark.long
 def test_a_graph_of_10_000_nodes_is_scored_in_the_memory_it_was_given():
     budget = 40 << 20                        # 5 chunks of 26
     child = in_child(f"memory_of_predicting({budget})", "test_predict")

@@ -189,6 +189,7 @@ def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a
     choices.check(notebooks, given)
 
 
+@pytest.mark.long
 def test_devices_are_tried_in_another_process_so_that_this_one_holds_no_gpu(choices, monkeypatch):
     asked = []
     monkeypatch.setattr("kit.training.processes.join_team", lambda device: asked.append(device))

@@ -174,6 +174,7 @@ def test_a_study_that_broke_off_goes_on_to_the_same_result(whole, root, tmp_path
     assert same(study(root, tmp_path), found) and len(searched) == 2 * 3 + 1, "nothing was left to search"
 
 
+@pytest.mark.long
 def test_a_study_whose_process_was_killed_while_it_wrote_goes_on_to_the_same_result(whole, root, tmp_path):
     found, folder, _ = whole
     here = Path(__file__).resolve().parent
