@@ -109,28 +109,33 @@ def test_all_processes_end_with_the_same_weights(name, ran):
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+@pytest.mark.long
 def test_processes_share_the_work(ran):
     assert [out["plain"][2] for out in ran[0]] == [24, 24]                 # losses of 12 steps of 4 graphs
     assert [out["as many graphs as processes"][2] for out in ran[0]] == [12, 12]
 
 
+@pytest.mark.long
 def test_a_run_of_one_process_goes_on_in_two(ran):
     for out in ran[0]:
         check_twin(*out["resumed"], *alone("plain"))
 
 
+@pytest.mark.long
 def test_a_run_of_two_processes_goes_on_in_one(ran):
     loss = interrupted_loss(None)
     check_twin(*trained_so(ran[1] / "two.pt", settings=FOUR, loss=loss), *alone("plain"))
     assert loss.calls == 4 * (12 - 4)                    # from the validation after step 4
 
 
+@pytest.mark.long
 def test_processes_that_were_given_different_settings_do_not_wait_for_each_other(ran):
     assert [out["error"] for out in ran[0]] == [
         "2 processes were given different settings, graphs, weights or checkpoints; give each the same, and one file "
         "system"] * 2
 
 
+@pytest.mark.long
 def test_torchrun_ends_all_when_one_fails(ran):
     assert ran[2].returncode != 0 and "KeyboardInterrupt" in ran[2].stderr
 
