@@ -44,10 +44,10 @@ def kit_files(sources, kit):
             if not (isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("kit.")):
                 continue
             parts = node.module.split(".")[1:]
-            packages = ["/".join([*parts[:end], "__init__.py"]) for end in range(len(parts) + 1)]
             named = [parts, *([*parts, alias.name] for alias in node.names)]
-            modules = ["/".join(some) + ".py" for some in named if some]
-            found = {name for name in packages + modules if (kit / name).is_file()} - files
+            found = {"/".join(some) + ".py" for some in named if some}
+            found |= {"/".join([*some[:end], "__init__.py"]) for some in named for end in range(len(some) + 1)}
+            found = {name for name in found if (kit / name).is_file()} - files
             todo += [(kit / name).read_text("utf-8") for name in found]
             files |= found
     return sorted(files)

@@ -1,4 +1,5 @@
 """A bundled notebook runs alone: no kit to import, no network, Kaggle's folders; and gives what the kit gives."""
+import importlib
 import json
 import os
 import runpy
@@ -163,3 +164,12 @@ def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_
     monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
     with pytest.raises(DataError, match="no folder with tile/ or layout/ in it"):
         exec(find, {})
+
+
+def test_a_bundle_finds_a_wing_however_it_is_imported(monkeypatch):
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    kit_files = importlib.import_module("bundle").kit_files
+    for line in ("from kit import training", "from kit.training import run_jobs"):
+        assert {"__init__.py", "training/__init__.py", "training/pool.py", "files.py"} <= {
+            *kit_files([line], PROJECT / "kit")}
+    assert "models/__init__.py" not in kit_files(["from kit.sample import write_sample"], PROJECT / "kit")

@@ -61,6 +61,11 @@ def test_a_file_takes_from_another_wing_only_what_that_wing_names(path):
                 named = set(importlib.import_module(f"kit.{wing}").__all__)
                 strangers = {alias.name for alias in node.names} - named
                 assert not inner and not strangers, f"line {node.lineno}: {node.module}: {', '.join(strangers)}"
+        if isinstance(node, ast.ImportFrom) and node.module == "kit":          # from kit import training
+            for wing in {alias.name for alias in node.names} & {*WINGS}:
+                used = {inner.attr for inner in ast.walk(TREE[path]) if isinstance(inner, ast.Attribute)
+                        and isinstance(inner.value, ast.Name) and inner.value.id == wing}
+                assert used <= {*importlib.import_module(f"kit.{wing}").__all__} or wing == unit(path.parts)
 
 
 def test_files_that_paste_alone_repeat_the_collections_as_they_are():
