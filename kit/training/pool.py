@@ -7,11 +7,9 @@ import multiprocessing.connection
 import os
 import pickle
 import signal
-import tempfile
 import threading
 import traceback
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -30,7 +28,7 @@ def run_jobs(work, jobs, shared, workers, report=print):
 
     `work`: (job, data, report) -> result, a function of a module, because each process imports it. `jobs`: pairs of the
     key of the job's data in `shared`, and the job; put jobs that share data next to each other, because a process holds
-    the data of one key at a time. `shared`: {key: data}, sent to a process once, through a temporary file. With 1 of
+    the data of one key at a time. `shared`: {key: data}, sent to a process when its next job needs them. With 1 of
     `workers` everything runs in this process. `report` is called in this process with each line that a job reports.
 
     A ValueError if data or a job cannot be sent to another process. A RuntimeError if a job fails, with its error, or
@@ -40,41 +38,47 @@ def run_jobs(work, jobs, shared, workers, report=print):
     if workers <= 1:
         return [work(job, shared[key], report) for key, job in jobs]
     context, results, left = multiprocessing.get_context("spawn"), {}, list(enumerate(jobs))[::-1]
-    with tempfile.TemporaryDirectory() as folder:
-        names = {key: str(Path(folder, str(number))) for number, key in enumerate(shared)}
-        for key, name in names.items():
-            Path(name).write_bytes(_as_bytes(shared[key]))
-        team = {}
-        try:
-            for number in range(workers):
-                here, there = context.Pipe()
-                team[here] = context.Process(target=_serve, args=(there, work, number), daemon=True)
-                team[here].start()
-                there.close()                    # so that the pipe ends when the process does
-                _hand_out(here, left, names)
-            while len(results) < len(jobs):
-                for pipe in multiprocessing.connection.wait(team):
-                    kind, value = _heard(pipe, team[pipe])
-                    if kind == "line":
-                        report(value)
-                    elif kind == "error":
-                        _raise_if_died(team.values())        # what the dead process left undone may be the error
-                        raise RuntimeError(value[0]) from RuntimeError(value[1])
-                    else:
-                        results[value[0]] = value[1]
-                        _hand_out(pipe, left, names)
-        finally:
-            for process in team.values():
-                process.kill()
-                process.join()
+    team, held = {}, {}                          # {pipe: process}, {pipe: key of the data that the process holds}
+    try:
+        for number in range(workers):
+            here, there = context.Pipe()
+            team[here] = context.Process(target=_serve, args=(there, work, number), daemon=True)
+            team[here].start()
+            there.close()                        # so that the pipe ends when the process does
+        for pipe, process in team.items():
+            _hand_out(pipe, process, left, shared, held)
+        while len(results) < len(jobs):
+            for pipe in multiprocessing.connection.wait(team):
+                kind, value = _heard(pipe, team[pipe])
+                if kind == "line":
+                    report(value)
+                elif kind == "error":
+                    _raise_if_died(team.values())            # what the dead process left undone may be the error
+                    raise RuntimeError(value[0]) from RuntimeError(value[1])
+                else:
+                    results[value[0]] = value[1]
+                    _hand_out(pipe, team[pipe], left, shared, held)
+    finally:
+        for process in team.values():
+            process.kill()
+            process.join()
     return [results[number] for number in range(len(jobs))]
 
 
-def _hand_out(pipe, left, names):
-    """Send the next job to a process, if one is left."""
-    if left:
-        number, (key, job) = left.pop()
-        pipe.send_bytes(_as_bytes((number, names[key], job)))
+def _hand_out(pipe, process, left, shared, held):
+    """Send the next job to a process, if one is left, and the job's data, unless the process holds them."""
+    if not left:
+        return
+    number, (key, job) = left.pop()
+    new = pipe not in held or held[pipe] != key
+    messages = [(number, job, new), *[shared[key]] * new]
+    held[pipe] = key
+    try:
+        for message in messages:
+            pipe.send_bytes(_as_bytes(message))
+    except ConnectionError:
+        process.join()
+        _raise_if_died([process])
 
 
 def _as_bytes(thing):
@@ -111,16 +115,16 @@ def _serve(pipe, work, number):
     torch.set_num_threads(1)
     if torch.cuda.is_available():
         torch.cuda.set_device(number % torch.cuda.device_count())
-    held = (None, None)                                  # the name and the content of the data read last
+    data = None
 
     def say(kind, value):
         pipe.send_bytes(pickle.dumps((kind, value)))
     while True:
-        place, name, job = pickle.loads(pipe.recv_bytes())
+        place, job, new = pickle.loads(pipe.recv_bytes())
         try:
-            if held[0] != name:
-                held = (None, None)                      # free the memory before the next data is read
-                held = (name, pickle.loads(Path(name).read_bytes()))
-            say("done", (place, work(job, held[1], partial(say, "line"))))
+            if new:
+                data = None                              # free the memory before the next data come
+                data = pickle.loads(pipe.recv_bytes())
+            say("done", (place, work(job, data, partial(say, "line"))))
         except Exception as fault:
             say("error", (f"{type(fault).__name__}: {fault}", traceback.format_exc()))
