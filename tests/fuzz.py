@@ -445,9 +445,16 @@ def opens(path):
         return False
 
 
+def resident(kind):
+    """Memory of this process in MB: VmRSS now, VmHWM at its peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(kind))
+
+
 def outcome(reader, path):
     """Feed one file -> (result, refused or foreign; what is wrong; s of CPU time; MB that the process grew by)."""
-    grown, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    Path("/proc/self/clear_refs").write_text("5")                # the peak of memory starts anew
+    before, start = resident("VmRSS"), time.process_time()
     faulthandler.dump_traceback_later(900, exit=True)            # stuck without using the CPU
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
@@ -466,7 +473,7 @@ def outcome(reader, path):
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - grown) / 1024
+    grown = resident("VmHWM") - before
     if grown > MEGABYTES:
         end, words = "foreign", f"{words}\nthe process grew by {grown:.0f} MB"
     return end, words, time.process_time() - start, grown
