@@ -37,6 +37,7 @@ DIGITS = 18                      # per node: the layouts of output, input and ke
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
 _MAX_ARRAY_BYTES = 1 << 30        # limit for an array that is read whole; the largest public one has 24 MB
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
+_MAX_EXPECTED = 1 << 20           # limit for nodes x distinct rows, so that tables over them stay small
 _MOST = 1 << 63                  # limit for a feature: features were 64-bit integers before they became float32
 
 
@@ -153,13 +154,7 @@ def read_tile(path):
         If the file is damaged, or an array does not have the documented shape, type or range. Nothing is unpickled.
     """
     with NpzFile(path) as npz:
-        node_feat, node_opcode, edge_index = _read_program(npz)
-        config_feat = npz.array("config_feat", "fiu", (None, 24), np.float32, -_MOST, _MOST)
-        c = len(config_feat)
-        runtime = _read_runtime(npz, c)
-        normalizers = npz.array("config_runtime_normalizers", "iu", (c,), np.int64, low=1)
-        npz.check(c > 0, "config_feat", "holds no configuration")
-    return TileGraph(Path(path).stem, node_feat, node_opcode, edge_index, config_feat, runtime, normalizers)
+        return tile_graph(npz)
 
 
 def read_layout(path, configs=None):
@@ -184,21 +179,7 @@ def read_layout(path, configs=None):
         does not have.
     """
     with NpzFile(path) as npz:
-        node_feat, node_opcode, edge_index = _read_program(npz)
-        n = len(node_feat)
-        node_config_ids = npz.array("node_config_ids", "iu", (None,), np.int64, low=0, high=n - 1)
-        npz.check(len(np.unique(node_config_ids)) == len(node_config_ids), "node_config_ids", "names a node twice")
-        node_splits = npz.array("node_splits", "iu", None, np.int64, low=0, high=n)    # stored as (1, s) or (s,)
-        runtime = _read_runtime(npz, None)
-        c = len(runtime)
-        npz.check(c > 0, "config_runtime", "holds no configuration")
-        keep = np.arange(c) if configs is None else np.asarray(configs)
-        if keep.ndim != 1 or (keep.size and (keep.dtype.kind not in "iu" or keep.min() < 0 or keep.max() >= c)):
-            raise DataError(f"{path}: configs must be integers in 0..{c - 1}, the configurations of this file")
-        keep = keep.astype(np.int64)
-        row_ids, rows = _digit_rows(npz, c, len(node_config_ids), keep)
-    return LayoutGraph(Path(path).stem, node_feat, node_opcode, edge_index, node_config_ids, node_splits,
-                       *factor_configs(row_ids, rows), runtime[keep])
+        return layout_graph(npz, configs)
 
 
 def dense_configs(graph, index):
@@ -232,13 +213,52 @@ def teaches(graph):
     return bool((runtime != runtime[0]).any() and (configs != configs[0]).any())
 
 
+def tile_graph(npz):
+    """What `read_tile` returns, from an open NpzFile."""
+    node_feat, node_opcode, edge_index = _read_program(npz)
+    config_feat = npz.array("config_feat", "fiu", (None, 24), np.float32, -_MOST, _MOST)
+    c = len(config_feat)
+    runtime = _read_runtime(npz, c)
+    normalizers = npz.array("config_runtime_normalizers", "iu", (c,), np.int64, low=1)
+    npz.check(c > 0, "config_feat", "holds no configuration")
+    return TileGraph(npz.path.stem, node_feat, node_opcode, edge_index, config_feat, runtime, normalizers)
+
+
+def layout_graph(npz, configs=None):
+    """What `read_layout` returns, from an open NpzFile."""
+    node_feat, node_opcode, edge_index = _read_program(npz)
+    n = len(node_feat)
+    node_config_ids = npz.array("node_config_ids", "iu", (None,), np.int64, low=0, high=n - 1)
+    npz.check(len(np.unique(node_config_ids)) == len(node_config_ids), "node_config_ids", "names a node twice")
+    node_splits = npz.array("node_splits", "iu", None, np.int64, low=0, high=n)    # stored as (1, s) or (s,)
+    runtime = _read_runtime(npz, None)
+    c = len(runtime)
+    npz.check(c > 0, "config_runtime", "holds no configuration")
+    keep = np.arange(c) if configs is None else np.asarray(configs)
+    if keep.ndim != 1 or (keep.size and (keep.dtype.kind not in "iu" or keep.min() < 0 or keep.max() >= c)):
+        raise DataError(f"{npz.path}: configs must be integers in 0..{c - 1}, the configurations of this file")
+    keep, nc = keep.astype(np.int64), len(node_config_ids)
+    read = _read_factored if npz.has("config_codes") else _read_configs
+    return LayoutGraph(npz.path.stem, node_feat, node_opcode, edge_index, node_config_ids, node_splits,
+                       *read(npz, c, nc, keep), runtime[keep])
+
+
 def _read_program(npz):
     """The arrays that tile and layout files share: node_feat, node_opcode, edge_index."""
-    node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -_MOST, _MOST)
+    if npz.has("node_rows"):                 # a file that `kit.prepare` wrote: distinct rows, and a row number per node
+        rows = npz.array("node_rows", "f", (None, 140), np.float32, -_MOST, _MOST)
+        node_feat = rows[npz.array("node_row", "iu", (None,), np.int64, low=0, high=len(rows) - 1)]
+    else:
+        node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -_MOST, _MOST)
     n = len(node_feat)
     npz.check(n > 0, "node_feat", "has no node")
     node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
-    edge_index = npz.array("edge_index", "iu", (None, 2), np.int64)
+    if npz.has("edge_steps"):                # from `kit.prepare`: consumer - consumer before, consumer - producer
+        edge_index = npz.array("edge_steps", "iu", (None, 2), np.int64)
+        edge_index[:, 0].cumsum(out=edge_index[:, 0])
+        np.subtract(edge_index[:, 0], edge_index[:, 1], out=edge_index[:, 1])
+    else:
+        edge_index = npz.array("edge_index", "iu", (None, 2), np.int64)
     if len(edge_index):
         low, high = edge_index.min(), edge_index.max()
         npz.check(low >= 0, "edge_index", f"refers to node {low}")
@@ -254,33 +274,60 @@ def _read_runtime(npz, c):
     return runtime
 
 
+class _Groups(NamedTuple):
+    """Configurable nodes that change together."""
+    node_group: np.ndarray                   # (nc,) int64 in 0..g-1
+    first: np.ndarray                        # (g,) int64; position of the first node of each group
+    node_rows: list                          # per node, (codes of its group,) row numbers
+
+
 def factor_configs(row_ids, rows):
     """(nc, c) row number per node and configuration, (K, 18) distinct rows -> config_codes, node_group, code_rows."""
+    groups = _group_nodes(row_ids, len(rows))
+    return _number_codes(groups, row_ids[groups.first], rows)
+
+
+def _group_nodes(row_ids, count):
+    """(nc, c) row number, below `count`, per node and configuration -> _Groups, numbered by their first nodes."""
     nc, c = row_ids.shape
-    node_group, node_rows, groups, candidates = np.empty(nc, np.int64), [], [], {}
-    for node, ids in enumerate(row_ids):
-        # rows are numbered by first appearance, so that two nodes that change together have equal numbers
-        codes, values = pd.factorize(ids)
-        codes = codes.astype(_smallest_unsigned(len(values)))
-        label = zlib.crc32(codes) | len(values) << 32
-        for group in candidates.setdefault(label, []):
-            if np.array_equal(groups[group][0], codes):
-                break
-        else:
-            group = len(groups)
-            candidates[label].append(group)
-            # codes are ordered by digits, because first appearance depends on the order of the configurations
-            groups.append((codes, np.lexsort(rows[values].T[::-1])))
-        node_group[node] = group
-        node_rows.append(rows[values[groups[group][1]]])
-    k = max([len(own) for own in node_rows], default=1)
-    code_rows = np.full((nc, k, DIGITS), -1, np.int8)
-    for node, own in enumerate(node_rows):
-        code_rows[node, :len(own)] = own
-    config_codes = np.empty((c, len(groups)), _smallest_unsigned(k))
-    for group, (codes, order) in enumerate(groups):
-        config_codes[:, group] = np.argsort(order)[codes]
-    return config_codes, node_group, code_rows
+    node_group, node_rows, first, candidates = np.zeros(nc, np.int64), [], [], {}
+    if c == 0:
+        return _Groups(node_group, np.arange(min(nc, 1)), [np.zeros(0, np.int64)] * nc)
+    block = max(1, _CHUNK_BYTES // (8 * c))
+    for start in range(0, nc, block):
+        # number the rows of each node by first appearance: two nodes that change together have equal numbers
+        keys = row_ids[start:start + block] + count * np.arange(len(row_ids[start:start + block]))[:, None]
+        codes, values = pd.factorize(keys.ravel())
+        codes = codes.reshape(keys.shape)
+        bounds = codes[:, 0]
+        codes = codes - bounds[:, None]
+        node_rows += np.split(values % count, bounds[1:])
+        for node, own in enumerate(codes.astype(_smallest_unsigned(int(codes.max()) + 1)), start):
+            for group, other in candidates.setdefault(zlib.crc32(own.astype(np.uint32)), []):
+                if np.array_equal(own, other):
+                    break
+            else:
+                group = len(first)
+                first.append(node)
+                candidates[zlib.crc32(own.astype(np.uint32))].append((group, own))
+            node_group[node] = group
+    return _Groups(node_group, np.array(first, np.int64), node_rows)
+
+
+def _number_codes(groups, row_ids, rows):
+    """Number the codes by the digits of each group's first node; `row_ids`: (g, c), the row numbers of these nodes."""
+    # first appearance would depend on the order of the configurations
+    order = [np.lexsort(rows[groups.node_rows[node]].T[::-1]) for node in groups.first]
+    k = max([len(own) for own in order], default=1)
+    code_rows = np.full((len(groups.node_group), k, DIGITS), -1, np.int8)
+    for node, (group, own) in enumerate(zip(groups.node_group, groups.node_rows)):
+        code_rows[node, :len(own)] = rows[own[order[group]]]
+    config_codes = np.empty((row_ids.shape[1], len(order)), _smallest_unsigned(k))
+    code_of = np.zeros(len(rows), config_codes.dtype)
+    for group, own in enumerate(order):
+        code_of[groups.node_rows[groups.first[group]][own]] = np.arange(len(own))
+        config_codes[:, group] = code_of[row_ids[group]]
+    return config_codes, groups.node_group, code_rows
 
 
 def _smallest_unsigned(count):
@@ -288,8 +335,91 @@ def _smallest_unsigned(count):
     return np.min_scalar_type(max(count - 1, 0))
 
 
-def _digit_rows(npz, c, nc, keep):
-    """Stream node_config_feat -> (nc, len(keep)) row number per node and configuration, (K, 18) int8 distinct rows."""
+def _read_factored(npz, c, nc, keep):
+    """The configurations of a file that `kit.prepare` wrote -> config_codes, node_group, code_rows."""
+    code_rows = npz.array("code_rows", "i", (nc, None, DIGITS), np.int8, low=-1, high=5)
+    k = code_rows.shape[1]
+    config_codes = npz.array("config_codes", "u", (c, None), _smallest_unsigned(k), high=k - 1)
+    node_group = npz.array("node_group", "iu", (nc,), np.int64, low=0, high=config_codes.shape[1] - 1)
+    if np.array_equal(keep, np.arange(c)):
+        return config_codes, node_group, code_rows
+    # fewer configurations have fewer codes and groups: number rows, and factor them as they would be without the others
+    rows, row_ids = np.unique(code_rows.reshape(-1, DIGITS), axis=0, return_inverse=True)
+    codes = config_codes[keep][:, node_group].T                                         # (nc, j)
+    return factor_configs(np.take_along_axis(row_ids.reshape(nc, k), codes.astype(np.int64), axis=1), rows)
+
+
+class _DistinctRows:
+    """The rows of 18 digits seen so far, numbered by first appearance."""
+
+    def __init__(self, npz, configs, nc):
+        # reused for each chunk: the page faults of fresh memory would take longer than the sums
+        self.buffers = tuple(np.empty((configs, nc, DIGITS), kind) for kind in (np.int8, bool, np.float64))
+        self.npz, self.keys = npz, pd.Index([], dtype=np.int64)
+
+    def __len__(self):
+        return len(self.keys)
+
+    def number(self, chunk, configs):
+        """(j, nc, 18) -> (nc, j) row numbers; rows that are new get the next numbers."""
+        ids, values = pd.factorize(_checked_keys(self.npz, chunk, configs, *(b[:len(chunk)] for b in self.buffers)))
+        known = self.keys.get_indexer(values)
+        new = known < 0
+        if new.any():                                # a longer index makes pandas hash all keys again
+            known[new] = len(self.keys) + np.arange(new.sum())
+            self.keys = self.keys.append(pd.Index(values[new]))
+        return known[ids].reshape(chunk.shape[:2]).T.astype(_smallest_unsigned(len(self.keys)))
+
+    def digits(self):
+        """(K, 18) int8."""
+        shifted = self.keys.to_numpy() + _WEIGHTS.sum()          # with 1 added to every digit, a number in base 7
+        return (shifted[:, None] // _WEIGHTS % 7 - 1).astype(np.int8)
+
+
+class _Expectation:
+    """What configurations must look like if only known codes occur in them."""
+
+    def __init__(self, row_ids, rows, dtype):
+        self.groups = _group_nodes(row_ids, len(rows))
+        nc, k = len(row_ids), max(map(len, self.groups.node_rows))
+        self.row_ids = np.zeros((nc, k), np.int64)
+        for node, own in enumerate(self.groups.node_rows):
+            self.row_ids[node, :len(own)] = own
+        # each row as the file stores it, in one value; the rows of a node begin at `start`
+        self.stored = rows.digits().astype(dtype)[self.row_ids].view(f"V{DIGITS * dtype.itemsize}").reshape(-1)
+        self.start, self.buffer = k * np.arange(nc), bytearray()
+        # the codes of the first node of each group, by the place of its row among the sorted keys; -1 for no code
+        order = np.argsort(rows.keys.to_numpy())
+        self.keys = rows.keys.to_numpy()[order]
+        self.code_of = np.full((len(self.groups.first), len(rows)), -1)
+        for group, node in enumerate(self.groups.first):
+            own = self.groups.node_rows[node]
+            self.code_of[group, own] = np.arange(len(own))
+        self.code_of = self.code_of[:, order]
+
+    def codes(self, chunk):
+        """(j, nc, 18) -> (j, g) codes if every digit is as expected, else None."""
+        first = self.groups.first
+        with np.errstate(invalid="ignore"):                      # what is no digit is found by the comparison below
+            keys = _row_keys(chunk[:, first].astype(np.float64)).reshape(len(chunk), len(first))
+        place = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
+        codes = self.code_of[np.arange(len(first)), place]
+        if (codes < 0).any() or not np.array_equal(self.keys[place], keys):
+            return None
+        if len(self.buffer) != chunk.nbytes:
+            self.buffer = bytearray(chunk.nbytes)
+        place = codes.take(self.groups.node_group, axis=1)
+        place += self.start
+        self.stored.take(place.ravel(), out=np.frombuffer(self.buffer, self.stored.dtype), mode="clip")
+        return codes if self.buffer == np.ascontiguousarray(chunk) else None         # compares the bytes
+
+    def first_rows(self, nodes, codes):
+        """(g,) nodes, (j, groups) codes -> (g, j) row numbers."""
+        return self.row_ids[nodes[:, None], codes[:, self.groups.node_group[nodes]].T]
+
+
+def _read_configs(npz, c, nc, keep):
+    """Stream node_config_feat, of which the configurations `keep` matter -> config_codes, node_group, code_rows."""
     stream, shape, fortran, dtype = npz.open("node_config_feat", "fiu")
     npz.check(shape == (c, nc, DIGITS), "node_config_feat", f"has shape {shape}, expected {(c, nc, DIGITS)}")
     step = max(1, _CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
@@ -300,32 +430,34 @@ def _digit_rows(npz, c, nc, keep):
     else:
         chunks = npz.chunks(stream, "node_config_feat", shape, dtype, starts)
     wanted, place = np.unique(keep, return_inverse=True)
-    row_ids, keys = np.zeros((nc, len(wanted)), np.uint8), pd.Index([], dtype=np.int64)
-    # reused for each chunk: the page faults of fresh memory would take longer than the sums
-    buffers = tuple(np.empty((min(step, c), nc, DIGITS), kind) for kind in (np.int8, bool, np.float64))
+    rows, expectation = _DistinctRows(npz, min(step, c), nc), None
+    parts, surprises, learned = [], [np.zeros((nc, 0), np.uint8)], 0
     with closing(chunks):
         for chunk, start in zip(chunks, starts):         # `chunks` first: then zip runs this generator to its end
             low, high = np.searchsorted(wanted, [start, start + len(chunk)])
             if high - low < len(chunk):
                 chunk = chunk[wanted[low:high] - start]
-            ids, values = pd.factorize(_row_keys(npz, chunk, wanted[low:high], *(b[:high - low] for b in buffers)))
-            # number the rows of this chunk: rows seen in earlier chunks keep their number, new rows follow
-            known = keys.get_indexer(values)
-            new = known < 0
-            if new.any():                                # a longer index makes pandas hash all keys again
-                known[new] = len(keys) + np.arange(new.sum())
-                keys = keys.append(pd.Index(values[new]))
-            row_ids = row_ids.astype(np.promote_types(row_ids.dtype, _smallest_unsigned(len(keys))), copy=False)
-            row_ids[:, low:high] = known[ids].reshape(high - low, nc).T
+            codes = expectation.codes(chunk) if expectation and high > low else None
+            if codes is not None:
+                parts.append((expectation, codes))
+                continue
+            # a chunk with something new is taken apart row by row; what it teaches saves that for most others
+            surprises.append(rows.number(chunk, wanted[low:high]))
+            parts.append((None, surprises[-1]))
+            if nc and len(surprises) > 2 * learned and nc * len(rows) <= _MAX_EXPECTED:
+                learned = len(surprises)
+                expectation = _Expectation(np.concatenate(surprises, axis=1), rows, dtype)
+    # every chunk that was as expected holds only what the surprises hold: their groups are the groups of the file
+    groups = _group_nodes(np.concatenate(surprises, axis=1), max(len(rows), 1))
+    row_ids = np.concatenate([codes[groups.first] if expected is None else expected.first_rows(groups.first, codes)
+                              for expected, codes in parts] or [np.zeros((len(groups.first), 0), np.uint8)], axis=1)
     if not np.array_equal(wanted, keep):
         row_ids = row_ids[:, place]
-    # turn keys back into digits: with 1 added to every digit, a key is a number in base 7
-    shifted = keys.to_numpy() + _WEIGHTS.sum()
-    return row_ids, (shifted[:, None] // _WEIGHTS % 7 - 1).astype(np.int8)
+    return _number_codes(groups, row_ids, rows.digits())
 
 
-def _row_keys(npz, chunk, configs, digits, equal, wide):
-    """Check the digits of a chunk (j, nc, 18) -> (j * nc,) int64, one key per row: the sum of digit * 7**place."""
+def _checked_keys(npz, chunk, configs, digits, equal, wide):
+    """Check the digits of a chunk (j, nc, 18) -> (j * nc,) int64, one key per row."""
     with np.errstate(invalid="ignore"):                  # the comparison below finds NaN, whatever int8 it becomes
         np.copyto(digits, chunk, casting="unsafe")
     np.equal(digits, chunk, out=equal)
@@ -334,20 +466,25 @@ def _row_keys(npz, chunk, configs, digits, equal, wide):
         npz.check(False, "node_config_feat", f"holds {chunk[config, node, digit]} in configuration {configs[config]}, "
                   f"node {node}, digit {digit}; digits are integers in -1..5")
     np.copyto(wide, chunk)
+    return _row_keys(wide)
+
+
+def _row_keys(digits):
+    """(..., 18) float64 -> one int64 key per row: the sum of digit * 7**place."""
     # einsum, not @: starting the threads of BLAS costs ten times more than this product of 18 columns
-    return np.einsum("rd,d->r", wide.reshape(-1, DIGITS), _WEIGHTS.astype(np.float64)).astype(np.int64)
+    return np.einsum("rd,d->r", digits.reshape(-1, DIGITS), _WEIGHTS.astype(np.float64)).astype(np.int64)
 
 
 class NpzFile:
     """An npz archive, opened by `with`, that checks each array before it hands it out."""
 
-    def __init__(self, path):
-        self.path = Path(path)
+    def __init__(self, path, file=None):
+        self.path, self.file = Path(path), file          # file: the opened file, if it is open
 
     def __enter__(self):
         self.opened = ExitStack()
         with self._faults("not a readable npz file ({})"):
-            self.zip = self.opened.enter_context(zipfile.ZipFile(self.path))
+            self.zip = self.opened.enter_context(zipfile.ZipFile(self.file or self.path))
         return self
 
     def __exit__(self, *_):
@@ -367,9 +504,13 @@ class NpzFile:
         if not true:
             raise DataError(f"{self.path}: {name} {fault}")
 
+    def has(self, name):
+        """Whether there is an array of this name."""
+        return name + ".npy" in self.zip.NameToInfo
+
     def open(self, name, kinds):
         """Open one array -> (stream at its first value, shape, fortran order, dtype); its size is checked."""
-        self.check(name + ".npy" in self.zip.NameToInfo, name, f"is missing; there are {self.zip.namelist()}")
+        self.check(self.has(name), name, f"is missing; there are {self.zip.namelist()}")
         with self._faults(name + " has no readable header ({})"), warnings.catch_warnings():
             warnings.simplefilter("ignore")          # for headers that Python 2 wrote or that have invalid escapes
             info = self.zip.getinfo(name + ".npy")

@@ -1,0 +1,521 @@
+"""Read the whole data set once: one small file per graph in factored form, and a catalogue of all files.
+
+`prepare` writes a *prepared folder*. It has the layout of the data set, so that it is accepted wherever a data root is:
+`layout/xla/random/train/NAME.npz` holds the same graph as the source of this name, but opens in milliseconds and takes
+a tenth of the space or less. `catalogue.parquet` describes every source file in one row; its columns are in `COLUMNS`.
+
+How a file gets small, without loss:
+
+- configurations are stored in factored form (see `kit.data`): one code per configuration and group
+- nodes with equal features share one row of features
+- edges are stored as differences, because consumers come in order and producers are mostly near
+
+A prepared file also holds the digest of its source and its row of the catalogue, so that an interrupted preparation
+resumes. Nothing in a prepared folder is pickled.
+"""
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import zipfile
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from tqdm.auto import tqdm
+
+from kit.agreement import Meetings, find_meetings
+from kit.data import (
+    COLLECTIONS,
+    OPCODES,
+    SPLITS,
+    DataError,
+    NpzFile,
+    find_data_root,
+    layout_graph,
+    npz_paths,
+    read_tile,
+    target,
+    tile_graph,
+)
+from kit.files import locked, remove_leftovers, whole_file
+from kit.metrics import tile_score
+from kit.noise import noise_ceiling
+from kit.prune import config_ids
+
+CATALOGUE = "catalogue.parquet"
+FORMAT = 1                               # of a prepared file; files of another format are prepared again
+COLUMNS = {
+    "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
+    "reason": pl.String,                 # why the file is left out; null for a readable file
+    "source_bytes": pl.Int64, "source_changed": pl.Int64,                # changed: time in ns, as the system gives it
+    "source_sha256": pl.String, "prepared_bytes": pl.Int64,
+    "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
+    "options": pl.List(pl.Int64),        # number of codes per group
+    "configs": pl.Int64, "distinct": pl.Int64, "repeats": pl.Int64,      # repeats: the most rows of one configuration
+    "noise": pl.Float64,                 # standard deviation of one measurement / runtime; null without repeats
+    "ceiling": pl.Float64,               # best expected score of any model, from at most CEILING_CONFIGS configurations
+    # runtime in ns, for tiles runtime / normalizer; null for test files, whose runtimes are not published
+    "shortest": pl.Float64, "quarter": pl.Float64, "median": pl.Float64, "three_quarters": pl.Float64,
+    "longest": pl.Float64,
+    "opcodes": pl.List(pl.Int64),        # number of nodes per operation, by number as in `kit.data.OPCODE_NAMES`
+    "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
+}
+_PLACE = ("collection", "split", "name")
+_CONFIGURATIONS = {name: COLUMNS[name] for name in _PLACE} | {"config": pl.Int64, "same": pl.Int64, "runtime": pl.Float64}
+CEILING_CONFIGS = 500                    # the configurations that a ceiling is estimated from
+CEILING_DRAWS = 10                       # simulated evaluations; each differs by about .01 from their mean
+_LOCK = ".prepare.lock"
+_UNFINISHED = ".catalogue.unfinished.parquet"
+_SAVE_EVERY = 15                         # seconds; what is prepared since then is only checked again after a kill
+_BYTES_PER_PROCESS = 32 << 20            # of sources; starting a process takes as long as reading this much
+_QUANTILES = ("shortest", "quarter", "median", "three_quarters", "longest")
+
+
+class Source(NamedTuple):
+    """One file of the data set."""
+    collection: str
+    split: str
+    path: Path
+    bytes: int
+    changed: int                         # ns
+
+    @property
+    def key(self):
+        return self.collection, self.split, self.path.stem
+
+
+class Prepared:
+    """A prepared folder: the catalogue, and the graphs by name. `open_prepared` makes one."""
+
+    def __init__(self, folder, catalogue):
+        self.folder, self.catalogue = Path(folder), catalogue
+
+    def __repr__(self):
+        return f"Prepared({str(self.folder)!r}, {len(self.catalogue)} files)"
+
+    def graph(self, collection, split, graph_id):
+        """Read one graph -> TileGraph, or LayoutGraph with its `meetings`; DataError if it is missing or damaged."""
+        path = prepared_path(self.folder, collection, split, graph_id)
+        if not path.is_file():
+            why = self.catalogue.filter(pl.col("collection") == collection, pl.col("split") == split,
+                                        pl.col("name") == graph_id)["reason"].drop_nulls()
+            raise DataError(f"{path}: not there; " + (f"it was left out: {why[0]}" if len(why) else "prepare it first"))
+        return read_graph(path, collection)
+
+    def graphs(self, collection, split):
+        """Read the graphs of a split one after another, sorted by name; a damaged file is named and left out."""
+        for path in npz_paths(self.folder, collection, split):
+            try:
+                yield read_graph(path, collection)
+            except DataError as fault:
+                print(f"left out: {fault}")
+
+    def configurations(self):
+        """All configurations as a lazy table: collection, split, name, config, same, runtime.
+
+        `config` is the number of the row in the file. Rows with equal `same` in one file are the same configuration.
+        `runtime` is in ns, for tiles runtime / normalizer; test files have null. A file is read when a query needs it,
+        so filter by collection, split or name before you collect.
+        """
+        return pl.io.plugins.register_io_source(self._scan, schema=_CONFIGURATIONS)
+
+    def _scan(self, with_columns, predicate, n_rows, batch_size):
+        """Yield the configurations file by file, as polars asks a source to."""
+        files = self.catalogue.filter(pl.col("reason").is_null())
+        if predicate is not None and {*predicate.meta.root_names()} <= {*_PLACE}:
+            files = files.filter(predicate)                      # files that cannot pass are not read
+        for row in files.iter_rows(named=True):
+            table = _configurations(self.graph(*(row[name] for name in _PLACE)), row)
+            table = table if predicate is None else table.filter(predicate)
+            table = table if n_rows is None else table.head(n_rows)
+            n_rows = None if n_rows is None else n_rows - len(table)
+            yield table if with_columns is None else table.select(with_columns)
+            if n_rows == 0:
+                return
+
+
+def _configurations(graph, row):
+    """The rows of one graph in the table of all configurations."""
+    measured = row["shortest"] is not None
+    columns = {"collection": row["collection"], "split": row["split"], "name": row["name"],
+               "config": np.arange(len(graph.config_runtime)), "same": _same_configs(graph),
+               "runtime": target(graph).astype(np.float64) if measured else None}
+    return pl.DataFrame(columns, schema=_CONFIGURATIONS)
+
+
+def prepare(data_root, folder, collections=None, processes=None, progress=True):
+    """Read every source file once, and write it to a prepared folder in factored form.
+
+    Parameters
+    ----------
+    data_root : str or Path
+        The data set, as for `kit.data.find_data_root`. Its files are only read.
+    folder : str or Path
+        The prepared folder; it is created. It may hold an earlier or interrupted preparation of the same data: then
+        only new, changed and missing files are read, and files whose source is gone are removed. A source counts as
+        unchanged while its size and its time of change stay the same.
+    collections : sequence of str, optional
+        Prepare these collections only; what is there of others stays. None: all five.
+    processes : int, optional
+        How many processes read. None: one per CPU core, but fewer for little work. A process takes up to 1 GB of
+        memory.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    Prepared
+        Its catalogue has a row for each source file, also for those that are left out, with the reason.
+
+    Raises
+    ------
+    DataError
+        If there is no data set, a name is unknown, or `folder` holds other things than a preparation.
+    OSError
+        If the folder cannot be written to, for example because the disk is full. What was prepared stays.
+    RuntimeError
+        If a process dies, for example for lack of memory.
+    """
+    root, folder = find_data_root(data_root), Path(os.path.expanduser(folder))
+    wanted = list(COLLECTIONS) if collections is None else list(collections)
+    _check_folder(root, folder)
+    with _alone(folder):
+        remove_leftovers(folder)
+        sources = {source.key: source for source in _sources(root, wanted)}
+        rows = {_key(row): row for row in _known_rows(folder)}
+        rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted}
+        todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key))]
+        for source in todo:
+            rows.pop(source.key, None)
+        try:
+            for key, row in _prepare_all(todo, folder, processes, progress):
+                rows[key] = row
+        finally:
+            _save(folder, rows, folder / _UNFINISHED)
+        _remove_strangers(folder, wanted, rows)
+        _save(folder, rows, folder / CATALOGUE)
+        (folder / _UNFINISHED).unlink(missing_ok=True)
+    return open_prepared(folder)
+
+
+def open_prepared(folder):
+    """Open a prepared folder, also one that cannot be written to, or that holds a part of the files.
+
+    Parameters
+    ----------
+    folder : str or Path
+
+    Returns
+    -------
+    Prepared
+        Its catalogue has the rows of the files that are there, and of those that were left out.
+
+    Raises
+    ------
+    DataError
+        If the folder has no catalogue, or one of another version of the kit.
+    """
+    folder = Path(os.path.expanduser(folder))
+    path = folder / CATALOGUE
+    if not path.is_file():
+        raise DataError(f"{path}: not there; expected a folder that `kit.prepare.prepare` has written")
+    rows = _read_catalogue(path)
+    there = [(c, split, entry.stem) for c in COLLECTIONS for split in SPLITS for entry in npz_paths(folder, c, split)]
+    there = pl.DataFrame(there, schema={name: COLUMNS[name] for name in _PLACE}, orient="row").with_columns(there=True)
+    found = rows.join(there, on=_PLACE, how="left", maintain_order="left")
+    return Prepared(folder, found.filter(pl.col("there") | pl.col("reason").is_not_null()).drop("there"))
+
+
+def is_prepared(data_root):
+    """Whether a data root is a prepared folder."""
+    return (Path(data_root) / CATALOGUE).is_file()
+
+
+def prepared_path(folder, collection, split, graph_id):
+    """Where a prepared folder has a graph: like the data set itself."""
+    return Path(folder).joinpath(*collection.split(":"), split, f"{graph_id}.npz")
+
+
+def read_graph(path, collection):
+    """Read a file of the data set or of a prepared folder -> TileGraph, or LayoutGraph, with `meetings` if stored."""
+    if collection == "tile:xla":
+        return read_tile(path)
+    with NpzFile(path) as npz:
+        graph = layout_graph(npz)
+        return graph._replace(meetings=_read_meetings(npz, len(graph.node_config_ids)))
+
+
+# --- one file
+
+
+def prepare_file(source, folder):
+    """Read one source file and write its prepared form -> its row of the catalogue; a bad file gets a reason."""
+    about = {"collection": source.collection, "split": source.split, "name": source.path.stem,
+             "source_bytes": source.bytes, "source_changed": source.changed}
+    path = prepared_path(folder, *source.key)
+    try:
+        with open(source.path, "rb") as file:                    # opened once, for its digest and for its arrays
+            about["source_sha256"] = _digest(file)
+            known = _stored_row(path)
+            if known and all(known.get(name) == about[name] for name in ("source_sha256", "source_bytes")):
+                return known | about | {"prepared_bytes": path.stat().st_size}
+            with NpzFile(source.path, file) as npz:
+                graph = tile_graph(npz) if source.collection == "tile:xla" else layout_graph(npz)
+        if source.split != "test" and not graph.config_runtime.any():
+            raise DataError(f"{source.path}: config_runtime is 0 throughout, the placeholder of test files; expected "
+                            f"measured runtimes in {source.split}")
+    except (DataError, OSError) as fault:
+        path.unlink(missing_ok=True)
+        return about | {"reason": str(fault).removeprefix(f"{source.path}: ")}
+    if source.collection != "tile:xla":
+        graph = graph._replace(meetings=find_meetings(graph))
+    about |= describe(graph, source.collection)
+    _write_graph(path, graph, about)
+    return about | {"prepared_bytes": path.stat().st_size}
+
+
+def describe(graph, collection):
+    """What the catalogue says about a graph, as {column: value}."""
+    same = _same_configs(graph)
+    count = np.bincount(same)
+    found = {"nodes": len(graph.node_feat), "edges": len(graph.edge_index), "configs": len(same),
+             "distinct": len(count), "repeats": int(count.max()),
+             "opcodes": np.bincount(graph.node_opcode, minlength=OPCODES).tolist(),
+             "family": hashlib.sha256(graph.node_opcode.tobytes() + graph.edge_index.tobytes()).hexdigest()[:12]}
+    if hasattr(graph, "node_group"):
+        first = np.unique(graph.node_group, return_index=True)[1]
+        found |= {"configurable": len(graph.node_group), "groups": len(first),
+                  "options": [len(np.unique(codes)) for codes in graph.config_codes.T]}
+    runtime = target(graph)
+    if graph.config_runtime.any() and (collection != "tile:xla" or (graph.config_runtime_normalizers > 1).any()):
+        found |= dict(zip(_QUANTILES, np.quantile(runtime, [0, 0.25, 0.5, 0.75, 1]).tolist()))
+        few = np.flatnonzero(same < CEILING_CONFIGS)             # numbered by first appearance
+        score = tile_score if collection == "tile:xla" else None         # None: Kendall's tau-b
+        ceiling = noise_ceiling(runtime[few], same[few], score, draws=CEILING_DRAWS)
+        found |= {name: None if math.isnan(value) else value
+                  for name, value in (("noise", ceiling.sigma), ("ceiling", ceiling.mean))}
+    return found
+
+
+def _same_configs(graph):
+    """Number the distinct configurations by first appearance, (c,) int64."""
+    if hasattr(graph, "config_codes"):
+        return config_ids(graph)
+    return config_ids(_Codes(graph.config_feat))
+
+
+class _Codes(NamedTuple):
+    """What `config_ids` reads of a graph."""
+    config_codes: np.ndarray
+
+
+def _digest(file):
+    """SHA-256 of an open file, which is left at its start."""
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
+    file.seek(0)
+    return digest.hexdigest()
+
+
+def _write_graph(path, graph, about):
+    """Write the prepared form, whole or not at all; the same graph gives the same bytes."""
+    whole = np.ascontiguousarray(graph.node_feat).view(f"V{graph.node_feat.itemsize * 140}").ravel()
+    _, first, number = np.unique(whole, return_index=True, return_inverse=True)
+    consumer, producer = graph.edge_index.T
+    arrays = {"node_rows": graph.node_feat[first], "node_row": number.ravel(), "node_opcode": graph.node_opcode,
+              "edge_steps": np.stack([np.diff(consumer, prepend=0), consumer - producer], axis=1)}
+    done = ("graph_id", "node_feat", "node_opcode", "edge_index", "meetings")
+    arrays |= {name: value for name, value in graph._asdict().items() if name not in done}
+    if hasattr(graph, "meetings"):
+        arrays |= {f"meetings_{name}": value for name, value in graph.meetings._asdict().items()}
+    kept = ("config_codes", "code_rows", "node_rows")            # their types are read as they are
+    with whole_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(_member(f"{name}.npy"), "w") as file:
+                # column by column: the values of a column are alike, so that they compress better
+                np.lib.format.write_array(file, np.asfortranarray(array if name in kept else _narrow(array)), (1, 0))
+        archive.writestr(_member("about.json"), json.dumps(about | {"format": FORMAT}, separators=(",", ":")))
+
+
+def _member(name):
+    """The entry of an archive for one array; its date is the same at any time."""
+    info = zipfile.ZipInfo(name)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
+
+
+def _narrow(array):
+    """The same values in the smallest integer type, if they are integers and no -0.0 is among them."""
+    if array.dtype.kind == "b":
+        return array.astype(np.uint8)
+    if array.dtype.kind == "f":
+        whole = (array == np.rint(array)).all() and np.abs(array).max(initial=0) < 2**53
+        if not whole or np.signbit(array[array == 0]).any():
+            return array
+        array = array.astype(np.int64)
+    low, high = array.min(initial=0), array.max(initial=0)
+    return array.astype(next(t for t in ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
+                             if np.iinfo(t).min <= low and high <= np.iinfo(t).max))
+
+
+def _read_meetings(npz, nc):
+    """The meetings that are stored in a prepared file; None in a source file."""
+    if not npz.has("meetings_ends"):
+        return None
+    ends = npz.array("meetings_ends", "iu", (None, 2), np.int64, low=0, high=nc - 1)
+    p = len(ends)
+    return Meetings(ends, npz.array("meetings_joins", "u", (p,), np.int64, low=0, high=1).astype(bool),
+                    npz.array("meetings_hops", "iu", (p,), np.int64, low=0),
+                    npz.array("meetings_names", "iu", (p, 2, 6), np.int64, low=0, high=5))
+
+
+def _stored_row(path):
+    """The row of the catalogue that a prepared file holds; None if there is no such file, or of another format."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(archive.read("about.json"))
+        return {name: about[name] for name in COLUMNS if name in about} if about["format"] == FORMAT else None
+    except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
+        return None
+
+
+# --- all files
+
+
+def _prepare_all(sources, folder, processes, progress):
+    """Prepare the sources, the largest first, and yield (key, row) as they get done."""
+    sources = sorted(sources, key=lambda source: -source.bytes)
+    total = sum(source.bytes for source in sources)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = min(cores, 1 + total // _BYTES_PER_PROCESS) if processes is None else processes
+    with tqdm(total=total, unit="B", unit_scale=True, desc="prepare", disable=not progress or not sources,
+              mininterval=1) as bar:
+        for done, (source, row) in enumerate(_work_off(sources, folder, min(processes, len(sources))), 1):
+            bar.set_postfix_str(f"{done} of {len(sources)} files", refresh=False)
+            bar.update(source.bytes)
+            yield source.key, {name: row.get(name) for name in COLUMNS}
+
+
+def _work_off(sources, folder, processes):
+    """Call `prepare_file` for each source, here or in several processes, and yield (source, row) in any order."""
+    if processes <= 1:
+        yield from ((source, prepare_file(source, folder)) for source in sources)
+        return
+    context, before = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
+    pool = ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
+    try:
+        waiting = {pool.submit(prepare_file, source, folder): source for source in sources}
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()
+        pool.shutdown()
+    except BrokenProcessPool as fault:
+        raise RuntimeError("a process that prepared files died; out of memory? What is prepared stays: run it again, "
+                           "with fewer `processes`") from fault
+    finally:                                 # also if the caller stops in the middle
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in {*multiprocessing.active_children()} - before:
+            process.kill()
+
+
+def _end_with_parent():
+    """In each process: leave Ctrl-C to the process that started this one, and end when it ends, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process().sentinel
+    threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
+
+
+def _check_folder(root, folder):
+    """DataError if `folder` cannot become a prepared folder of `root`."""
+    if is_prepared(root):
+        raise DataError(f"{root}: is a prepared folder already; open it with `open_prepared`")
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder}: is a file; expected a folder for prepared files")
+    others = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    if others and not {_LOCK, _UNFINISHED, CATALOGUE} & {*others}:
+        raise DataError(f"{folder}: holds other files ({', '.join(sorted(others)[:3])}); prepare into a new folder")
+
+
+@contextmanager
+def _alone(folder):
+    """Wait until no other process prepares this folder; the marks of a preparation are in it afterwards."""
+    said = False
+    while True:
+        with locked(folder / _LOCK) as holder:
+            if holder is None:
+                yield
+                return
+        if not said:
+            print(f"{folder}: another process prepares it{holder}; waiting", flush=True)
+            said = True
+        time.sleep(0.5)
+
+
+def _sources(root, collections):
+    """Yield all files of these collections."""
+    for collection in collections:
+        for split in SPLITS:
+            for path in npz_paths(root, collection, split):
+                stat = path.stat()
+                yield Source(collection, split, path, stat.st_size, stat.st_mtime_ns)
+
+
+def _key(row):
+    return row["collection"], row["split"], row["name"]
+
+
+def _known_rows(folder):
+    """The rows of an earlier preparation; those of an interrupted one are newer."""
+    for path in (folder / _UNFINISHED, folder / CATALOGUE):
+        if path.is_file():
+            with suppress(DataError):        # a damaged one: the rows are in the prepared files, too
+                return _read_catalogue(path).to_dicts()
+    return []
+
+
+def _is_current(folder, source, row):
+    """Whether a row tells of this source as it is now, and its prepared file is there."""
+    if row is None or (row["source_bytes"], row["source_changed"]) != (source.bytes, source.changed):
+        return False
+    path = prepared_path(folder, *source.key)
+    return row["reason"] is not None or (path.is_file() and path.stat().st_size == row["prepared_bytes"])
+
+
+def _remove_strangers(folder, collections, rows):
+    """Remove prepared files of sources that are gone."""
+    for collection in collections:
+        for split in SPLITS:
+            for path in sorted(folder.joinpath(*collection.split(":"), split).glob("*.npz")):
+                row = rows.get((collection, split, path.stem))
+                if (row is None or row["reason"] is not None) and _stored_row(path):
+                    path.unlink()
+
+
+def _save(folder, rows, path):
+    """Write the catalogue, whole or not at all; the same rows give the same bytes."""
+    order = {name: number for number, name in enumerate((*COLLECTIONS, *SPLITS))}
+    rows = sorted(rows.values(), key=lambda row: (order[row["collection"]], order[row["split"]], row["name"]))
+    table = pl.DataFrame(rows, schema=COLUMNS)
+    with whole_file(path) as part:
+        table.write_parquet(part)
+
+
+def _read_catalogue(path):
+    """Read a catalogue; DataError if it is none."""
+    try:
+        table = pl.read_parquet(path, hive_partitioning=False)
+    except Exception as fault:               # polars has a dozen types
+        raise DataError(f"{path}: not a readable catalogue ({type(fault).__name__}); delete it and prepare "
+                        "again") from fault
+    if dict(table.schema) != COLUMNS:
+        raise DataError(f"{path}: a catalogue of another version of the kit; delete it and prepare again")
+    return table
