@@ -1,5 +1,8 @@
 """Kaggle's API, its storage and the mirror as one plain HTTP server on loopback, for the real client.
 
+A file of a Dataset goes to storage as to Google's: "bytes */N" asks for the Range that has come, and this stays when a
+line is cut. `unpacked` is what Kaggle then makes of the files.
+
 The client is pointed here by `environment()`: its LOCALHOST setting makes it ask http://localhost/api/v1/..., and a
 proxy variable sends every plain HTTP address here. `answers` holds, by the name of a call, what it gives instead of
 the truth, one entry a call: (status, message), (status, message, headers), "cut" (ends in the middle), None (the
@@ -8,12 +11,14 @@ before the answer is cut or hangs. KIT_KAGGLE_PYTHON names another interpreter, 
 `QUICK` are settings with few retries, and an interpreter that starts at once where forks can be watched.
 """
 import base64
+import io
 import json
 import os
 import sys
 import tempfile
 import threading
 import traceback
+import zipfile
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -25,7 +30,7 @@ from kit.kaggle.client import KaggleError
 TOKEN, KEY, SIGNATURE = "token-that-none-may-see", "key-that-none-may-see", "signature-that-none-may-see"
 USER = "someone"
 SLUG = "predict-ai-model-runtime"
-COUNTS = ("CreateSubmission", "SaveKernel")
+COUNTS = ("CreateSubmission", "SaveKernel", "CreateDataset", "CreateDatasetVersion")
 SECRETS = (TOKEN, KEY, SIGNATURE)
 PYTHON = os.environ.get("KIT_KAGGLE_PYTHON", sys.executable)
 QUICK = {"python": PYTHON, "retries": 1, "pause": 0.01}
@@ -48,6 +53,9 @@ class KaggleServer(ThreadingHTTPServer):
         self.kernels = {}                    # "owner/name" -> {"status", "failureMessage", "files", "log"}, or () -> it
         self.machine = lambda body: None     # what a pushed notebook becomes there, if anything
         self.pushed, self.push_answer = [], {}
+        self.blobs, self.took = {}, []       # token -> {"name", "length", "data"}; (file, first byte) of each upload
+        self.datasets = {}                   # "owner/slug" -> {"isPrivate", "versions": [{"files": {path: bytes}}]}
+        self.processing = []                 # what the next requests for a status get; then READY
 
     def handle_error(self, request, client_address):
         """A client that was ended is no fault of the server."""
@@ -73,6 +81,8 @@ class KaggleServer(ThreadingHTTPServer):
         name = f"{body.get('userName')}/{body.get('kernelSlug')}"
         if call in ("GetKernelSessionStatus", "ListKernelSessionOutput") and name not in self.kernels:
             return 403, "Permission 'kernels.get' was denied"
+        if call.startswith("GetDataset") and f"{body['ownerSlug']}/{body['datasetSlug']}" not in self.datasets:
+            return 403, "Permission 'datasets.get' was denied"
         return getattr(self, f"on_{call}")(body)
 
     def on_ListSubmissions(self, body):
@@ -94,6 +104,45 @@ class KaggleServer(ThreadingHTTPServer):
             self.limits["numToday"] += 1
         return {"message": "Successfully submitted",
                 "ref": self.submission(1000 + len(self.submissions), description=body["submissionDescription"])}
+
+    def on_StartBlobUpload(self, body):
+        token = f"blob{len(self.blobs)}"
+        self.blobs[token] = {"name": body["name"], "length": int(body["contentLength"]), "data": b"",
+                             "type": body["type"]}
+        return {"token": token, "createUrl": f"http://localhost/blob/{token}?upload_id={SIGNATURE}"}
+
+    def version(self, name, files, notes):
+        """Add a version to a Dataset, of blobs that have all come."""
+        blobs = [self.blobs[file["token"]] for file in files]
+        if any(blob["length"] != len(blob["data"]) or blob["type"] != "DATASET" for blob in blobs):
+            return 400, "a blob is not whole"
+        versions = self.datasets[name]["versions"]
+        versions.append({"files": unpacked({blob["name"]: blob["data"] for blob in blobs}), "versionNotes": notes,
+                         "versionNumber": len(versions) + 1})
+        return {"ref": f"/datasets/{name}", "url": f"https://www.kaggle.com/datasets/{name}", "status": "ok"}
+
+    def on_CreateDataset(self, body):
+        name = f"{body['ownerSlug']}/{body['slug']}"
+        if body["ownerSlug"] != USER:
+            return 403, "Permission 'datasets.create' was denied"
+        if name in self.datasets:            # as the client hears of it
+            return {"status": "error", "error": f"The requested title {body['title']!r} is already in use"}
+        self.datasets[name] = {"versions": [], **{key: body.get(key) for key in (
+            "isPrivate", "title", "description", "licenseName")}}
+        return self.version(name, body["files"], "Initial release")
+
+    def on_CreateDatasetVersion(self, body):
+        return self.version(f"{body['ownerSlug']}/{body['datasetSlug']}", body["body"]["files"],
+                            body["body"]["versionNotes"])
+
+    def on_GetDataset(self, body):
+        found = self.datasets[f"{body['ownerSlug']}/{body['datasetSlug']}"]
+        versions = [{key: version[key] for key in ("versionNumber", "versionNotes")} for version in found["versions"]]
+        return {"isPrivate": found["isPrivate"], "title": found["title"], "description": found["description"],
+                "currentVersionNumber": len(versions), "versions": versions}
+
+    def on_GetDatasetStatus(self, body):
+        return {"status": self.processing.pop(0) if self.processing else "READY"}
 
     def on_SaveKernel(self, body):
         self.pushed.append(body)
@@ -168,7 +217,31 @@ class Handler(BaseHTTPRequestHandler):
             status, found = found[0], {"code": found[0], "message": found[1]}
         self.give(status, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
+    def put_blob(self):
+        """Take what comes of a blob, also of a line that is cut; or tell how much has come."""
+        blob, about = self.server.blobs.get(self.path_only().rpartition("/")[2]), self.headers.get("Content-Range", "")
+        length = int(self.headers["Content-Length"])
+        planned = self.instead("status of upload" if about.startswith("bytes */") else "upload")
+        if planned not in (None, "cut"):
+            return
+        if blob is None:
+            self.give(404)
+            return
+        if not about.startswith("bytes */"):
+            first = int(about.removeprefix("bytes ").partition("-")[0] or 0)
+            self.server.took.append((blob["name"], first))
+            blob["data"] = blob["data"][:first] + self.rfile.read(length // 2 if planned == "cut" else length)
+        if planned == "cut":
+            self.close_connection = True
+        elif len(blob["data"]) == blob["length"]:
+            self.give(200)
+        else:
+            self.give(308, b"", {"Range": f"bytes=0-{len(blob['data']) - 1}"} if blob["data"] else {})
+
     def do_PUT(self):
+        if self.path_only().startswith("blob/"):
+            self.put_blob()
+            return
         planned = self.instead("upload")
         if planned == "cut":
             self.rfile.read(10)
@@ -201,6 +274,19 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(rest[:len(rest) // 2] if planned == "cut" else rest)
+
+
+def unpacked(files):
+    """What Kaggle makes of the files of a Dataset: a zip becomes a folder, but a zip that is alone goes to the top."""
+    found = {}
+    for name, data in files.items():
+        if not name.endswith(".zip"):
+            found[name] = data
+            continue
+        folder = name.removesuffix(".zip") + "/" if len(files) > 1 else ""
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            found.update({folder + member: archive.read(member) for member in archive.namelist()})
+    return found
 
 
 def fails(kind, function, *args, **words):

@@ -330,7 +330,7 @@ ALLOWANCE = "Your team has used its daily Submission allowance (5) today"
 @pytest.mark.parametrize("call, answers, kind, sentence", [
     ("ListSubmissions", [(403, "Permission 'competitions.participate' was denied")], "forbidden",
      f"Kaggle forbids access to {SLUG} (HTTP 403: Permission 'competitions.participate' was denied): check the name; "
-     f"for a competition accept its rules at {PAGE}/rules, for a notebook log in as its owner"),
+     f"for a competition accept its rules at {PAGE}/rules, for a notebook or a Dataset log in as its owner"),
     ("ListSubmissions", [(404, "no such competition")], "missing",
      f"Kaggle has no {SLUG} (HTTP 404: no such competition): check the name"),
     ("ListSubmissions", [(429, "slow down")] * 2, "busy",
@@ -343,7 +343,7 @@ ALLOWANCE = "Your team has used its daily Submission allowance (5) today"
      'no answer from Kaggle (ProxyError) at "start upload": check the internet connection (in a Kaggle notebook: '
      "Settings, Internet on), then run it again"),
     ("upload", [(403, "")] * 2, "upload",
-     "the upload failed (2 attempts); nothing was submitted: run it again"),
+     "the upload failed (2 attempts), so nothing was made of it on Kaggle: run it again"),
     ("CreateSubmission", [(400, ALLOWANCE)], "limit",
      f"Kaggle takes no more submissions now (HTTP 400: {ALLOWANCE}); the count starts again at 0:00 UTC: retry then"),
     ("CreateSubmission", [(400, f"Bad header {TOKEN}")], "refused", "Kaggle refuses (HTTP 400: Bad header ***)"),
@@ -571,7 +571,7 @@ def test_a_running_a_finished_and_a_failed_notebook_are_told_apart(kaggle, tmp_p
 
 def test_output_that_is_not_to_be_had_or_not_trusted_is_told(kaggle, tmp_path):
     message = fails("forbidden", notebook_status, f"{USER}/wrong-kit", client=QUICK)
-    assert "for a notebook log in as its owner" in message
+    assert "for a notebook or a Dataset log in as its owner" in message
     kaggle.kernels = {f"{USER}/tile-kit": {"status": "COMPLETE", "files": [("../../evil", "/out/a")], "log": "plain"}}
     kaggle.files = {"/out/a": b"x"}
     message = fails("damaged", notebook_output, f"{USER}/tile-kit", tmp_path / "got", client=QUICK)

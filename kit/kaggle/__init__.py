@@ -1,5 +1,6 @@
-"""The real Kaggle client: download the data, submit, push notebooks, train on Kaggle's machines."""
+"""The real Kaggle client: download the data, submit, push notebooks and Datasets, train on Kaggle's machines."""
 from kit.kaggle.client import COMPETITION, KaggleError
+from kit.kaggle.datasets import push_dataset
 from kit.kaggle.downloads import download
 from kit.kaggle.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from kit.kaggle.notebooks import push_notebook
@@ -7,6 +8,6 @@ from kit.kaggle.results import RESULTS, keep_fetched
 from kit.kaggle.submissions import submit, wait_for_score
 
 __all__ = [
-    "COMPETITION", "RESULTS", "KaggleError", "download", "job_name", "keep_fetched", "plan_jobs", "push_notebook",
-    "read_jobs", "renew", "submit", "wait_for_score", "watch_jobs",
+    "COMPETITION", "RESULTS", "KaggleError", "download", "job_name", "keep_fetched", "plan_jobs", "push_dataset",
+    "push_notebook", "read_jobs", "renew", "submit", "wait_for_score", "watch_jobs",
 ]

@@ -1,15 +1,19 @@
 """The child process of `kit.kaggle.client`: a script that runs the real Kaggle client (kaggle 2.2.4 and 2.2.5).
 
-It reads one JSON object from stdin and writes lines of JSON to stdout: {"step"} before each request, and at the end
-{"result"}, or what went wrong: "words", and a "kind" or an HTTP "status". Anything else that is printed is dropped.
+It reads one JSON object from stdin and writes lines of JSON to stdout: {"step"} before each request, with "say" where
+there is progress to show, and at the end {"result"}, or what went wrong: "words", and a "kind" or an HTTP "status".
+Anything else that is printed is dropped.
 Another Python than the kit's may run this file. So it imports nothing of the kit, and its retries use no tenacity.
 """
 import json
 import os
+import re
 import sys
 import time
 
 WAIT_MOST = 60                   # s that a server may ask for between two attempts
+LINE_EVERY = 10                  # s between lines of progress
+UPLOAD_LIVES = 6 * 24 * 3600     # s; Google's storage keeps an upload that is not finished for a week
 
 
 class Refused(Exception):
@@ -52,6 +56,23 @@ def seconds_to_retry(told, number, pause, safe):
 def other_places(path, own):
     """An import path without the folder of this script and the working directory: a kaggle.py there is no client."""
     return [place for place in path if place and os.path.realpath(place) != own]
+
+
+class Rest:
+    """The bytes of a file from `start` to its end, for a request of known length; `sent` hears how far it has come."""
+
+    def __init__(self, path, start, sent):
+        self.path, self.start, self.sent = path, start, sent
+
+    def __len__(self):
+        return os.path.getsize(self.path) - self.start
+
+    def __iter__(self):
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            while block := file.read(1 << 20):
+                yield block
+                self.sent(file.tell())
 
 
 class Calls:
@@ -168,6 +189,130 @@ class Calls:
         request.competition_name = self.ask["competition"]
         with self.attempt("ask for the data", lambda: calls.download_data_files(request)) as response:
             return response.url
+
+    def dataset(self):
+        """A Dataset's name with its owner, and its latest version: 0 where there is none."""
+        from kagglesdk.datasets.types.dataset_api_service import ApiGetDatasetRequest, ApiGetDatasetStatusRequest
+        owner, _, slug = self.ask["dataset"].rpartition("/")
+        about, status = ApiGetDatasetRequest(), ApiGetDatasetStatusRequest()
+        about.owner_slug = status.owner_slug = owner or self.api.config_values.get("username") or ""
+        about.dataset_slug = status.dataset_slug = slug
+        calls, none = self.kaggle.datasets.dataset_api_client, {
+            "ref": f"{about.owner_slug}/{slug}", "version": 0, "current": 0, "private": True, "about": "", "status": ""}
+        try:
+            found = self.attempt("look for the Dataset", lambda: calls.get_dataset(about))
+            now = self.attempt("ask for the status", lambda: calls.get_dataset_status(status)).status.name.lower()
+        except KeyError as fault:                # a status that is newer than this client
+            now = str(fault.args[0]).lower()
+        except Exception as fault:
+            if describe(fault).get("status") not in (403, 404):      # Kaggle says 403 of most that does not exist
+                raise
+            return none
+        last = max(found.versions or [], key=lambda version: version.version_number, default=None)
+        number = max(found.current_version_number, last.version_number if last else 0)
+        noted = last.version_notes if last else ""
+        if number == 1:                          # a first version gets no notes
+            noted = found.description
+        return {**none, "version": number, "current": found.current_version_number, "private": found.is_private,
+                "about": noted or "", "status": now}
+
+    def push_dataset(self):
+        """Upload files, then make a private Dataset or a new version of it from them, once."""
+        from kagglesdk.datasets.types import dataset_api_service as types
+        tokens, files = self.blobs(), []
+        for token in tokens:
+            files.append(types.ApiDatasetNewFile())
+            files[-1].token = token
+        calls, (owner, slug) = self.kaggle.datasets.dataset_api_client, self.ask["dataset"].split("/")
+        if self.ask["version"]:
+            request, body = types.ApiCreateDatasetVersionRequest(), types.ApiCreateDatasetVersionRequestBody()
+            request.owner_slug, request.dataset_slug, body.version_notes = owner, slug, self.ask["mark"]
+            body.files, request.body, send = files, body, calls.create_dataset_version
+        else:
+            request, send = types.ApiCreateDatasetRequest(), calls.create_dataset
+            request.owner_slug, request.slug, request.title = owner, slug, self.ask["title"]
+            request.description, request.files = f"Uploaded by tpugraphs-kit {self.ask['mark']}", files
+            request.license_name, request.is_private = "other", True
+        try:
+            done = self.attempt("create the Dataset", lambda: send(request), safe=False)
+        except Exception as fault:               # it may have arrived
+            if 400 <= describe(fault).get("status", 400) < 500 or self.ask["mark"] not in self.dataset()["about"]:
+                self.tell(step="create the Dataset")     # what failed, whatever was asked since
+                raise
+            return
+        if done.error:
+            raise Refused("refused", done.error)
+
+    def blobs(self):
+        """Upload files, or what has not arrived of them -> the tokens that name them."""
+        try:
+            with open(self.ask["known"], encoding="utf-8") as file:
+                known = json.load(file)
+            known = known if known["mark"] == self.ask["mark"] and time.time() - known["begun"] < UPLOAD_LIVES else {}
+        except (OSError, ValueError, TypeError, KeyError):
+            known = {}
+        known = known or {"mark": self.ask["mark"], "begun": time.time(), "slots": {}}
+
+        def keep():
+            part = self.ask["known"] + ".part"           # its addresses let whoever knows them upload
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+                json.dump(known, file)
+            os.replace(part, self.ask["known"])
+        return [self.blob(path, known["slots"], keep) for path in self.ask["files"]]
+
+    def blob(self, path, slots, keep):
+        """Upload one file -> its token; `slots` notes by name where it goes, and `keep` writes them down."""
+        from kagglesdk.blobs.types.blob_api_service import ApiBlobType, ApiStartBlobUploadRequest
+        name, size, failures, furthest = os.path.basename(path), os.path.getsize(path), 0, 0
+        start, calls = ApiStartBlobUploadRequest(), self.kaggle.blobs.blob_api_client
+        start.type, start.name, start.content_length = ApiBlobType.DATASET, name, size
+        start.last_modified_epoch_seconds = int(os.path.getmtime(path))
+        while not slots.get(name, {}).get("done"):
+            if failures > self.ask["retries"]:
+                raise Refused("upload", f"{name}: {failures} attempts")
+            new = name not in slots
+            if new:
+                slot = self.attempt("start upload", lambda: calls.start_blob_upload(start))
+                slots[name] = {"token": slot.token, "url": slot.create_url, "done": False}
+                keep()
+            self.tell(step="upload")
+            slots[name]["done"], there = self.send_rest(path, slots[name]["url"], new)
+            if slots[name]["done"]:
+                self.tell(step="upload", say=f"{name}: {size / 1e6:.1f} MB uploaded")
+            else:
+                if there is None:                # the storage knows nothing of this upload any more
+                    del slots[name]
+                failures = 0 if (there or 0) > furthest else failures + 1
+                furthest = max(furthest, there or 0)
+                time.sleep(self.ask["pause"] * 2 ** failures)
+            keep()
+        return slots[name]["token"]
+
+    def send_rest(self, path, url, new):
+        """Send what has not arrived -> whether all has, and how much had before; None: the address is not valid."""
+        import requests
+        name, size, start, shown = os.path.basename(path), os.path.getsize(path), 0, time.monotonic()
+
+        def sent(count):
+            nonlocal shown
+            if time.monotonic() - shown > LINE_EVERY:
+                shown = time.monotonic()
+                self.tell(step="upload", say=f"{name}: {count / 1e6:.1f} MB of {size / 1e6:.1f} MB")
+        try:
+            if not new:                          # ask how far it came
+                seen = requests.put(url, headers={"Content-Range": f"bytes */{size}"}, timeout=60,
+                                    allow_redirects=False)
+                come = re.fullmatch(r"bytes=0-(\d+)", seen.headers.get("Range", ""))
+                if seen.status_code != 308:      # 308: some of it is there
+                    lost = 400 <= seen.status_code < 500 and seen.status_code != 429
+                    return seen.status_code in (200, 201), None if lost else 0
+                start = int(come[1]) + 1 if come else 0
+            part = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if start else {}
+            rest = Rest(path, start, sent) if start < size else b""
+            done = requests.put(url, data=rest, headers=part, timeout=(60, 300), allow_redirects=False)
+            return done.status_code in (200, 201), start
+        except requests.RequestException:
+            return False, start
 
     def push(self):
         """Save the notebook of a folder on Kaggle, where it runs."""

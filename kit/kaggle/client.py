@@ -8,6 +8,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 
 from kit.kaggle import child
@@ -27,7 +30,7 @@ SENTENCES = MappingProxyType({
              "them; an old token in KAGGLE_API_TOKEN or ~/.kaggle/access_token takes precedence over a good key in "
              "kaggle.json",
     "forbidden": "Kaggle forbids access to {about} ({words}): check the name; for a competition accept its rules at "
-                 "https://www.kaggle.com/competitions/{about}/rules, for a notebook log in as its owner",
+                 "https://www.kaggle.com/competitions/{about}/rules, for a notebook or a Dataset log in as its owner",
     "limit": "Kaggle takes no more submissions now ({words}); the count starts again at 0:00 UTC: retry then",
     "missing": "Kaggle has no {about} ({words}): check the name",
     "busy": "Kaggle asks for fewer requests (HTTP 429{words}): wait some minutes, then run it again",
@@ -35,7 +38,7 @@ SENTENCES = MappingProxyType({
     "unsure": "Kaggle's answer to the submission was lost ({words}), so the submission may count. See "
               "https://www.kaggle.com/competitions/{about}/submissions; if it is listed there, submit the same file "
               "again: this finds the submission and spends no second one",
-    "upload": "the upload failed ({words}); nothing was submitted: run it again",
+    "upload": "the upload failed ({words}), so nothing was made of it on Kaggle: run it again",
     "host": "no answer from Kaggle ({words}) at \"{step}\": check the internet connection (in a Kaggle notebook: "
             "Settings, Internet on), then run it again",
     "refused": "Kaggle refuses ({words})",
@@ -85,20 +88,26 @@ def ask_kaggle(call, about, timeout, words=None, client=None):
 
 def _run_child(python, request, timeout):
     """Run the child process -> (the lines that it wrote, its exit status or None where it did not end in time)."""
-    with tempfile.TemporaryFile() as answers:
-        process = subprocess.Popen([python, child.__file__], stdin=subprocess.PIPE, stdout=answers,
-                                   stderr=subprocess.DEVNULL)
-        try:
-            process.communicate(json.dumps(request).encode(), timeout=timeout)
-            ended = process.returncode
-        except subprocess.TimeoutExpired:
-            ended = None
-        finally:
-            process.kill()
-            process.wait()
-        answers.seek(0)
-        lines = answers.read().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith(b"\n")], ended
+    given, ended, end, lines, rest = json.dumps(request).encode(), None, time.monotonic() + timeout, [], b""
+    with tempfile.TemporaryDirectory() as folder:
+        # a file of its own: a pipe would stay open while any process that the client starts is alive
+        with open(Path(folder, "answers"), "wb") as answers, open(answers.name, "rb") as reader:
+            process = subprocess.Popen([python, child.__file__], stdin=subprocess.PIPE, stdout=answers,
+                                       stderr=subprocess.DEVNULL)
+            try:
+                while ended is None and time.monotonic() < end:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.communicate(given, timeout=min(max(end - time.monotonic(), 0), 1))
+                        ended = process.returncode
+                    given, (*whole, rest) = None, (rest + reader.read()).split(b"\n")
+                    lines += [json.loads(line) for line in whole]
+                    for line in lines[len(lines) - len(whole):]:
+                        if "say" in line:
+                            print(line["say"], flush=True)
+            finally:
+                process.kill()
+                process.wait()
+    return lines, ended
 
 
 def _kind_of(status, words):

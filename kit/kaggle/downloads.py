@@ -178,7 +178,7 @@ def _fetch_once(url, part, about, timeout, most):
             fault = fault.__context__
         why = SECRET.sub("***", str(fault) or type(fault).__name__)
         error = KaggleError("host", f"{name}: {why}; check the internet connection (in a Kaggle notebook: Settings, "
-                            f"Internet on), then run it again: it resumes after {_mb(_size(part))}")
+                            f"Internet on), then run it again: it resumes after {mb(_size(part))}")
         error.again = True
     except OSError as fault:
         error = KaggleError("disk", f"{part} cannot be written ({fault.strerror}): make room, then run it again")
@@ -203,14 +203,14 @@ def _append(url, name, part, about, timeout, most):
             validator = tag if tag.startswith('"') else answer.headers.get("Last-Modified")
             about.write_text(json.dumps({"size": size, "validator": validator}))
         if most is not None and max(size or 0, have) > most:
-            raise KaggleError("damaged", f"{name}: has {_mb(size)}; expected at most {_mb(most)}")
+            raise KaggleError("damaged", f"{name}: has {mb(size)}; expected at most {mb(most)}")
         if size and size - have > shutil.disk_usage(part.parent).free:
-            raise KaggleError("disk", f"{part.parent}: {_mb(size - have)} of {name} would not fit; make room")
+            raise KaggleError("disk", f"{part.parent}: {mb(size - have)} of {name} would not fit; make room")
         answer.raw.enforce_content_length = False                # the length is checked below, in plain words
         have = _write_blocks(answer.raw.stream(BLOCK, decode_content=False), part, have, size, most, name)
     if size is not None and have != size:
         raise EOFError(f"cut at {have} of {size} bytes")
-    print(f"{name}: {_mb(have)} complete", flush=True)
+    print(f"{name}: {mb(have)} complete", flush=True)
 
 
 def _write_blocks(blocks, part, have, size, most, name):
@@ -221,12 +221,12 @@ def _write_blocks(blocks, part, have, size, most, name):
             file.write(block)
             have += len(block)
             if most is not None and have > most:                 # the server had not said the size
-                raise KaggleError("damaged", f"{name}: has more than {_mb(most)}, the most that was expected")
+                raise KaggleError("damaged", f"{name}: has more than {mb(most)}, the most that was expected")
             if time.monotonic() - shown > LINE_EVERY:
                 shown = time.monotonic()
                 rate = (have - first) / (shown - start)
                 left = f", {(size - have) / rate:.0f} s left" if size else ""
-                print(f"{name}: {_mb(have)}{f' of {_mb(size)}' if size else ''}, {_mb(rate)}/s{left}", flush=True)
+                print(f"{name}: {mb(have)}{f' of {mb(size)}' if size else ''}, {mb(rate)}/s{left}", flush=True)
     return have
 
 
@@ -280,7 +280,7 @@ def _chosen(archive, members, root, wanted):
             chosen.append((root / "sample_submission.csv", length, handle))
     size = sum(length for _, length, _ in chosen)
     if size > _GROWTH * archive.stat().st_size + BLOCK:
-        raise KaggleError("damaged", f"{archive}: {_mb(archive.stat().st_size)} would become {_mb(size)}; this is not "
+        raise KaggleError("damaged", f"{archive}: {mb(archive.stat().st_size)} would become {mb(size)}; this is not "
                           "the data set, delete it")
     return chosen
 
@@ -294,7 +294,7 @@ def _write(archive, members, opened, root, wanted):
         print(f"note  {path} was half-written; made again", flush=True)
     size = sum(length for _, length, _ in left)
     if size > shutil.disk_usage(root).free:
-        raise KaggleError("disk", f"{root}: {_mb(size)} of {archive.name} would not fit; make room")
+        raise KaggleError("disk", f"{root}: {mb(size)} of {archive.name} would not fit; make room")
     shown = time.monotonic()
     for number, (path, length, handle) in enumerate(left, 1):
         with whole_file(path) as part:
@@ -321,6 +321,6 @@ def _size(path):
     return path.stat().st_size if path.is_file() else 0
 
 
-def _mb(size):
+def mb(size):
     """Bytes in words."""
     return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.2f} GB"

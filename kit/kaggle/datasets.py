@@ -1,0 +1,208 @@
+"""A folder as a private Kaggle Dataset, which notebooks on Kaggle find below /kaggle/input.
+
+Thousands of small files are not sent one by one. Each folder directly below the pushed folder becomes one zip without
+compression, and Kaggle unpacks tile.zip to a folder tile/. So the Dataset has the same paths as the folder. The zips
+are made in a temporary folder, and equal files give equal zips. ~/.cache/tpugraphs-kit notes what has arrived, so that
+a later call resumes.
+"""
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+from kit.files import locked, unwritable_named
+from kit.kaggle.client import TRANSIENT, KaggleError, ask_kaggle
+from kit.kaggle.downloads import mb
+from kit.kaggle.results import file_digest
+
+LIST = "uploaded-files.json"     # {path: [bytes, sha256]}; a zip that is alone would lose the name of its folder
+ANSWER_WITHIN = 60.0            # s for one question to Kaggle, retries included
+FILES_MOST = 999                 # directly below the folder; Kaggle takes 1,000 files
+_ARCHIVES = re.compile(r".*\.(zip|tar|gz|tgz|bz2|xz|7z|rar)", re.I)           # what Kaggle unpacks
+_NAME = re.compile(r"""[^\x00-\x1f\x7f\\:*?"<>|@]+""")                        # Kaggle refuses @
+_NAME_OF_DATASET = re.compile(r"(?:[A-Za-z0-9_-]+/)?[a-z0-9]+(?:-[a-z0-9]+)*")
+_ENDED = ("failed", "deleted")
+
+
+def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client=None):
+    """Make a private Kaggle Dataset of a folder, or a new version of it, and wait until notebooks can use it.
+
+    If the call is interrupted or fails, repeat it: it resumes, within six days, after the bytes that Kaggle has. If the
+    latest version already has the same files, nothing is uploaded. The folder is only read.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Prepared data, trained checkpoints, or other files. Hidden files and folders are left out.
+    dataset : str
+        "owner/slug" or "slug", the Dataset's name in Kaggle's URLs. The slug has 6 to 50 small letters, digits and
+        single dashes. A slug without owner gets the account's name.
+    title : str, optional
+        6 to 50 characters. Default: the slug with spaces. A Dataset that exists keeps its title.
+    timeout : float
+        Seconds for everything: upload and processing by Kaggle.
+    every : float
+        Seconds between two requests for the status.
+    client : dict, optional
+        As in `download`.
+
+    Returns
+    -------
+    dict
+        "ref": "owner/slug", as in the `dataset_sources` of a notebook; "url"; "version": a number from 1; "uploaded":
+        False if Kaggle had these files already.
+
+    Raises
+    ------
+    KaggleError
+        "invalid", before anything is sent, if the slug, the title or a file cannot be used; "refused" if the Dataset
+        is public or Kaggle cannot process the files; "pending" if it is not ready in time; "busy" if another process
+        pushes to this Dataset; "upload" if the files do not arrive; other failures have their own `kind`.
+    OSError
+        If a file cannot be read, or a temporary one cannot be written.
+    """
+    end, folder = time.monotonic() + timeout, Path(folder).expanduser().resolve()
+    title = _checked_title(dataset, title)
+    files = _files_below(folder)
+    listed = json.dumps({name: [path.stat().st_size, file_digest(path)] for name, path in files.items()})
+    mark = f"[files {hashlib.sha256(listed.encode()).hexdigest()[:16]}]"
+    now = _ask(dataset, client)
+    known = Path.home() / ".cache" / "tpugraphs-kit" / f"{now['ref'].replace('/', '_')}.json"
+    with locked(known.with_suffix(".lock")) as holder:
+        if holder is not None:
+            raise KaggleError("busy", f"{now['ref']}: another process{holder} pushes to this Dataset; wait for it, "
+                              "then run it again")
+        uploaded = mark not in now["about"] or now["status"] in _ENDED
+        if uploaded:
+            words = {"dataset": now["ref"], "title": title, "mark": mark, "known": str(known)}
+            now = _upload(files, listed, now, words, end, every, client)
+    now = _wait_until_ready(now, end, every, client)
+    print(f"{now['ref']}: version {now['version']} is ready; notebooks see it at /kaggle/input/datasets/{now['ref']}",
+          flush=True)
+    return {"ref": now["ref"], "url": f"https://www.kaggle.com/datasets/{now['ref']}", "version": now["version"],
+            "uploaded": uploaded}
+
+
+def _checked_title(dataset, title):
+    """The title, or one made of the slug; KaggleError if Kaggle would refuse one of the two."""
+    slug = dataset.rpartition("/")[2]
+    if not _NAME_OF_DATASET.fullmatch(dataset) or not 6 <= len(slug) <= 50:
+        raise KaggleError("invalid", f"dataset {dataset!r}: expected \"owner/slug\" or \"slug\"; the slug has 6 to 50 "
+                          "small letters, digits and single dashes")
+    title = slug.replace("-", " ") if title is None else title
+    if not 6 <= len(title) <= 50 or not title.isprintable():
+        raise KaggleError("invalid", f"title {title!r} has {len(title)} characters; expected 6 to 50 on one line")
+    return title
+
+
+def _files_below(folder):
+    """{path below the folder: path} of all files but hidden ones; KaggleError for a file that Kaggle would change."""
+    def refuse(path, why):
+        raise KaggleError("invalid", f"{path}: {why}; nothing was sent")
+
+    def stop(fault):                             # else os.walk leaves out what it cannot read
+        raise fault
+
+    files = {}
+    if not folder.is_dir():
+        refuse(folder, "no such folder")
+    for place, folders, names in os.walk(folder, onerror=stop):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(place, name) for name in [*folders, *sorted(names)] if not name.startswith(".")):
+            name = path.relative_to(folder).as_posix()
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                refuse(path, "is a link or a special file; expected files and folders")
+            if not _NAME.fullmatch(path.name):
+                refuse(path, "Kaggle refuses such a name; rename it")
+            if _ARCHIVES.fullmatch(path.name):
+                refuse(path, "Kaggle would unpack it; unpack it here, or push another folder")
+            if path.is_file() and name != LIST:
+                files[name] = path
+    single = sum("/" not in name for name in files)
+    if not files or single > FILES_MOST:
+        refuse(folder, f"has {single} files directly in it, and {len(files)} in all; expected at least one file, and "
+               f"at most {FILES_MOST} directly in it: put them into a folder")
+    return files
+
+
+def _upload(files, listed, now, words, end, every, client):
+    """Upload the files and make a version of them -> what is known of the Dataset."""
+    if now["version"] and not now["private"]:
+        raise KaggleError("refused", f"{now['ref']} is public, and the kit publishes nothing; make it private on "
+                          "Kaggle, or give another name; nothing was sent")
+    if now["version"] and now["status"] not in _ENDED:
+        _wait_until_ready(now, end, every, client)       # Kaggle takes no second version while it processes the first
+    known = Path(words["known"])
+    with tempfile.TemporaryDirectory() as store:
+        with unwritable_named(store):
+            paths = _pack(files, listed, Path(store))
+        size = sum(path.stat().st_size for path in paths)
+        print(f"{now['ref']}: {len(files)} files, {mb(size)}, are uploaded as {len(paths)}", flush=True)
+        try:
+            ask_kaggle("push_dataset", now["ref"], max(end - time.monotonic(), 1), {
+                **words, "files": [str(path) for path in paths], "version": now["version"]}, client)
+        except KaggleError as fault:
+            if fault.kind == "refused":                  # perhaps because of what was uploaded: it is sent anew
+                known.unlink(missing_ok=True)
+            raise KaggleError(fault.kind, f"{fault}. What has arrived is not uploaded again") from None
+    known.unlink(missing_ok=True)
+    return {**now, "version": now["version"] + 1}
+
+
+def _pack(files, listed, store):
+    """Write one zip per folder, and the list of files, to `store` -> paths of all that is uploaded."""
+    packed = {}
+    for name, path in files.items():
+        top, below, inner = name.partition("/")
+        packed.setdefault(f"{top}.zip" if below else top, {})[inner] = (name, path)
+    if sum(path.stat().st_size for name, path in files.items() if "/" in name) > shutil.disk_usage(store).free:
+        raise KaggleError("disk", f"{store}: the files do not fit there once more; make room, or set TMPDIR")
+    known, paths = json.loads(listed), [store / LIST]
+    paths[0].write_text(listed, "utf-8")
+    for upload, members in packed.items():
+        if "" in members:                        # a file directly in the folder
+            paths.append(members[""][1])
+            continue
+        paths.append(store / upload)
+        with zipfile.ZipFile(paths[-1], "w") as archive:
+            for inner, (name, path) in members.items():
+                data, info = path.read_bytes(), zipfile.ZipInfo(inner)       # of 1980: equal files give equal zips
+                if hashlib.sha256(data).hexdigest() != known[name][1]:
+                    raise KaggleError("invalid", f"{path}: changed while it was packed; nothing was sent, run it again")
+                info.external_attr = 0o644 << 16
+                archive.writestr(info, data)
+    return paths
+
+
+def _wait_until_ready(now, end, every, client):
+    """Ask until the version in `now` is processed -> what is known then; KaggleError if Kaggle could not process it."""
+    wanted, said = now["version"], None
+    while True:
+        try:
+            now = {**now, **_ask(now["ref"], client)}
+        except KaggleError as fault:
+            if fault.kind not in TRANSIENT or time.monotonic() > end:
+                raise
+        status = now["status"] if now["version"] >= wanted else "not listed yet"     # Kaggle needs some seconds
+        if status in _ENDED:
+            raise KaggleError("refused", f"Kaggle could not process {now['ref']}: its status is {status!r}; see "
+                              f"https://www.kaggle.com/datasets/{now['ref']}")
+        if status == "ready" and now["current"] >= wanted:
+            return now
+        if time.monotonic() >= end:
+            raise KaggleError("pending", f"{now['ref']}: uploaded, but Kaggle still processes it ({status}); run it "
+                              "again, nothing is uploaded twice")
+        if status != said:
+            said = status
+            print(f"{now['ref']}: {said}; waiting for at most {end - time.monotonic():.0f} s", flush=True)
+        time.sleep(min(every, max(end - time.monotonic(), 0)))
+
+
+def _ask(dataset, client):
+    """What Kaggle knows of a Dataset: see `child.Calls.dataset`."""
+    return ask_kaggle("dataset", dataset, ANSWER_WITHIN, {"dataset": dataset}, client)
