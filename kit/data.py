@@ -303,13 +303,11 @@ def _group_nodes(row_ids, count):
         codes = codes - bounds[:, None]
         node_rows += np.split(values % count, bounds[1:])
         for node, own in enumerate(codes.astype(_smallest_unsigned(int(codes.max()) + 1)), start):
-            for group, other in candidates.setdefault(zlib.crc32(own.astype(np.uint32)), []):
-                if np.array_equal(own, other):
-                    break
-            else:
-                group = len(first)
+            like = candidates.setdefault(zlib.crc32(own.astype(np.uint32)), [])
+            group = next((number for number, other in like if np.array_equal(own, other)), len(first))
+            if group == len(first):
                 first.append(node)
-                candidates[zlib.crc32(own.astype(np.uint32))].append((group, own))
+                like.append((group, own))
             node_group[node] = group
     return _Groups(node_group, np.array(first, np.int64), node_rows)
 

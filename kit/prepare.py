@@ -70,7 +70,8 @@ COLUMNS = {
     "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
 }
 _PLACE = ("collection", "split", "name")
-_CONFIGURATIONS = {name: COLUMNS[name] for name in _PLACE} | {"config": pl.Int64, "same": pl.Int64, "runtime": pl.Float64}
+_CONFIGURATIONS = {**{name: COLUMNS[name] for name in _PLACE}, "config": pl.Int64, "same": pl.Int64,
+                   "runtime": pl.Float64}
 CEILING_CONFIGS = 500                    # the configurations that a ceiling is estimated from
 CEILING_DRAWS = 10                       # simulated evaluations; each differs by about .01 from their mean
 _LOCK = ".prepare.lock"
@@ -90,6 +91,7 @@ class Source(NamedTuple):
 
     @property
     def key(self):
+        """What names the file in a catalogue."""
         return self.collection, self.split, self.path.stem
 
 
