@@ -32,6 +32,13 @@ kit_folder = tempfile.mkdtemp()          # goes with the machine
 for folder in {folders}:
     Path(kit_folder, folder).mkdir()
 sys.path.insert(0, kit_folder)           # before an installed kit of another version"""
+ATTACHED = """import os
+from pathlib import Path
+
+for name in {datasets}:
+    for place in (Path("/kaggle/input/datasets", name), Path("/kaggle/input", name.split("/")[1])):
+        if (place / "tile").is_dir() or (place / "layout").is_dir():
+            os.environ.setdefault("TPUGRAPHS_ROOT", str(place))       # where the data is looked for first"""
 FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
 ANY_GPU = 'import torch\n\ndevice = "cuda" if torch.cuda.is_available() else "cpu"'
 
@@ -53,10 +60,11 @@ def kit_files(sources, kit):
     return sorted(files)
 
 
-def bundle(parameters, kit=PROJECT / "kit", real_only=False):
+def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=()):
     """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
 
     `real_only`: it ends where the data set is not found, instead of making sample data.
+    `datasets`: Kaggle Datasets "owner/slug"; the first one that holds tile/ or layout/ is the data root there.
     `parameters`: {path of a notebook: {name: value}}, in the order in which they run. The values stand below the
     notebook's own in its parameters cell; a `device` that is not given is a GPU where there is one.
     """
@@ -73,6 +81,7 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False):
         new_code_cell(UNPACK.format(folders=json.dumps(folders)))]
     cells += [new_code_cell(f"%%writefile {{kit_folder}}/kit/{name}\n{source}".rstrip("\n"), metadata=FOLDED)
               for name, source in sources.items()]
+    cells += [new_code_cell(ATTACHED.format(datasets=json.dumps([*datasets])))] if datasets else []
     cells += [new_code_cell(FIND)] if real_only else []
     for path, own in books.items():
         for cell in own:
@@ -88,14 +97,17 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False):
     return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
 
 
-def write_bundle(folder, book, name, owner=None):
-    """Write a bundle called `name`, with its kernel-metadata.json, to `folder`/`name`; give back that folder."""
+def write_bundle(folder, book, name, owner=None, datasets=()):
+    """Write a bundle called `name`, with its kernel-metadata.json, to `folder`/`name`; give back that folder.
+
+    `datasets`: Kaggle Datasets "owner/slug" that the notebook gets, besides the competition's files.
+    """
     place = Path(folder, name)
     place.mkdir(parents=True, exist_ok=True)
     nbformat.write(book, place / f"{name}.ipynb")
     about = {"id": f"{owner}/{name}" if owner else name, "title": name.replace("-", " "), "code_file": f"{name}.ipynb",
              "language": "python", "kernel_type": "notebook", "is_private": True, "enable_gpu": True,
-             "enable_tpu": False, "enable_internet": False, "dataset_sources": [],
+             "enable_tpu": False, "enable_internet": False, "dataset_sources": [*datasets],
              "competition_sources": [COMPETITION], "kernel_sources": [], "model_sources": []}
     (place / "kernel-metadata.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
     return place
@@ -103,7 +115,7 @@ def write_bundle(folder, book, name, owner=None):
 
 def main(argv=None):
     """Bundle what the command line asks for."""
-    from choices import assignment, check, folder, select, share_out
+    from choices import assignment, check, dataset, folder, select, share_out
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", default=STEPS, help="notebooks whose names start with "
@@ -115,6 +127,8 @@ def main(argv=None):
                         "'sample': sample data")
     parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data, and of the work on it")
     parser.add_argument("--owner", metavar="NAME", help="your name on Kaggle; `kaggle kernels push` needs it")
+    parser.add_argument("--dataset", type=dataset, action="append", default=[], metavar="OWNER/SLUG",
+                        help="a Kaggle Dataset that the notebook gets, such as prepared data; may be repeated")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
     args = parser.parse_args(argv)
@@ -128,7 +142,8 @@ def main(argv=None):
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
             name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
                                                 [n.stem[:2] for n in some])])
-            print(show(write_bundle(out, bundle({n: parameters[n] for n in some}), name, args.owner)))
+            book = bundle({n: parameters[n] for n in some}, datasets=args.dataset)
+            print(show(write_bundle(out, book, name, args.owner, args.dataset)))
     except (RunError, DataError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2

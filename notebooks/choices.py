@@ -26,6 +26,13 @@ def assignment(text):
         return name, value
 
 
+def dataset(text):
+    """OWNER/SLUG of a Kaggle Dataset."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+/[a-z0-9-]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not OWNER/SLUG, as in kaggle.com/datasets/OWNER/SLUG")
+    return text
+
+
 def select(only):
     """All notebooks in order, and those among them that were asked for."""
     notebooks = sorted((PROJECT / "notebooks").glob("[0-9]*.ipynb"))

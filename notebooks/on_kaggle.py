@@ -13,11 +13,11 @@ from kit.kaggle import RESULTS, job_name, keep_fetched, read_jobs, renew, watch_
 from kit.run import note_settings
 
 
-def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False):
+def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False, datasets=()):
     """Push, watch and fetch -> ({name: job}, [(owner/name, why it failed)]).
 
     `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}; folders,
-    collections and seeds are set here.
+    collections and seeds are set here. `datasets`: Kaggle Datasets "owner/slug" that each notebook gets.
     """
     store, jobs, notebooks = out / ".run" / "kaggle", {}, {}
     known = read_jobs(store.with_suffix(".json"))
@@ -27,9 +27,9 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
         path = min(parameters) if job["collection"].startswith("tile") else max(parameters)
         given = {**parameters[path], "out_dir": RESULTS, "collections": [job["collection"]],
                  "first_seed": job["first_seed"], "data_root": "sample" if is_sample else None, "seeds": job["seeds"]}
-        book = bundle({path: given}, real_only=not is_sample)
+        book = bundle({path: given}, real_only=not is_sample, datasets=datasets)
         name = job_name(job, mark + owner + nbformat.writes(book))
-        jobs[name], notebooks[name] = {**job, "run": mark}, write_bundle(store, book, name, owner)
+        jobs[name], notebooks[name] = {**job, "run": mark}, write_bundle(store, book, name, owner, datasets)
     renew(jobs, known, owner, out, fresh)
     failed = watch_jobs(jobs, notebooks, out, root, store.with_suffix(".json"), known)
     keep_fetched(jobs, out)

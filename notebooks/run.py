@@ -27,7 +27,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 import pandas as pd  # noqa: E402
-from choices import STUDIES, assignment, check, folder, select, share_out  # noqa: E402
+from choices import STUDIES, assignment, check, dataset, folder, select, share_out  # noqa: E402
 from steps import PROJECT, RunError, digest, lock, run_steps, show, state, use_this_python  # noqa: E402
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
@@ -54,6 +54,9 @@ def parse(argv):
     parser.add_argument("--on", choices=("kaggle",), help="train on Kaggle: one private notebook with a GPU per "
                         "collection and group of seeds; then combine and check here")
     parser.add_argument("--owner", metavar="NAME", help="with --on kaggle: your Kaggle user name")
+    parser.add_argument("--dataset", type=dataset, action="append", default=[], metavar="OWNER/SLUG",
+                        help="with --on kaggle: a Kaggle Dataset that the notebooks get, such as prepared data; may "
+                        "be repeated")
     parser.add_argument("--seed-groups", metavar="N", type=int, help="with --on kaggle: split the seeds of -p "
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
@@ -65,8 +68,8 @@ def parse(argv):
 def plan(args, collections, asked):
     """What --on kaggle trains, one job a notebook there; nothing without it."""
     if not args.on:
-        if args.owner or args.seed_groups:
-            raise RunError("--owner and --seed-groups need --on kaggle")
+        if args.owner or args.seed_groups or args.dataset:
+            raise RunError("--owner, --dataset and --seed-groups need --on kaggle")
         return []
     if not re.fullmatch(r"[A-Za-z0-9-]+", args.owner or ""):
         raise RunError("--on kaggle needs --owner NAME: your Kaggle user name, as in kaggle.com/NAME")
@@ -83,7 +86,8 @@ def fetch(planned, there, args, out, root, is_sample):
     """Have 03 and 04 run on Kaggle -> ([(notebook, why it failed)], {predictions fetched: sha256})."""
     from on_kaggle import train_on_kaggle
     try:
-        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.fresh)
+        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.fresh,
+                                       args.dataset)
     except KaggleError as error:
         raise RunError(f"{error}\npushed notebooks keep running; the same command resumes here", status=1) from None
     fetched = {name: sha for job in jobs.values() for name, sha in job["files"].items()}

@@ -1,17 +1,21 @@
 """A folder becomes a private Kaggle Dataset through the real client, against a local server; nothing is sent twice."""
+import functools
 import hashlib
 import json
 import os
 import re
+import runpy
 import stat
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from kaggle_server import KEY, QUICK, TOKEN, USER, fails
 
-from kit.kaggle import push_dataset, push_notebook
+from kit.data import COLLECTIONS, find_data_root, npz_paths
+from kit.kaggle import plan_jobs, push_dataset, push_notebook, watch_jobs
 from kit.kaggle.datasets import LIST
 
 SLUG = "tpugraphs-prepared"
@@ -290,27 +294,19 @@ def test_an_empty_a_crowded_and_a_missing_folder_are_told(kaggle, tmp_path, monk
 
 
 def test_a_file_that_changes_meanwhile_and_a_full_disk_are_told(kaggle, folder, monkeypatch):
-    digest, changed = kit_digest, []
+    changed = []
 
     def late(path):
-        found = digest(path)
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
         if path.name == "n.npz":
             path.write_bytes(b"changed")
             changed.append(path)
         return found
     monkeypatch.setattr("kit.kaggle.datasets.file_digest", late)
     assert "changed while it was packed; nothing was sent" in fails("invalid", push, folder)
-    monkeypatch.setattr("kit.kaggle.datasets.shutil.disk_usage", lambda _: os.terminal_size((9, 9)) and Full)
+    monkeypatch.setattr("kit.kaggle.datasets.shutil.disk_usage", lambda _: SimpleNamespace(free=99))
     assert "do not fit there once more; make room, or set TMPDIR" in fails("disk", push, folder)
     assert changed and kaggle.took == []
-
-
-class Full:
-    free = 99
-
-
-def kit_digest(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # --- more than one process, and notebooks
@@ -344,10 +340,60 @@ def test_eight_thousand_files_go_as_a_few(kaggle, tmp_path):
 
 def test_a_notebook_names_the_datasets_that_it_reads(kaggle, tmp_path):
     (tmp_path / "book.ipynb").write_text(json.dumps({"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    push_notebook(tmp_path / "book.ipynb", {"id": f"{USER}/reads-data", "title": "reads data",
-                                            "dataset_sources": [REF]}, client=QUICK)
+    about = {"id": f"{USER}/reads-data", "title": "reads data", "dataset_sources": [REF]}
+    push_notebook(tmp_path / "book.ipynb", about, client=QUICK)
     assert kaggle.pushed[0]["datasetDataSources"] == [REF]
     kaggle.push_answer = {"invalidDatasetSources": [REF]}
     assert f"pushed without its data: no access to ['{REF}']" in fails(
-        "refused", push_notebook, tmp_path / "book.ipynb", {"id": f"{USER}/reads-data", "title": "reads data",
-                                                            "dataset_sources": [REF]}, client=QUICK)
+        "refused", push_notebook, tmp_path / "book.ipynb", about, client=QUICK)
+
+
+@pytest.mark.parametrize("mount", [f"datasets/{REF}", SLUG])
+def test_a_bundle_finds_the_data_of_its_dataset_in_both_kinds_of_mounts(kaggle, tmp_path, tiny_sample, monkeypatch,
+                                                                        project, mount):
+    push(tiny_sample / "npz")
+    for name, data in there(kaggle).items():
+        path = tmp_path / "input" / mount / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    make = runpy.run_path(str(project / "notebooks" / "bundle.py"))["bundle"]
+    step = project / "notebooks" / "03_train_tile.ipynb"
+    with_data = make({step: {}}, real_only=True, datasets=[f"{USER}/weights", REF])
+    cell, = {c.source for c in with_data.cells} - {c.source for c in make({step: {}}, real_only=True).cells}
+    monkeypatch.setenv("TPUGRAPHS_ROOT", "")                       # set, so that it is put back at the end
+    monkeypatch.delenv("TPUGRAPHS_ROOT")
+    exec(cell.replace("/kaggle/input", f"{tmp_path}/input"), {})
+    root = find_data_root()
+    assert root == tmp_path / "input" / mount
+    for collection in COLLECTIONS:
+        assert [path.read_bytes() for path in npz_paths(root, collection, "train")] == [
+            path.read_bytes() for path in npz_paths(tiny_sample, collection, "train")]
+
+
+def test_what_is_trained_on_kaggle_gets_the_datasets_that_are_named(kaggle, tmp_path, tiny_sample, monkeypatch,
+                                                                    project):
+    monkeypatch.syspath_prepend(project / "notebooks")
+    import on_kaggle
+    monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
+    kaggle.machine = lambda body: {"status": "ERROR", "failureMessage": "stop here", "files": [], "log": "[]"}
+    books = {project / "notebooks" / f"{name}.ipynb": {} for name in ("03_train_tile", "04_train_layout")}
+    for datasets in ([], [REF]):
+        on_kaggle.train_on_kaggle(plan_jobs(["tile:xla"]), books, USER, tmp_path / "out", tiny_sample, False,
+                                  datasets=datasets)
+    assert [body.get("datasetDataSources", []) for body in kaggle.pushed] == [[], [REF]]
+    assert [REF in body["text"] for body in kaggle.pushed] == [False, True]
+    assert len({body["slug"] for body in kaggle.pushed}) == 2      # another Dataset is another notebook
+
+
+@pytest.mark.parametrize("command, words, status", [
+    (["bundle.py", "--only", "03", "--dataset", "no-owner"], "'no-owner' is not OWNER/SLUG", 2),
+    (["run.py", "--dataset", REF], "run.py: --owner, --dataset and --seed-groups need --on kaggle", 2),
+    (["bundle.py", "--only", "03", "--dataset", REF, "--dataset", f"{USER}/weights"], "", 0)])
+def test_datasets_are_named_on_the_command_line(tmp_path, project, command, words, status):
+    done = subprocess.run([sys.executable, project / "notebooks" / command[0], *command[1:]], cwd=tmp_path, text=True,
+                          capture_output=True)
+    assert done.returncode == status and words in done.stderr
+    if not status:
+        about = json.loads((tmp_path / done.stdout.strip() / "kernel-metadata.json").read_text())
+        assert about["dataset_sources"] == [REF, f"{USER}/weights"]
+        assert about["competition_sources"] == ["predict-ai-model-runtime"]
