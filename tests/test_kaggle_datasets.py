@@ -15,8 +15,9 @@ import pytest
 from kaggle_server import KEY, QUICK, TOKEN, USER, fails
 
 from kit.data import COLLECTIONS, find_data_root, npz_paths
-from kit.kaggle import plan_jobs, push_dataset, push_notebook, watch_jobs
+from kit.kaggle import child, plan_jobs, push_dataset, push_notebook, watch_jobs
 from kit.kaggle.datasets import LIST
+from kit.prepare import open_prepared, prepare
 
 SLUG = "tpugraphs-prepared"
 REF = f"{USER}/{SLUG}"
@@ -141,6 +142,18 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(kaggle, folder):
     assert len(kaggle.blobs) == 4 and kaggle.asked.count("status of upload") == 4
 
 
+def test_progress_is_told_while_a_file_is_sent(kaggle, tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "LINE_EVERY", -1)
+    path, lines, url = tmp_path / "tile.zip", [], "http://localhost/blob/b"
+    path.write_bytes(content("t", 3_000_000))
+    kaggle.blobs["b"] = {"name": "tile.zip", "length": path.stat().st_size, "data": content("t", 3_000_000)[:1_500_000]}
+    calls = child.Calls({}, lambda step, say: lines.append(say), None, None)
+    assert calls.send_rest(path, url, new=False) == (True, 1_500_000)
+    assert lines == ["tile.zip: 2.5 MB of 3.0 MB", "tile.zip: 3.0 MB of 3.0 MB"]
+    assert kaggle.blobs["b"]["data"] == path.read_bytes()
+    assert calls.send_rest(path, url, new=False)[0] and kaggle.took == [("tile.zip", 1_500_000)]      # nothing is left
+
+
 def test_a_call_that_failed_is_gone_on_with_by_the_next(kaggle, folder):
     kaggle.answers["upload"] = [None, None, "cut", (503, ""), (503, "")]
     kaggle.answers["status of upload"] = [None, (503, "")]
@@ -215,9 +228,9 @@ def test_each_way_to_fail_has_its_kind_and_its_sentence(kaggle, folder, call, an
 
 @pytest.mark.parametrize("call, kind", [("GetDataset", "host"), ("upload", "upload"), ("CreateDataset", "host")])
 def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, folder, monkeypatch, call, kind):
-    monkeypatch.setattr("kit.kaggle.datasets.ANSWER_WITHIN", 2.0)
+    monkeypatch.setattr("kit.kaggle.datasets.ANSWER_WITHIN", 1.5)
     kaggle.answers[call] = ["hang"]
-    assert "none within" in fails(kind, push, folder, timeout=4)
+    assert "none within" in fails(kind, push, folder, timeout=2)
 
 
 def test_no_credentials_are_told(kaggle, folder, monkeypatch):
@@ -349,9 +362,10 @@ def test_a_notebook_names_the_datasets_that_it_reads(kaggle, tmp_path):
 
 
 @pytest.mark.parametrize("mount", [f"datasets/{REF}", SLUG])
-def test_a_bundle_finds_the_data_of_its_dataset_in_both_kinds_of_mounts(kaggle, tmp_path, tiny_sample, monkeypatch,
-                                                                        project, mount):
-    push(tiny_sample / "npz")
+def test_a_bundle_finds_prepared_data_of_its_dataset_in_both_kinds_of_mounts(kaggle, tmp_path, tiny_sample, monkeypatch,
+                                                                            project, mount):
+    here = prepare(tiny_sample, tmp_path / "here", processes=1, progress=False)
+    push(tmp_path / "here")
     for name, data in there(kaggle).items():
         path = tmp_path / "input" / mount / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -363,11 +377,13 @@ def test_a_bundle_finds_the_data_of_its_dataset_in_both_kinds_of_mounts(kaggle, 
     monkeypatch.setenv("TPUGRAPHS_ROOT", "")                       # set, so that it is put back at the end
     monkeypatch.delenv("TPUGRAPHS_ROOT")
     exec(cell.replace("/kaggle/input", f"{tmp_path}/input"), {})
-    root = find_data_root()
-    assert root == tmp_path / "input" / mount
+    assert find_data_root() == tmp_path / "input" / mount
+    mounted = open_prepared(find_data_root())
+    assert mounted.catalogue.equals(here.catalogue) and len(here.catalogue)
     for collection in COLLECTIONS:
-        assert [path.read_bytes() for path in npz_paths(root, collection, "train")] == [
-            path.read_bytes() for path in npz_paths(tiny_sample, collection, "train")]
+        paths = npz_paths(tmp_path / "here", collection, "train")
+        assert paths and [path.read_bytes() for path in npz_paths(find_data_root(), collection, "train")] == [
+            path.read_bytes() for path in paths]
 
 
 def test_what_is_trained_on_kaggle_gets_the_datasets_that_are_named(kaggle, tmp_path, tiny_sample, monkeypatch,
