@@ -19,6 +19,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import zipfile
@@ -30,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from kit.agreement import Meetings, find_meetings
 from kit.data import (
@@ -42,12 +43,10 @@ from kit.data import (
     find_data_root,
     layout_graph,
     npz_paths,
-    read_tile,
     target,
     tile_graph,
 )
 from kit.files import locked, remove_leftovers, whole_file
-from kit.metrics import tile_score
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -247,13 +246,21 @@ def prepared_path(folder, collection, split, graph_id):
     return Path(folder).joinpath(*collection.split(":"), split, f"{graph_id}.npz")
 
 
-def read_graph(path, collection):
+def read_graph(path, collection, split="test"):
     """Read a file of the data set or of a prepared folder -> TileGraph, or LayoutGraph, with `meetings` if stored."""
-    if collection == "tile:xla":
-        return read_tile(path)
     with NpzFile(path) as npz:
-        graph = layout_graph(npz)
-        return graph._replace(meetings=_read_meetings(npz, len(graph.node_config_ids)))
+        return _read_graph(npz, collection, split)
+
+
+def _read_graph(npz, collection, split):
+    """What `read_graph` returns, from an open file; DataError also if train or validation data have no runtimes."""
+    graph = tile_graph(npz) if collection == "tile:xla" else layout_graph(npz)
+    if split != "test" and not graph.config_runtime.any():
+        raise DataError(f"{npz.path}: config_runtime is 0 throughout, the placeholder of test files; expected measured "
+                        f"runtimes in {split}")
+    if collection == "tile:xla":
+        return graph
+    return graph._replace(meetings=_read_meetings(npz, len(graph.node_config_ids)))
 
 
 # --- one file
@@ -271,14 +278,12 @@ def prepare_file(source, folder):
             if known and all(known.get(name) == about[name] for name in ("source_sha256", "source_bytes")):
                 return known | about | {"prepared_bytes": path.stat().st_size}
             with NpzFile(source.path, file) as npz:
-                graph = tile_graph(npz) if source.collection == "tile:xla" else layout_graph(npz)
-        if source.split != "test" and not graph.config_runtime.any():
-            raise DataError(f"{source.path}: config_runtime is 0 throughout, the placeholder of test files; expected "
-                            f"measured runtimes in {source.split}")
+                graph = _read_graph(npz, source.collection, source.split)
     except (DataError, OSError) as fault:
         path.unlink(missing_ok=True)
-        return about | {"reason": str(fault).removeprefix(f"{source.path}: ")}
-    if source.collection != "tile:xla":
+        reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
+        return about | {"reason": reason}
+    if source.collection != "tile:xla" and graph.meetings is None:
         graph = graph._replace(meetings=find_meetings(graph))
     about |= describe(graph, source.collection)
     _write_graph(path, graph, about)
@@ -300,11 +305,11 @@ def describe(graph, collection):
     runtime = target(graph)
     if graph.config_runtime.any() and (collection != "tile:xla" or (graph.config_runtime_normalizers > 1).any()):
         found |= dict(zip(_QUANTILES, np.quantile(runtime, [0, 0.25, 0.5, 0.75, 1]).tolist()))
-        few = np.flatnonzero(same < CEILING_CONFIGS)             # numbered by first appearance
-        score = tile_score if collection == "tile:xla" else None         # None: Kendall's tau-b
-        ceiling = noise_ceiling(runtime[few], same[few], score, draws=CEILING_DRAWS)
-        found |= {name: None if math.isnan(value) else value
-                  for name, value in (("noise", ceiling.sigma), ("ceiling", ceiling.mean))}
+        if collection != "tile:xla":         # tilings with equal features may differ, so they are no repeats
+            few = np.flatnonzero(same < CEILING_CONFIGS)         # numbered by first appearance
+            ceiling = noise_ceiling(runtime[few], same[few], draws=CEILING_DRAWS)
+            found |= {name: None if math.isnan(value) else value
+                      for name, value in (("noise", ceiling.sigma), ("ceiling", ceiling.mean))}
     return found
 
 
@@ -400,8 +405,9 @@ def _prepare_all(sources, folder, processes, progress):
     total = sum(source.bytes for source in sources)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = min(cores, 1 + total // _BYTES_PER_PROCESS) if processes is None else processes
-    with tqdm(total=total, unit="B", unit_scale=True, desc="prepare", disable=not progress or not sources,
-              mininterval=1) as bar:
+    # in a log a line per 10 s; little work shows no bar
+    with tqdm(total=total, unit="B", unit_scale=True, desc="prepare", disable=not progress or not sources, delay=2,
+              file=sys.stdout, mininterval=1 if sys.stdout.isatty() else 10) as bar:
         for done, (source, row) in enumerate(_work_off(sources, folder, min(processes, len(sources))), 1):
             bar.set_postfix_str(f"{done} of {len(sources)} files", refresh=False)
             bar.update(source.bytes)
@@ -467,8 +473,11 @@ def _sources(root, collections):
     for collection in collections:
         for split in SPLITS:
             for path in npz_paths(root, collection, split):
-                stat = path.stat()
-                yield Source(collection, split, path, stat.st_size, stat.st_mtime_ns)
+                try:
+                    stat = path.stat()
+                    yield Source(collection, split, path, stat.st_size, stat.st_mtime_ns)
+                except OSError:              # a link to nothing; reading it gives the reason
+                    yield Source(collection, split, path, 0, 0)
 
 
 def _key(row):

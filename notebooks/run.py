@@ -33,7 +33,7 @@ from steps import PROJECT, RunError, digest, lock, run_steps, show, state, use_t
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
 from kit.files import replace_file  # noqa: E402
 from kit.kaggle import KaggleError, plan_jobs  # noqa: E402
-from kit.run import open_data, wanted, write_report  # noqa: E402
+from kit.run import left_out, open_data, wanted, write_report  # noqa: E402
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
@@ -96,17 +96,18 @@ def fetch(planned, there, args, out, root, is_sample):
     return failed, fetched
 
 
-def open_root(args, size):
-    """Find the data, or write the sample data -> (its folder, whether it is sample data, a name for runs on it)."""
+def open_root(args, size, collections):
+    """Find the data, or write sample data, and prepare it -> (folder, whether it is sample data, a name for runs)."""
     if args.on and not args.data_root:
         try:
             find_data_root()
         except DataError as fault:
             raise RunError(f"{fault}; 05 and 06 need the data here, too: give --data-root, or --data-root sample to "
                            "train on sample data on Kaggle") from None
-    root, is_sample = open_data(args.data_root, size, PROJECT / "data")
+    root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
     root = root.resolve()
-    name = f"data-{digest(str(root))[:8]}" if root.parent.parent != PROJECT / "data" else root.parent.name
+    name = root.name.replace("prepared-", "data-") if root.parent == PROJECT / "data" else (
+        root.parent.name if root.parent.parent == PROJECT / "data" else f"data-{digest(str(root))[:8]}")
     return root, is_sample, name + (f"-{args.on}" if args.on else "")
 
 
@@ -164,10 +165,12 @@ def run(args):
         folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
     out = folder("--out", args.out) if args.out else None
     planned = plan(args, collections, asked)
-    root, is_sample, name = open_root(args, size)
+    root, is_sample, name = open_root(args, size, collections)
     out = out or folder("--out", PROJECT / "submissions" / name)
     files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
-    missing = [c for c in collections if not files[c]]
+    bad = left_out(root, collections)
+    damaged = {name.rpartition("/")[0].rpartition("/")[0].replace("/", ":") for name, _ in bad}
+    missing = [c for c in collections if not files[c] and c not in damaged]
     if missing == collections:
         raise RunError(f"{root}: no npz file of {', '.join(collections)}")
     options = {"data_root": str(root), "out_dir": str(out)}
@@ -187,7 +190,7 @@ def run(args):
             planned = [job for job in planned if job["collection"] not in missing]
             failed, fetched = fetch(planned, there, args, out, root, is_sample)
         basis = digest(kit, stats, *[fetched] * bool(args.on))
-        problems = run_steps(notebooks, parameters, out, basis, args.fresh, at_once)
+        problems = bad + run_steps(notebooks, parameters, out, basis, args.fresh, at_once)
     print(f"finished in {time.monotonic() - start:.0f} s")
     summarise(out, root, is_sample, notebooks, selected, problems, failed)
     return 3 if problems or failed else 0

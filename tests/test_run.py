@@ -1,6 +1,7 @@
 """notebooks/run.py on small notebooks made here: what it runs, skips, refuses, and how it ends."""
 import ast
 import importlib
+import inspect
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import sys
 import time
 
 import nbformat
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -40,11 +42,24 @@ with open(out / "problems" / "NAME.jsonl", "a") as file:
         print('{"path": "a.npz", "reason": "a.npz: edge_index refers to node 9"}', file=file)
 """
 
-SAMPLE = """
+
+
+def write_kernel(path):
+    """A tile file of one node and two configurations."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, node_feat=np.zeros((1, 140), np.float32), node_opcode=np.ones(1, np.uint8),
+             edge_index=np.zeros((0, 2), int), config_feat=np.eye(2, 24, dtype=np.float32),
+             config_runtime=np.array([5, 6]), config_runtime_normalizers=np.array([7, 7]))
+
+
+SAMPLE = f"""import numpy as np
+
+
+{inspect.getsource(write_kernel)}
+
 def write_sample(root, seed=0, size="small", progress=False):
     if not root.exists():
-        (root / "npz" / "tile" / "xla" / "train").mkdir(parents=True)
-        (root / "npz" / "tile" / "xla" / "train" / f"{size}.npz").touch()
+        write_kernel(root / "npz" / "tile" / "xla" / "train" / f"{{size}}.npz")
         (root / "truth").mkdir()
     return root / "npz"
 """
@@ -67,15 +82,14 @@ def copy_programs(project, folder):
 
 @pytest.fixture
 def clone(tmp_path, project):
-    """A project with the real run.py and kit, its own two notebooks, sample writer and data set of one file."""
+    """A project with the real run.py and kit, its own two notebooks, sample writer and data set of two files."""
     copy_programs(project, tmp_path / "notebooks")
     shutil.copytree(project / "kit", tmp_path / "kit")
     (tmp_path / "kit" / "sample" / "__init__.py").write_text(SAMPLE)
     write_notebook(tmp_path / "notebooks" / "00_first.ipynb", PARAMETERS, NOTE)
     write_notebook(tmp_path / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION)
-    (tmp_path / "root" / "tile" / "xla" / "train").mkdir(parents=True)
-    (tmp_path / "root" / "tile" / "xla" / "train" / "kernel.npz").write_bytes(b"never read")
-    (tmp_path / "root" / "tile" / "xla" / "train" / "link.npz").symlink_to(tmp_path / "nowhere")
+    for name in ("kernel", "other"):
+        write_kernel(tmp_path / "root" / "tile" / "xla" / "train" / f"{name}.npz")
     return tmp_path
 
 
@@ -109,7 +123,7 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
     assert run(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2  # all, and nothing again
     assert run(clone, "-p", "steps=4", "--only", "01")[0] == 0
     assert ran(clone)[2:] == ["01_last 4"]                              # only what was asked for
-    (clone / "root" / "tile" / "xla" / "train" / "kernel2.npz").write_bytes(b"")
+    write_kernel(clone / "root" / "tile" / "xla" / "train" / "kernel2.npz")
     assert run(clone, "--only", "00")[0] == 0
     assert ran(clone)[3:] == ["00_first 3"]                             # the data changed
     (clone / "out" / "notebooks" / "00_first.ipynb").unlink()
@@ -214,10 +228,11 @@ def test_files_that_parameters_name_are_there_before_anything_is_read(choices, t
 @pytest.mark.parametrize("below", ["", "/deeper/still"])
 def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
     file = os.path.join("root", "tile", "xla", "train", "kernel.npz")
+    before = (clone / file).read_bytes()
     assert run(clone, "--out", file + below) == (2, [], f"run.py: {file}: is a file; --out names a folder\n")
     assert run(clone, data=("--data-root", file + below)) == (
         2, [], f"run.py: {file}: is a file; --data-root names the folder that holds tile/ and layout/\n")
-    assert ran(clone) == [] and not (clone / "out").exists() and (clone / file).read_bytes() == b"never read"
+    assert ran(clone) == [] and not (clone / "out").exists() and (clone / file).read_bytes() == before
 
 
 @pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),
@@ -246,10 +261,12 @@ def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_the
 
 def test_unreadable_files_are_named_once_each_time_although_the_submission_is_written(clone):
     write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, PROBLEM)
+    (clone / "root" / "tile" / "xla" / "train" / "link.npz").symlink_to(clone / "nowhere")
     for _ in range(2):                                                  # the second run finds all steps finished
         status, lines, _ = run(clone)
         assert status == 3
         assert [line for line in lines if "unreadable" in line] == [
+            "unreadable, left out: tile/xla/train/link.npz: No such file or directory",
             "unreadable, left out: a.npz: edge_index refers to node 9"]
         assert lines[-1] == os.path.join("out", "submission.csv")
     assert json.loads((clone / "out" / "problems.jsonl").read_text())["path"] == "a.npz"

@@ -1,5 +1,6 @@
 """What notebooks share: bad files are reported and left out, and results of earlier steps are never lost."""
 import json
+import re
 import shutil
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, 
 from kit.prune import drop_duplicate_configs, prune
 from kit.run.workflow import (
     checkpoint_path,
+    left_out,
     load_costs,
     note_settings,
     noted_settings,
@@ -54,23 +56,41 @@ def test_an_unknown_collection_is_answered_with_all_five(names):
     assert str(error.value) == f"no collection layout:xla, x; there are {', '.join(COLLECTIONS)}"
 
 
-def test_open_data_takes_what_is_given_and_says_which_it_is(root, capsys):
-    assert open_data(root) == open_data(root.parent) == (root, True)
+def test_open_data_takes_what_is_given_prepares_it_and_says_which_it_is(root, tmp_path, capsys):
+    prepared = root.parent / "prepared"
+    assert open_data(root) == open_data(root.parent) == (prepared, True)
     assert capsys.readouterr().out == f"sample data, simulated runtimes: {root}\n" * 2
+    assert open_data(prepared) == (prepared, True)
+    assert capsys.readouterr().out == f"sample data, simulated runtimes: {prepared}\n"
     shutil.rmtree(root.parent / "truth")
-    assert open_data(str(root)) == (root, False)
+    place, is_sample = open_data(str(root), collections="tile:xla", folder=tmp_path / "data")
+    assert not is_sample and place.parent == tmp_path / "data" and re.fullmatch("prepared-[0-9a-f]{8}", place.name)
     assert capsys.readouterr().out == f"data set: {root}\n"
+    assert [p.name for p in place.iterdir() if p.is_dir()] == ["tile"]                 # only what was asked for
+    assert open_data(root, folder=tmp_path / "data") == (place, False) and (place / "layout").is_dir()
+
+
+def test_open_data_names_what_cannot_be_prepared(root, tmp_path, capsys):
+    bad = npz_paths(root, "layout:nlp:random", "valid")[0]
+    bad.write_bytes(b"PK")
+    place, _ = open_data(root)
+    why = f"layout/nlp/random/valid/{bad.name}: not a readable npz file"
+    assert f"left out: {why}" in capsys.readouterr().out
+    assert bad.stem not in [g.graph_id for g in read_split(place, "layout:nlp:random", "valid")]
+    (name, reason), = left_out(place, ["tile:xla", "layout:nlp:random"])
+    assert why in f"{name}: {reason}" and left_out(place, ["tile:xla"]) == left_out(root, ["layout:nlp:random"]) == []
 
 
 def test_open_data_writes_the_sample_where_there_is_no_data_and_uses_it_again(tmp_path, tiny_sample, monkeypatch):
     monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
-    found, is_sample = open_data("sample", size="tiny", folder=tmp_path)
-    assert is_sample and found == tmp_path / "sample-tiny" / "npz"
+    place, is_sample = open_data("sample", size="tiny", folder=tmp_path)
+    assert is_sample and place == tmp_path / "sample-tiny" / "prepared"
+    found = tmp_path / "sample-tiny" / "npz"
     written = {p.relative_to(found): p.read_bytes() for p in found.rglob("*.npz")}
     assert written == {p.relative_to(tiny_sample / "npz"): p.read_bytes() for p in tiny_sample.glob("npz/**/*.npz")}
-    times = {p: p.stat().st_mtime_ns for p in found.rglob("*.npz")}
-    assert open_data("sample", size="tiny", folder=tmp_path) == (found, True)
-    assert times == {p: p.stat().st_mtime_ns for p in found.rglob("*.npz")}
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npz")}
+    assert open_data("sample", size="tiny", folder=tmp_path) == (place, True)
+    assert times == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npz")}
 
 
 def test_the_sample_is_never_used_in_place_of_data_that_was_asked_for(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import numpy as np
 from kit.data import SPLITS, npz_paths, teaches
 from kit.noise import bootstrap_interval
 from kit.predict import predict
+from kit.prepare import prepare
 from kit.run import checkpoint_path, load_costs, read_split, save_costs
 from kit.sample import write_sample
 from kit.train import train
@@ -24,6 +25,7 @@ def unseen_programs(data_root, collection, is_sample, problems=None, k_hops=None
     else:
         first = data_root.parent
         root = write_sample(first.with_name(f"{first.name}-seed{seed}"), seed=seed, size=size, progress=True)
+        root = prepare(root, root.parent / "prepared").folder
         graphs = [g for split in SPLITS for g in read_split(root, collection, split, problems, k_hops)]
         truth = {p.stem: root.parent / "truth" / p.relative_to(root) for p in npz_paths(root, collection, "test")}
         graphs = [_with_truth(g, truth[g.graph_id]) if g.graph_id in truth else g for g in graphs]

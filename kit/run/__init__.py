@@ -4,6 +4,7 @@ from kit.run.report import write_report
 from kit.run.workflow import (
     UNQUOTED,
     checkpoint_path,
+    left_out,
     load_costs,
     note_settings,
     noted_settings,
@@ -18,7 +19,7 @@ from kit.run.workflow import (
 )
 
 __all__ = [
-    "UNQUOTED", "checkpoint_path", "list_runs", "load_costs", "note_settings", "noted_settings", "open_data",
-    "read_split", "record_leaderboard", "record_run", "report_problems", "sample_truth", "save_costs",
+    "UNQUOTED", "checkpoint_path", "left_out", "list_runs", "load_costs", "note_settings", "noted_settings",
+    "open_data", "read_split", "record_leaderboard", "record_run", "report_problems", "sample_truth", "save_costs",
     "training_graphs", "wanted", "write_report", "write_table",
 ]

@@ -14,9 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, read_layout, read_tile, teaches
+from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, teaches
 from kit.files import replace_file, whole_file
+from kit.prepare import is_prepared, open_prepared, prepare, read_graph
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
 
@@ -24,13 +26,14 @@ UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # matches file stems that need n
 SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
 
 
-def open_data(data_root=None, size="small", folder="data"):
-    """Find the data set, or write the sample data, and print which of the two is used.
+def open_data(data_root=None, size="small", collections=None, folder="data"):
+    """Find the data set, or write the sample data, prepare it, and print what is used.
 
     `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand. The
-    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Returns the folder that holds tile/ and
-    layout/, and whether it is sample data. DataError if `data_root` holds no data, or if the place of the sample data
-    holds something else.
+    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all),
+    in `folder`/prepared-<8 hex digits of the data root>, for sample data beside it; what is prepared already is not
+    read again. A prepared folder is taken as it is. Returns the prepared folder, and whether it is sample data.
+    DataError if `data_root` holds no data, or if one of these places holds something else.
     """
     root = None
     if data_root != "sample":
@@ -46,7 +49,23 @@ def open_data(data_root=None, size="small", folder="data"):
             raise DataError(str(fault)) from fault
     is_sample = (root.parent / "truth").is_dir()
     print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
-    return root, is_sample
+    if is_prepared(root):
+        return root, is_sample
+    mark = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
+    place = root.parent / "prepared" if is_sample else Path(folder, f"prepared-{mark}")
+    prepared = prepare(root, place, wanted(collections))
+    for name, reason in left_out(prepared.folder, wanted(collections)):
+        print(f"left out: {name}: {reason}")
+    return prepared.folder, is_sample
+
+
+def left_out(data_root, collections):
+    """The source files that could not be prepared, as pairs of file name and reason."""
+    if not is_prepared(data_root):
+        return []
+    bad = open_prepared(data_root).catalogue.filter(pl.col("reason").is_not_null())
+    return [("/".join((*row["collection"].split(":"), row["split"], f"{row['name']}.npz")), row["reason"])
+            for row in bad.iter_rows(named=True) if row["collection"] in collections]
 
 
 def wanted(collections=None):
@@ -69,9 +88,9 @@ def wanted(collections=None):
 def read_split(data_root, collection, split, problems=None, k_hops=None):
     """Read every file of a split; a damaged file is reported and left out.
 
-    Two more kinds of files are left out: test files whose names cannot stand in a submission, and train or validation
-    files with placeholders instead of runtimes. `problems`: a JSON-lines file that gets {"path", "reason"} per left-out
-    file. `k_hops`: prune each layout graph to this neighbourhood when it is read, so that a split takes little memory.
+    Test files whose names cannot stand in a submission are left out, too. `problems`: a JSON-lines file that gets
+    {"path", "reason"} per left-out file. `k_hops`: prune each layout graph to this neighbourhood when it is read, so
+    that a split takes little memory.
     """
     paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
     shown = start
@@ -94,11 +113,7 @@ def _read_graph(path, collection, split):
     if split == "test" and not UNQUOTED.fullmatch(path.stem):
         raise DataError(f"{path}: its name cannot stand in a submission; expected no space, comma, semicolon or "
                         "quote; if it is a copy, delete it")
-    graph = read_tile(path) if collection == "tile:xla" else read_layout(path)
-    if split != "test" and not graph.config_runtime.any():
-        raise DataError(f"{path}: config_runtime is 0 throughout, the placeholder of test files; expected measured "
-                        f"runtimes in {split}")
-    return graph
+    return read_graph(path, collection, split)
 
 
 def training_graphs(data_root, collection, problems=None, k_hops=None):
