@@ -18,7 +18,7 @@ from ipykernel.kernelspec import get_kernel_dict
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
-from kit.files import locked, put_in_place, remove_leftovers, replace_file  # noqa: E402
+from kit.files import locked, put_in_place, remove_leftovers, replace_file, unwritable_named  # noqa: E402
 
 LOCK = Path(".run", "lock")
 STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
@@ -143,8 +143,9 @@ class Step:
                 print(f"note  {self.stem}: its kernel died before the first cell; started again", flush=True)
             self.failure = None
             try:
-                papermill.execute_notebook(str(self.notebook), str(_partly(self.target)), self.parameters,
-                                           kernel_name=self.kernel, progress_bar=False, stdout_file=self.last)
+                with unwritable_named(_partly(self.target)):         # papermill saves it before and after each cell
+                    papermill.execute_notebook(str(self.notebook), str(_partly(self.target)), self.parameters,
+                                               kernel_name=self.kernel, progress_bar=False, stdout_file=self.last)
             except BaseException as error:
                 self.failure = error
             # two kernels that start at once can be given the same port

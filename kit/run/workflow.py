@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, teaches
-from kit.files import replace_file, whole_file
+from kit.files import replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare, read_graph
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
@@ -217,7 +217,7 @@ def noted_settings(out):
 def report_problems(log, path, reasons):
     """Add a line {"path", "reason"} per reason to the JSON-lines file `log`; the run then does not exit with 0."""
     Path(log).parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a") as file:
+    with unwritable_named(log), open(log, "a") as file:
         file.writelines(json.dumps({"path": str(path), "reason": reason}) + "\n" for reason in reasons)
 
 
