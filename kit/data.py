@@ -32,10 +32,11 @@ import pandas as pd
 
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 SPLITS = ("train", "valid", "test")
+CATALOGUE = "catalogue.parquet"   # in a folder that `kit.prepare` wrote
 DIGITS = 18                      # per node: the layouts of output, input and kernel, 6 digits each, minor to major
 
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
-_MAX_ARRAY_BYTES = 1 << 30        # limit for an array that is read whole; the largest public one has 24 MB
+_MAX_ARRAY_BYTES = 1 << 28        # limit for an array that is held whole; the largest public one has 24 MB
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
 _MAX_EXPECTED = 1 << 20           # limit for nodes x distinct rows, so that tables over them stay small
 _MOST = 1 << 63                  # limit for a feature: features were 64-bit integers before they became float32
@@ -247,22 +248,25 @@ def _read_program(npz):
     """The arrays that tile and layout files share: node_feat, node_opcode, edge_index."""
     if npz.has("node_rows"):                 # a file that `kit.prepare` wrote: distinct rows, and a row number per node
         rows = npz.array("node_rows", "f", (None, 140), np.float32, -_MOST, _MOST)
-        node_feat = rows[npz.array("node_row", "iu", (None,), np.int64, low=0, high=len(rows) - 1)]
+        numbers = npz.array("node_row", "iu", (None,), np.int64, low=0, high=len(rows) - 1)
+        most = _MAX_ARRAY_BYTES // (140 * 4)
+        npz.check(0 < len(numbers) <= most, "node_row", f"has {len(numbers)} nodes, expected 1 to {most}")
+        node_feat = rows[numbers]
     else:
         node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -_MOST, _MOST)
+        npz.check(len(node_feat) > 0, "node_feat", "has no node")
     n = len(node_feat)
-    npz.check(n > 0, "node_feat", "has no node")
     node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
-    if npz.has("edge_steps"):                # from `kit.prepare`: consumer - consumer before, consumer - producer
-        edge_index = npz.array("edge_steps", "iu", (None, 2), np.int64)
+    name = "edge_steps" if npz.has("edge_steps") else "edge_index"
+    edge_index = npz.array(name, "iu", (None, 2), np.int64)
+    if name == "edge_steps":                 # from `kit.prepare`: consumer - consumer before, consumer - producer
+        # these sums may overflow, but never to another number in range: modulo 2**64 each step has one result
         edge_index[:, 0].cumsum(out=edge_index[:, 0])
         np.subtract(edge_index[:, 0], edge_index[:, 1], out=edge_index[:, 1])
-    else:
-        edge_index = npz.array("edge_index", "iu", (None, 2), np.int64)
     if len(edge_index):
         low, high = edge_index.min(), edge_index.max()
-        npz.check(low >= 0, "edge_index", f"refers to node {low}")
-        npz.check(high < n, "edge_index", f"refers to node {high}, but there are {n} nodes")
+        npz.check(low >= 0, name, f"refers to node {low}")
+        npz.check(high < n, name, f"refers to node {high}, but there are {n} nodes")
     return node_feat, node_opcode, edge_index
 
 
@@ -338,13 +342,20 @@ def _read_factored(npz, c, nc, keep):
     code_rows = npz.array("code_rows", "i", (nc, None, DIGITS), np.int8, low=-1, high=5)
     k = code_rows.shape[1]
     config_codes = npz.array("config_codes", "u", (c, None), _smallest_unsigned(k), high=k - 1)
-    node_group = npz.array("node_group", "iu", (nc,), np.int64, low=0, high=config_codes.shape[1] - 1)
+    g = config_codes.shape[1]
+    node_group = npz.array("node_group", "iu", (nc,), np.int64, low=0, high=g - 1)
+    found, first = np.unique(node_group, return_index=True)
+    npz.check(len(found) == g and (np.diff(first) > 0).all(), "node_group",
+              f"does not number {g} groups by their first nodes")
     if np.array_equal(keep, np.arange(c)):
         return config_codes, node_group, code_rows
-    # fewer configurations have fewer codes and groups: number rows, and factor them as they would be without the others
-    rows, row_ids = np.unique(code_rows.reshape(-1, DIGITS), axis=0, return_inverse=True)
-    codes = config_codes[keep][:, node_group].T                                         # (nc, j)
-    return factor_configs(np.take_along_axis(row_ids.reshape(nc, k), codes.astype(np.int64), axis=1), rows)
+    # fewer configurations have fewer codes, and groups that differ only in the others become one
+    codes = config_codes[keep]                                                          # (j, g)
+    merged = _group_nodes(codes.T, k)                                                   # groups of groups
+    start = k * np.arange(nc)                    # the row of a node's code 0 among all rows
+    groups = _Groups(merged.node_group[node_group], first[merged.first],
+                     [start[node] + merged.node_rows[group] for node, group in enumerate(node_group)])
+    return _number_codes(groups, start[groups.first][:, None] + codes.T[merged.first], code_rows.reshape(-1, DIGITS))
 
 
 class _DistinctRows:
@@ -433,9 +444,11 @@ def _read_configs(npz, c, nc, keep):
     with closing(chunks):
         for chunk, start in zip(chunks, starts):         # `chunks` first: then zip runs this generator to its end
             low, high = np.searchsorted(wanted, [start, start + len(chunk)])
+            if high == low:
+                continue
             if high - low < len(chunk):
                 chunk = chunk[wanted[low:high] - start]
-            codes = expectation.codes(chunk) if expectation and high > low else None
+            codes = expectation.codes(chunk) if expectation else None
             if codes is not None:
                 parts.append((expectation, codes))
                 continue
@@ -495,7 +508,12 @@ class NpzFile:
             yield
         except Exception as fault:       # far more kinds than are documented: IndexError, TokenError, MemoryError...
             reason = f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__
-            raise DataError(f"{self.path}: {words.format(reason)}; fetch the file again") from fault
+            raise DataError(f"{self.path}: {words.format(reason)}; {self._cure()}") from fault
+
+    def _cure(self):
+        """What helps against damage."""
+        prepared = any((folder / CATALOGUE).is_file() for folder in self.path.parents)
+        return "delete the file and prepare again" if prepared else "fetch the file again"
 
     def check(self, true, name, fault):
         """Raise a DataError that names the array, unless `true`."""
@@ -527,7 +545,7 @@ class NpzFile:
         """Read exactly `nbytes`."""
         with self._faults(name + " is damaged ({})"):
             data = stream.read(nbytes)
-        self.check(len(data) == nbytes, name, f"ends after {len(data)} of {nbytes} bytes; fetch the file again")
+        self.check(len(data) == nbytes, name, f"ends after {len(data)} of {nbytes} bytes; {self._cure()}")
         return data
 
     def array(self, name, kinds, shape, to, low=None, high=None):
@@ -535,9 +553,9 @@ class NpzFile:
         stream, found, fortran, dtype = self.open(name, kinds)
         fits = shape is None or (len(found) == len(shape) and all(s in (None, f) for s, f in zip(shape, found)))
         self.check(fits, name, f"has shape {found}, expected {shape}")
-        nbytes = dtype.itemsize * math.prod(found)
-        self.check(nbytes <= _MAX_ARRAY_BYTES, name, f"declares {nbytes} bytes; at most {_MAX_ARRAY_BYTES} are read")
-        values = np.frombuffer(self._read(stream, name, nbytes), dtype)
+        nbytes = max(dtype.itemsize, np.dtype(to).itemsize) * math.prod(found)
+        self.check(nbytes <= _MAX_ARRAY_BYTES, name, f"takes {nbytes} bytes; at most {_MAX_ARRAY_BYTES} are read")
+        values = np.frombuffer(self._read(stream, name, dtype.itemsize * math.prod(found)), dtype)
         self._read_end(stream, name)
         if shape is not None:
             values = values.reshape(found, order="F" if fortran else "C")

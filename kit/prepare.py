@@ -14,6 +14,7 @@ A prepared file also holds the digest of its source and its row of the catalogue
 resumes. Nothing in a prepared folder is pickled.
 """
 import hashlib
+import io
 import json
 import math
 import multiprocessing
@@ -35,6 +36,7 @@ from tqdm import tqdm
 
 from kit.agreement import Meetings, find_meetings
 from kit.data import (
+    CATALOGUE,
     COLLECTIONS,
     OPCODES,
     SPLITS,
@@ -46,16 +48,16 @@ from kit.data import (
     target,
     tile_graph,
 )
-from kit.files import locked, remove_leftovers, whole_file
+from kit.files import locked, part_name, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
-CATALOGUE = "catalogue.parquet"
 FORMAT = 1                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "reason": pl.String,                 # why the file is left out; null for a readable file
-    "source_bytes": pl.Int64, "source_changed": pl.Int64,                # changed: time in ns, as the system gives it
+    # changed: time in ns, as the system gives it; null if the system could not read the file, which is then retried
+    "source_bytes": pl.Int64, "source_changed": pl.Int64,
     "source_sha256": pl.String, "prepared_bytes": pl.Int64,
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
     "options": pl.List(pl.Int64),        # number of codes per group
@@ -69,15 +71,16 @@ COLUMNS = {
     "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
 }
 _PLACE = ("collection", "split", "name")
+_OUTSIDE = ("source_changed", "prepared_bytes")      # columns that a prepared file does not hold
 _CONFIGURATIONS = {**{name: COLUMNS[name] for name in _PLACE}, "config": pl.Int64, "same": pl.Int64,
                    "runtime": pl.Float64}
 CEILING_CONFIGS = 500                    # the configurations that a ceiling is estimated from
 CEILING_DRAWS = 10                       # simulated evaluations; each differs by about .01 from their mean
 _LOCK = ".prepare.lock"
 _UNFINISHED = ".catalogue.unfinished.parquet"
-_SAVE_EVERY = 15                         # seconds; what is prepared since then is only checked again after a kill
 _BYTES_PER_PROCESS = 32 << 20            # of sources; starting a process takes as long as reading this much
 _QUANTILES = ("shortest", "quarter", "median", "three_quarters", "longest")
+_LONGEST_NAME = 255                      # bytes of a file name that file systems allow
 
 
 class Source(NamedTuple):
@@ -90,8 +93,8 @@ class Source(NamedTuple):
 
     @property
     def key(self):
-        """What names the file in a catalogue."""
-        return self.collection, self.split, self.path.stem
+        """What names the file in a catalogue, where text is UTF-8."""
+        return self.collection, self.split, self.path.stem.encode("utf-8", "backslashreplace").decode()
 
 
 class Prepared:
@@ -114,11 +117,15 @@ class Prepared:
 
     def graphs(self, collection, split):
         """Read the graphs of a split one after another, sorted by name; a damaged file is named and left out."""
-        for path in npz_paths(self.folder, collection, split):
-            try:
-                yield read_graph(path, collection)
-            except DataError as fault:
-                print(f"left out: {fault}")
+        graphs = (self._undamaged(collection, split, path.stem) for path in npz_paths(self.folder, collection, split))
+        return (graph for graph in graphs if graph is not None)
+
+    def _undamaged(self, *place):
+        """Read one graph; name a damaged one and give None."""
+        try:
+            return self.graph(*place)
+        except DataError as fault:
+            print(f"left out: {fault}")
 
     def configurations(self):
         """All configurations as a lazy table: collection, split, name, config, same, runtime.
@@ -130,18 +137,30 @@ class Prepared:
         return pl.io.plugins.register_io_source(self._scan, schema=_CONFIGURATIONS)
 
     def _scan(self, with_columns, predicate, n_rows, batch_size):
-        """Yield the configurations file by file, as polars asks a source to."""
+        """Yield the configurations file by file, as polars asks a source to: of the first `n_rows`, those that pass."""
         files = self.catalogue.filter(pl.col("reason").is_null())
-        if predicate is not None and {*predicate.meta.root_names()} <= {*_PLACE}:
-            files = files.filter(predicate)                      # files that cannot pass are not read
+        passing = files.select(_PLACE)
+        for condition in [] if predicate is None else _conditions(predicate):
+            if {*condition.meta.root_names()} <= {*_PLACE}:
+                passing = passing.filter(condition)
+        passing, left = {*passing.iter_rows()}, math.inf if n_rows is None else n_rows
         for row in files.iter_rows(named=True):
-            table = _configurations(self.graph(*(row[name] for name in _PLACE)), row)
-            table = table if predicate is None else table.filter(predicate)
-            table = table if n_rows is None else table.head(n_rows)
-            n_rows = None if n_rows is None else n_rows - len(table)
-            yield table if with_columns is None else table.select(with_columns)
-            if n_rows == 0:
-                return
+            # files that cannot pass are not read
+            graph = self._undamaged(*_key(row)) if left > 0 and _key(row) in passing else None
+            if graph is not None:
+                table = _configurations(graph, row)
+                table = table if left >= len(table) else table.head(left)
+                table = table if predicate is None else table.filter(predicate)
+                yield table if with_columns is None else table.select(with_columns)
+            left -= row["configs"]
+
+
+def _conditions(predicate):
+    """Split "a and b and c" into its conditions, as polars expressions."""
+    parts = predicate.meta.pop()
+    if len(parts) == 2 and (parts[1] & parts[0]).meta.eq(predicate):
+        return [*_conditions(parts[1]), *_conditions(parts[0])]
+    return [predicate]
 
 
 def _configurations(graph, row):
@@ -188,7 +207,7 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True):
     """
     root, folder = find_data_root(data_root), Path(os.path.expanduser(folder))
     wanted = list(COLLECTIONS) if collections is None else list(collections)
-    _check_folder(root, folder)
+    _check_folder(root, folder, wanted)
     with _alone(folder):
         remove_leftovers(folder)
         sources = {source.key: source for source in _sources(root, wanted)}
@@ -197,14 +216,19 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True):
         todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key))]
         for source in todo:
             rows.pop(source.key, None)
+        _save(folder / _UNFINISHED, rows)                        # also the mark of a folder that is being prepared
         try:
             for key, row in _prepare_all(todo, folder, processes, progress):
                 rows[key] = row
-        finally:
-            _save(folder, rows, folder / _UNFINISHED)
+        except BaseException:
+            with suppress(OSError):                              # a full disk: then the prepared files say what is done
+                _save(folder / _UNFINISHED, rows)
+            raise
         _remove_strangers(folder, wanted, rows)
-        _save(folder, rows, folder / CATALOGUE)
-        (folder / _UNFINISHED).unlink(missing_ok=True)
+        for collection in wanted:                                # a data root has tile/ or layout/, even without files
+            folder.joinpath(*collection.split(":")).mkdir(parents=True, exist_ok=True)
+        _save(folder / CATALOGUE, rows)
+        (folder / _UNFINISHED).unlink()
     return open_prepared(folder)
 
 
@@ -230,10 +254,9 @@ def open_prepared(folder):
     if not path.is_file():
         raise DataError(f"{path}: not there; expected a folder that `kit.prepare.prepare` has written")
     rows = _read_catalogue(path)
-    there = [(c, split, entry.stem) for c in COLLECTIONS for split in SPLITS for entry in npz_paths(folder, c, split)]
-    there = pl.DataFrame(there, schema={name: COLUMNS[name] for name in _PLACE}, orient="row").with_columns(there=True)
-    found = rows.join(there, on=_PLACE, how="left", maintain_order="left")
-    return Prepared(folder, found.filter(pl.col("there") | pl.col("reason").is_not_null()).drop("there"))
+    there = {source.key for source in _sources(folder, COLLECTIONS)}
+    here = pl.Series([key in there for key in rows.select(_PLACE).iter_rows()], dtype=pl.Boolean)
+    return Prepared(folder, rows.filter(here | rows["reason"].is_not_null()))
 
 
 def is_prepared(data_root):
@@ -268,26 +291,37 @@ def _read_graph(npz, collection, split):
 
 def prepare_file(source, folder):
     """Read one source file and write its prepared form -> its row of the catalogue; a bad file gets a reason."""
-    about = {"collection": source.collection, "split": source.split, "name": source.path.stem,
-             "source_bytes": source.bytes, "source_changed": source.changed}
+    about = dict(zip(_PLACE, source.key)) | {"source_bytes": source.bytes}
     path = prepared_path(folder, *source.key)
     try:
-        with open(source.path, "rb") as file:                    # opened once, for its digest and for its arrays
+        with _opened(source) as file:                            # opened once, for its digest and for its arrays
             about["source_sha256"] = _digest(file)
-            known = _stored_row(path)
-            if known and all(known.get(name) == about[name] for name in ("source_sha256", "source_bytes")):
-                return known | about | {"prepared_bytes": path.stat().st_size}
-            with NpzFile(source.path, file) as npz:
-                graph = _read_graph(npz, source.collection, source.split)
+            known = _stored_row(path, about)
+            if not known:
+                with NpzFile(source.path, file) as npz:
+                    graph = _read_graph(npz, source.collection, source.split)
     except (DataError, OSError) as fault:
         path.unlink(missing_ok=True)
         reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
-        return about | {"reason": reason}
-    if source.collection != "tile:xla" and graph.meetings is None:
-        graph = graph._replace(meetings=find_meetings(graph))
-    about |= describe(graph, source.collection)
-    _write_graph(path, graph, about)
-    return about | {"prepared_bytes": path.stat().st_size}
+        return about | {"reason": reason.encode("utf-8", "backslashreplace").decode(),
+                        "source_changed": None if isinstance(fault, OSError) else source.changed}
+    if not known:
+        if source.collection != "tile:xla" and graph.meetings is None:
+            graph = graph._replace(meetings=find_meetings(graph))
+        known = about | describe(graph, source.collection)
+        _write_graph(path, graph, known)
+    return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size}
+
+
+def _opened(source):
+    """Open a source file; DataError if it is none, or has a name that a prepared file or a catalogue cannot have."""
+    if not source.path.is_file():
+        raise DataError(f"{source.path}: is not a file, or a link to nowhere")
+    if source.key[-1] != source.path.stem:
+        raise DataError(f"{source.path}: its name is not UTF-8; rename the file")
+    if (excess := len(os.fsencode(part_name(source.path).name)) - _LONGEST_NAME) > 0:
+        raise DataError(f"{source.path}: its name is {excess} bytes too long for a prepared file; rename the file")
+    return open(source.path, "rb")
 
 
 def describe(graph, collection):
@@ -351,7 +385,8 @@ def _write_graph(path, graph, about):
             with archive.open(_member(f"{name}.npy"), "w") as file:
                 # column by column: the values of a column are alike, so that they compress better
                 np.lib.format.write_array(file, np.asfortranarray(array if name in kept else _narrow(array)), (1, 0))
-        archive.writestr(_member("about.json"), json.dumps(about | {"format": FORMAT}, separators=(",", ":")))
+        row = {name: about.get(name) for name in COLUMNS if name not in _OUTSIDE}
+        archive.writestr(_member("about.json"), json.dumps(row | {"format": FORMAT}, separators=(",", ":")))
 
 
 def _member(name):
@@ -382,18 +417,25 @@ def _read_meetings(npz, nc):
     ends = npz.array("meetings_ends", "iu", (None, 2), np.int64, low=0, high=nc - 1)
     p = len(ends)
     return Meetings(ends, npz.array("meetings_joins", "u", (p,), np.int64, low=0, high=1).astype(bool),
-                    npz.array("meetings_hops", "iu", (p,), np.int64, low=0),
+                    npz.array("meetings_hops", "iu", (p,), np.int64, low=1),
                     npz.array("meetings_names", "iu", (p, 2, 6), np.int64, low=0, high=5))
 
 
-def _stored_row(path):
-    """The row of the catalogue that a prepared file holds; None if there is no such file, or of another format."""
+def _stored_row(path, about):
+    """The row of the catalogue that a prepared file holds; None unless it is whole and of the source `about`."""
+    row = _stored(path, whole=True)
+    fits = row.pop("format", None) == FORMAT and row.keys() == COLUMNS.keys() - {*_OUTSIDE}
+    return row if fits and all(row[name] == value for name, value in about.items()) else None
+
+
+def _stored(path, whole=False):
+    """What `about.json` says in a prepared file; {} if `path` is none, or, with `whole`, a damaged one."""
     try:
         with zipfile.ZipFile(path) as archive:
-            about = json.loads(archive.read("about.json"))
-        return {name: about[name] for name in COLUMNS if name in about} if about["format"] == FORMAT else None
+            found = json.loads(archive.read("about.json"))
+            return found if "format" in found and not (whole and archive.testzip()) else {}
     except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
-        return None
+        return {}
 
 
 # --- all files
@@ -422,7 +464,8 @@ def _work_off(sources, folder, processes):
     context, before = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
     pool = ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
     try:
-        waiting = {pool.submit(prepare_file, source, folder): source for source in sources}
+        with _interrupts_held_back():            # a process that Ctrl-C meets while it starts would print where
+            waiting = {pool.submit(prepare_file, source, folder): source for source in sources}
         for future in as_completed(waiting):
             yield waiting[future], future.result()
         pool.shutdown()
@@ -435,6 +478,19 @@ def _work_off(sources, folder, processes):
             process.kill()
 
 
+@contextmanager
+def _interrupts_held_back():
+    """Let Ctrl-C take effect at the end; processes that are started meanwhile never notice it."""
+    if not hasattr(signal, "pthread_sigmask"):                   # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end_with_parent():
     """In each process: leave Ctrl-C to the process that started this one, and end when it ends, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -442,15 +498,25 @@ def _end_with_parent():
     threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
 
 
-def _check_folder(root, folder):
+def _check_folder(root, folder, collections):
     """DataError if `folder` cannot become a prepared folder of `root`."""
     if is_prepared(root):
         raise DataError(f"{root}: is a prepared folder already; open it with `open_prepared`")
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: is a file; expected a folder for prepared files")
+    splits = [Path(*collection.split(":"), split) for collection in COLLECTIONS for split in SPLITS]
+    data = [(root / part).resolve() for part in ("tile", "layout", *splits)]
+    for place in (folder, *(folder / split for split in splits)):        # any of them may be a link
+        if any(place.resolve().is_relative_to(part) for part in data):
+            raise DataError(f"{folder}: prepared files would lie among the files of the data set, in "
+                            f"{place.resolve()}; prepare into another folder")
     others = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     if others and not {_LOCK, _UNFINISHED, CATALOGUE} & {*others}:
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(others)[:3])}); prepare into a new folder")
+    if (folder / CATALOGUE).is_file() and not {*_PLACE} <= {*_columns(folder / CATALOGUE)}:
+        raise DataError(f"{folder / CATALOGUE}: not a catalogue of prepared files; prepare into a new folder")
+    for collection in collections:
+        npz_paths(root, collection, "train")                     # DataError if there is no such collection
 
 
 @contextmanager
@@ -476,7 +542,7 @@ def _sources(root, collections):
                 try:
                     stat = path.stat()
                     yield Source(collection, split, path, stat.st_size, stat.st_mtime_ns)
-                except OSError:              # a link to nothing; reading it gives the reason
+                except OSError:              # a link to nowhere; reading it gives the reason
                     yield Source(collection, split, path, 0, 0)
 
 
@@ -489,7 +555,8 @@ def _known_rows(folder):
     for path in (folder / _UNFINISHED, folder / CATALOGUE):
         if path.is_file():
             with suppress(DataError):        # a damaged one: the rows are in the prepared files, too
-                return _read_catalogue(path).to_dicts()
+                rows = _read_catalogue(path).to_dicts()
+                return [row for row in rows if row["collection"] in COLLECTIONS and row["split"] in SPLITS]
     return []
 
 
@@ -507,26 +574,36 @@ def _remove_strangers(folder, collections, rows):
         for split in SPLITS:
             for path in sorted(folder.joinpath(*collection.split(":"), split).glob("*.npz")):
                 row = rows.get((collection, split, path.stem))
-                if (row is None or row["reason"] is not None) and _stored_row(path):
+                if (row is None or row["reason"] is not None) and _stored(path):
                     path.unlink()
 
 
-def _save(folder, rows, path):
+def _save(path, rows):
     """Write the catalogue, whole or not at all; the same rows give the same bytes."""
     order = {name: number for number, name in enumerate((*COLLECTIONS, *SPLITS))}
-    rows = sorted(rows.values(), key=lambda row: (order[row["collection"]], order[row["split"]], row["name"]))
-    table = pl.DataFrame(rows, schema=COLUMNS)
+    rows = sorted(rows.values(), key=lambda row: (order[row["collection"]], order[row["split"]], f"{row['name']}.npz"))
+    file = io.BytesIO()                      # on a full disk polars would not name the file
+    pl.DataFrame(rows, schema=COLUMNS).write_parquet(file)
     with whole_file(path) as part:
-        table.write_parquet(part)
+        part.write_bytes(file.getbuffer())
 
 
 def _read_catalogue(path):
     """Read a catalogue; DataError if it is none."""
+    data = io.BytesIO(path.read_bytes())     # given a path, polars would read [ and * in it as a pattern
     try:
-        table = pl.read_parquet(path, hive_partitioning=False)
+        table = pl.read_parquet(data)
     except Exception as fault:               # polars has a dozen types
         raise DataError(f"{path}: not a readable catalogue ({type(fault).__name__}); delete it and prepare "
                         "again") from fault
     if dict(table.schema) != COLUMNS:
         raise DataError(f"{path}: a catalogue of another version of the kit; delete it and prepare again")
     return table
+
+
+def _columns(path):
+    """Column names of a parquet file; those of a catalogue if it is damaged, because the files tell what it said."""
+    try:
+        return pl.read_parquet_schema(io.BytesIO(path.read_bytes()))
+    except Exception:
+        return COLUMNS

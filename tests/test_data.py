@@ -490,8 +490,8 @@ def test_a_header_that_lies_is_not_believed(tmp_path, name, told, message):
 
 
 @pytest.mark.parametrize("name, rows, message", [
-    ("node_feat", 1 << 20, "ends after 8400 of 587202560 bytes; fetch the file again"),
-    ("node_feat", 4 << 20, "declares 2348810240 bytes; at most 1073741824 are read"),
+    ("node_feat", 1 << 18, "ends after 8400 of 146800640 bytes; fetch the file again"),
+    ("node_feat", 1 << 19, "takes 293601280 bytes; at most 268435456 are read"),
     ("node_config_feat", None, "ends after 43200 of 86400 bytes; fetch the file again"),
 ])
 def test_a_header_and_an_archive_that_lie_alike_cost_no_memory(tmp_path, name, rows, message):
@@ -508,7 +508,7 @@ def test_a_header_and_an_archive_that_lie_alike_cost_no_memory(tmp_path, name, r
 def test_a_fortran_ordered_array_past_the_limit_is_not_read(write, monkeypatch):
     path = write(LAYOUT | {"node_config_feat": np.asfortranarray(LAYOUT["node_config_feat"])})
     monkeypatch.setattr(kit.data, "_MAX_ARRAY_BYTES", 40_000)
-    with pytest.raises(DataError, match="node_config_feat declares 43200 bytes; at most 40000 are read"):
+    with pytest.raises(DataError, match="node_config_feat takes 43200 bytes; at most 40000 are read"):
         read_layout(path)
 
 
