@@ -48,7 +48,7 @@ from kit.data import (
     target,
     tile_graph,
 )
-from kit.files import locked, part_name, remove_leftovers, whole_file
+from kit.files import locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -80,7 +80,7 @@ _LOCK = ".prepare.lock"
 _UNFINISHED = ".catalogue.unfinished.parquet"
 _BYTES_PER_PROCESS = 32 << 20            # of sources; starting a process takes as long as reading this much
 _QUANTILES = ("shortest", "quarter", "median", "three_quarters", "longest")
-_LONGEST_NAME = 255                      # bytes of a file name that file systems allow
+_LONGEST_NAME = 225                      # bytes; systems allow 255, and a file that is being written has 30 more
 
 
 class Source(NamedTuple):
@@ -319,8 +319,9 @@ def _opened(source):
         raise DataError(f"{source.path}: is not a file, or a link to nowhere")
     if source.key[-1] != source.path.stem:
         raise DataError(f"{source.path}: its name is not UTF-8; rename the file")
-    if (excess := len(os.fsencode(part_name(source.path).name)) - _LONGEST_NAME) > 0:
-        raise DataError(f"{source.path}: its name is {excess} bytes too long for a prepared file; rename the file")
+    if len(os.fsencode(source.path.name)) > _LONGEST_NAME:
+        raise DataError(f"{source.path}: its name has {len(os.fsencode(source.path.name))} bytes, expected at most "
+                        f"{_LONGEST_NAME}; rename the file")
     return open(source.path, "rb")
 
 
