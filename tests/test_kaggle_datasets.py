@@ -68,7 +68,7 @@ def test_a_folder_becomes_a_private_dataset_with_the_same_paths(kaggle, folder):
     assert SAID.search(made["description"])
     assert {blob["name"] for blob in kaggle.blobs.values()} == {"catalogue.parquet", "layout.zip", "tile.zip", LIST}
     said = kaggle.said()
-    assert f"{REF}: 5 files, 3.0 MB, are uploaded as 4" in said and "layout.zip: 3.0 MB uploaded" in said
+    assert f"{REF}: 5 files, 3.0 MB, are uploaded as 4 files" in said and "layout.zip: 3.0 MB uploaded" in said
     assert said.endswith(f"{REF}: version 1 is ready; notebooks see it at /kaggle/input/datasets/{REF}\n")
     assert [path.name for path in (kaggle.home / ".cache/tpugraphs-kit").iterdir() if path.suffix == ".json"] == []
 
@@ -318,7 +318,7 @@ def test_a_file_that_changes_meanwhile_and_a_full_disk_are_told(kaggle, folder, 
     monkeypatch.setattr("kit.kaggle.datasets.file_digest", late)
     assert "changed while it was packed; nothing was sent" in fails("invalid", push, folder)
     monkeypatch.setattr("kit.kaggle.datasets.shutil.disk_usage", lambda _: SimpleNamespace(free=99))
-    assert "do not fit there once more; make room, or set TMPDIR" in fails("disk", push, folder)
+    assert "a copy of the files does not fit; make room, or set TMPDIR" in fails("disk", push, folder)
     assert changed and kaggle.took == []
 
 

@@ -13,7 +13,7 @@ import time
 
 WAIT_MOST = 60                   # s that a server may ask for between two attempts
 LINE_EVERY = 10                  # s between lines of progress
-UPLOAD_LIVES = 6 * 24 * 3600     # s; Google's storage keeps an upload that is not finished for a week
+UPLOAD_LIVES = 6 * 24 * 3600     # s; the storage keeps an unfinished upload for a week
 
 
 class Refused(Exception):
@@ -59,7 +59,7 @@ def other_places(path, own):
 
 
 class Rest:
-    """The bytes of a file from `start` to its end, for a request of known length; `sent` hears how far it has come."""
+    """The bytes of a file from `start` to its end, for a request of known length; `sent` is told each new position."""
 
     def __init__(self, path, start, sent):
         self.path, self.start, self.sent = path, start, sent
@@ -191,7 +191,7 @@ class Calls:
             return response.url
 
     def dataset(self):
-        """A Dataset's name with its owner, and its latest version: 0 where there is none."""
+        """A Dataset's name with its owner, its latest version (0 if there is no such Dataset), and its status."""
         from kagglesdk.datasets.types.dataset_api_service import ApiGetDatasetRequest, ApiGetDatasetStatusRequest
         owner, _, slug = self.ask["dataset"].rpartition("/")
         about, status = ApiGetDatasetRequest(), ApiGetDatasetStatusRequest()
@@ -205,13 +205,13 @@ class Calls:
         except KeyError as fault:                # a status that is newer than this client
             now = str(fault.args[0]).lower()
         except Exception as fault:
-            if describe(fault).get("status") not in (403, 404):      # Kaggle says 403 of most that does not exist
+            if describe(fault).get("status") not in (403, 404):      # Kaggle answers 403 for unknown names, too
                 raise
             return none
         last = max(found.versions or [], key=lambda version: version.version_number, default=None)
         number = max(found.current_version_number, last.version_number if last else 0)
         noted = last.version_notes if last else ""
-        if number == 1:                          # a first version gets no notes
+        if number == 1:                          # nobody can give notes to a first version
             noted = found.description
         return {**none, "version": number, "current": found.current_version_number, "private": found.is_private,
                 "about": noted or "", "status": now}
@@ -237,14 +237,14 @@ class Calls:
             done = self.attempt("create the Dataset", lambda: send(request), safe=False)
         except Exception as fault:               # it may have arrived
             if 400 <= describe(fault).get("status", 400) < 500 or self.ask["mark"] not in self.dataset()["about"]:
-                self.tell(step="create the Dataset")     # what failed, whatever was asked since
+                self.tell(step="create the Dataset")     # this step failed, not the later look
                 raise
             return
         if done.error:
             raise Refused("refused", done.error)
 
     def blobs(self):
-        """Upload files, or what has not arrived of them -> the tokens that name them."""
+        """Upload the files, or the rest of an earlier upload -> one token per file."""
         try:
             with open(self.ask["known"], encoding="utf-8") as file:
                 known = json.load(file)
@@ -254,14 +254,14 @@ class Calls:
         known = known or {"mark": self.ask["mark"], "begun": time.time(), "slots": {}}
 
         def keep():
-            part = self.ask["known"] + ".part"           # its addresses let whoever knows them upload
+            part = self.ask["known"] + ".part"           # private: who knows an address can upload to it
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
                 json.dump(known, file)
             os.replace(part, self.ask["known"])
         return [self.blob(path, known["slots"], keep) for path in self.ask["files"]]
 
     def blob(self, path, slots, keep):
-        """Upload one file -> its token; `slots` notes by name where it goes, and `keep` writes them down."""
+        """Upload one file -> its token. `slots` has the address of each file, and `keep` writes `slots` to the disk."""
         from kagglesdk.blobs.types.blob_api_service import ApiBlobType, ApiStartBlobUploadRequest
         name, size, failures, furthest = os.path.basename(path), os.path.getsize(path), 0, 0
         start, calls = ApiStartBlobUploadRequest(), self.kaggle.blobs.blob_api_client
@@ -280,7 +280,7 @@ class Calls:
             if slots[name]["done"]:
                 self.tell(step="upload", say=f"{name}: {size / 1e6:.1f} MB uploaded")
             else:
-                if there is None:                # the storage knows nothing of this upload any more
+                if there is None:                # the storage does not know this upload any more
                     del slots[name]
                 failures = 0 if (there or 0) > furthest else failures + 1
                 furthest = max(furthest, there or 0)
@@ -289,7 +289,7 @@ class Calls:
         return slots[name]["token"]
 
     def send_rest(self, path, url, new):
-        """Send what has not arrived -> whether all has, and how much had before; None: the address is not valid."""
+        """Send the missing bytes -> (whether the file is complete, bytes that were there; None: invalid address)."""
         import requests
         name, size, start, shown = os.path.basename(path), os.path.getsize(path), 0, time.monotonic()
 
@@ -299,11 +299,11 @@ class Calls:
                 shown = time.monotonic()
                 self.tell(step="upload", say=f"{name}: {count / 1e6:.1f} MB of {size / 1e6:.1f} MB")
         try:
-            if not new:                          # ask how far it came
+            if not new:                          # ask how many bytes have arrived
                 seen = requests.put(url, headers={"Content-Range": f"bytes */{size}"}, timeout=60,
                                     allow_redirects=False)
                 come = re.fullmatch(r"bytes=0-(\d+)", seen.headers.get("Range", ""))
-                if seen.status_code != 308:      # 308: some of it is there
+                if seen.status_code != 308:      # 308: the upload is incomplete
                     lost = 400 <= seen.status_code < 500 and seen.status_code != 429
                     return seen.status_code in (200, 201), None if lost else 0
                 start = int(come[1]) + 1 if come else 0

@@ -1,9 +1,8 @@
 """A folder as a private Kaggle Dataset, which notebooks on Kaggle find below /kaggle/input.
 
-Thousands of small files are not sent one by one. Each folder directly below the pushed folder becomes one zip without
-compression, and Kaggle unpacks tile.zip to a folder tile/. So the Dataset has the same paths as the folder. The zips
-are made in a temporary folder, and equal files give equal zips. ~/.cache/tpugraphs-kit notes what has arrived, so that
-a later call resumes.
+Thousands of small files are not sent one by one. Each subfolder becomes one zip without compression, and Kaggle unpacks
+tile.zip to a folder tile/. So the Dataset has the same paths as the folder. The zips are made in a temporary folder.
+Equal files give equal zips. A file in ~/.cache/tpugraphs-kit notes what has arrived, so that a later call resumes.
 """
 import hashlib
 import json
@@ -20,32 +19,33 @@ from kit.kaggle.client import TRANSIENT, KaggleError, ask_kaggle
 from kit.kaggle.downloads import mb
 from kit.kaggle.results import file_digest
 
-LIST = "uploaded-files.json"     # {path: [bytes, sha256]}; a zip that is alone would lose the name of its folder
-ANSWER_WITHIN = 60.0            # s for one question to Kaggle, retries included
-FILES_MOST = 999                 # directly below the folder; Kaggle takes 1,000 files
-_ARCHIVES = re.compile(r".*\.(zip|tar|gz|tgz|bz2|xz|7z|rar)", re.I)           # what Kaggle unpacks
-_NAME = re.compile(r"""[^\x00-\x1f\x7f\\:*?"<>|@]+""")                        # Kaggle refuses @
+LIST = "uploaded-files.json"     # {path: [bytes, sha256]}. Kaggle unpacks a zip without a second file to no subfolder
+ANSWER_WITHIN = 60.0             # s for one question to Kaggle, retries included
+FILES_MOST = 999                 # directly in the folder; Kaggle takes 1,000 files, and the list is one of them
+_ARCHIVES = re.compile(r".*\.(zip|tar|gz|tgz|bz2|xz|7z|rar)", re.I)           # Kaggle unpacks them
+_NAME = re.compile(r"""[^\x00-\x1f\x7f\\:*?"<>|@]+""")                        # Kaggle refuses a name with @
 _NAME_OF_DATASET = re.compile(r"(?:[A-Za-z0-9_-]+/)?[a-z0-9]+(?:-[a-z0-9]+)*")
-_ENDED = ("failed", "deleted")
+_ENDED = ("failed", "deleted")   # Kaggle does nothing more for such a version
 
 
 def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client=None):
     """Make a private Kaggle Dataset of a folder, or a new version of it, and wait until notebooks can use it.
 
-    If the call is interrupted or fails, repeat it: it resumes, within six days, after the bytes that Kaggle has. If the
-    latest version already has the same files, nothing is uploaded. The folder is only read.
+    If the call is interrupted or fails, repeat it within six days: it resumes where the upload stopped. If the latest
+    version has the same files, nothing is uploaded. The folder is only read.
 
     Parameters
     ----------
     folder : str or Path
-        Prepared data, trained checkpoints, or other files. Hidden files and folders are left out.
+        Prepared data, trained checkpoints, or other files. Files and folders whose names start with a dot are left
+        out.
     dataset : str
-        "owner/slug" or "slug", the Dataset's name in Kaggle's URLs. The slug has 6 to 50 small letters, digits and
-        single dashes. A slug without owner gets the account's name.
+        "owner/slug" or "slug": the name of the Dataset in Kaggle's URLs. The slug has 6 to 50 small letters, digits
+        and single dashes. Without an owner, the account is the owner.
     title : str, optional
-        6 to 50 characters. Default: the slug with spaces. A Dataset that exists keeps its title.
+        6 to 50 characters. None: the slug with spaces. A Dataset that exists keeps its title.
     timeout : float
-        Seconds for everything: upload and processing by Kaggle.
+        Seconds for everything: the upload, and the processing by Kaggle.
     every : float
         Seconds between two requests for the status.
     client : dict, optional
@@ -54,8 +54,8 @@ def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client
     Returns
     -------
     dict
-        "ref": "owner/slug", as in the `dataset_sources` of a notebook; "url"; "version": a number from 1; "uploaded":
-        False if Kaggle had these files already.
+        "ref": "owner/slug", for the `dataset_sources` of a notebook. "url". "version": a number from 1. "uploaded":
+        False if the latest version had the same files.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def _files_below(folder):
 
 
 def _upload(files, listed, now, words, end, every, client):
-    """Upload the files and make a version of them -> what is known of the Dataset."""
+    """Upload the files and make a version of them -> what is known about the Dataset."""
     if now["version"] and not now["private"]:
         raise KaggleError("refused", f"{now['ref']} is public, and the kit publishes nothing; make it private on "
                           "Kaggle, or give another name; nothing was sent")
@@ -142,26 +142,28 @@ def _upload(files, listed, now, words, end, every, client):
         with unwritable_named(store):
             paths = _pack(files, listed, Path(store))
         size = sum(path.stat().st_size for path in paths)
-        print(f"{now['ref']}: {len(files)} files, {mb(size)}, are uploaded as {len(paths)}", flush=True)
+        print(f"{now['ref']}: {len(files)} files, {mb(size)}, are uploaded as {len(paths)} files", flush=True)
         try:
             ask_kaggle("push_dataset", now["ref"], max(end - time.monotonic(), 1), {
                 **words, "files": [str(path) for path in paths], "version": now["version"]}, client)
         except KaggleError as fault:
-            if fault.kind == "refused":                  # perhaps because of what was uploaded: it is sent anew
+            if fault.kind == "refused":                  # the next call uploads anew, in case the upload is the reason
                 known.unlink(missing_ok=True)
+                raise
             raise KaggleError(fault.kind, f"{fault}. What has arrived is not uploaded again") from None
     known.unlink(missing_ok=True)
     return {**now, "version": now["version"] + 1}
 
 
 def _pack(files, listed, store):
-    """Write one zip per folder, and the list of files, to `store` -> paths of all that is uploaded."""
+    """Write one zip per subfolder, and the list of files, to `store` -> the paths of all files to upload."""
+    # {name of the upload: {path inside it, "" for a file that is no zip: (name, path)}}
     packed = {}
     for name, path in files.items():
         top, below, inner = name.partition("/")
         packed.setdefault(f"{top}.zip" if below else top, {})[inner] = (name, path)
     if sum(path.stat().st_size for name, path in files.items() if "/" in name) > shutil.disk_usage(store).free:
-        raise KaggleError("disk", f"{store}: the files do not fit there once more; make room, or set TMPDIR")
+        raise KaggleError("disk", f"{store}: a copy of the files does not fit; make room, or set TMPDIR")
     known, paths = json.loads(listed), [store / LIST]
     paths[0].write_text(listed, "utf-8")
     for upload, members in packed.items():
@@ -171,7 +173,7 @@ def _pack(files, listed, store):
         paths.append(store / upload)
         with zipfile.ZipFile(paths[-1], "w") as archive:
             for inner, (name, path) in members.items():
-                data, info = path.read_bytes(), zipfile.ZipInfo(inner)       # of 1980: equal files give equal zips
+                data, info = path.read_bytes(), zipfile.ZipInfo(inner)       # no time of change: equal zips
                 if hashlib.sha256(data).hexdigest() != known[name][1]:
                     raise KaggleError("invalid", f"{path}: changed while it was packed; nothing was sent, run it again")
                 info.external_attr = 0o644 << 16
@@ -180,7 +182,7 @@ def _pack(files, listed, store):
 
 
 def _wait_until_ready(now, end, every, client):
-    """Ask until the version in `now` is processed -> what is known then; KaggleError if Kaggle could not process it."""
+    """Ask until Kaggle has processed the version in `now` -> what is known then; KaggleError if processing failed."""
     wanted, said = now["version"], None
     while True:
         try:
@@ -204,5 +206,5 @@ def _wait_until_ready(now, end, every, client):
 
 
 def _ask(dataset, client):
-    """What Kaggle knows of a Dataset: see `child.Calls.dataset`."""
+    """What Kaggle knows about a Dataset, as `child.Calls.dataset` gives it."""
     return ask_kaggle("dataset", dataset, ANSWER_WITHIN, {"dataset": dataset}, client)
