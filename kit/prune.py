@@ -133,6 +133,15 @@ def hold_out_configs(graph, share, rng):
                  for part in (np.sort(order[cut:]), np.sort(order[:cut])))
 
 
+def fewer_configs(graph, most):
+    """At most `most` configurations of a graph, drawn at random, in their order; always the same ones."""
+    total = len(graph.config_runtime)
+    if total <= most:
+        return graph
+    kept = np.sort(np.random.default_rng(0).permutation(total)[:most])
+    return graph._replace(config_codes=graph.config_codes[kept], config_runtime=graph.config_runtime[kept])
+
+
 def _hops(edge_index, seeds, k):
     """Number of edges to the nearest seed, k + 1 if it exceeds k; (largest node number + 1,) int64."""
     size = max(edge_index.max(initial=-1), seeds.max(initial=-1)) + 1

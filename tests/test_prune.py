@@ -9,7 +9,7 @@ from drawn import arrays_of, drawn_chains
 
 from kit.agreement import find_meetings
 from kit.data import LayoutGraph
-from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, k_hop_nodes, prune
+from kit.prune import config_ids, drop_duplicate_configs, fewer_configs, hold_out_configs, k_hop_nodes, prune
 
 #   0 -> 1 -> 2 -> 3      5 -> 6        configurable: 2
 #        4 ---^
@@ -228,3 +228,13 @@ def test_the_generator_decides_what_is_held_out():
 def test_a_share_is_between_0_and_1(share):
     with pytest.raises(ValueError, match=f"^share must be within 0 to 1, got {share}$"):
         hold_out_configs(SimpleNamespace(), share, np.random.default_rng(0))
+
+
+def test_fewer_configurations_are_always_the_same_ones_in_their_order():
+    graph = a_graph(EDGES, [2], 7, np.arange(20).reshape(10, 2) % 3)
+    total = len(graph.config_runtime)
+    assert fewer_configs(graph, total) is graph
+    few, again = fewer_configs(graph, total - 2), fewer_configs(graph, total - 2)
+    kept = np.sort(np.random.default_rng(0).permutation(total)[:total - 2])
+    assert np.array_equal(few.config_codes, graph.config_codes[kept])
+    assert np.array_equal(few.config_runtime, again.config_runtime) and len(few.config_runtime) == total - 2

@@ -96,8 +96,8 @@ def _fault(path, collection, root):
         size = sum(info.file_size for info in archive.infolist())
     if size > FILE_MOST:
         return f"unpacks to {size >> 20} MiB, expected at most {FILE_MOST >> 20}"
-    costs = load_costs(path)
-    here = {f"{collection}:{p.stem}": p for p in npz_paths(root, collection, Path(path).name.split(".")[-2])}
+    costs, split = load_costs(path), Path(path).name.split(".")[-2]
+    here = {f"{collection}:{p.stem}": p for p in npz_paths(root, collection, split)}
     if here and not costs.keys() & here.keys():
         return f"has costs of {len(costs)} programs, but none of the {len(here)} here; was the same data used?"
     for about, cost in costs.items():
@@ -107,7 +107,8 @@ def _fault(path, collection, root):
         if not np.isfinite(cost).all():
             return f"{about} has a cost that is not finite"
         count = _count(here[about]) if about in here else None
-        if count not in (None, len(cost)):
+        a_part_will_do = split == "valid" and collection != "tile:xla"           # see notebook 04
+        if count is not None and (len(cost) > count or len(cost) < count and not a_part_will_do):
             return f"{about} has {len(cost)} costs, but {count} configurations"
     return None
 

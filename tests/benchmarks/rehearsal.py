@@ -3,16 +3,18 @@
     python tests/benchmarks/rehearsal.py [--size full] [--folder DIR] [--threads 1] [--print-only]
 
 The script generates a data set with the official counts of layout:xla:random. File sizes run from the smallest files
-of that collection to the largest files of the whole data set. Then the kit reads and prunes the files, does two
-training steps of each layout model, predicts, and writes and checks the submission. Every step is a process of its
-own with at most `LIMIT` bytes of address space. A step saves its graphs as plain arrays for the next step. Runtimes
-are random, so no score is given. --folder keeps the generated files: a later call with the same folder uses them and
-shows the time that their generation took. The last table extrapolates to the whole real data set.
+of that collection to the largest files of the whole data set. Then the kit prepares the files, once with one process
+and once with two, opens them, prunes them, does two training steps of each layout model, predicts, and writes and
+checks the submission. Inflating all files, and reading them without preparing, are the yardsticks. Every step is a
+process of its own with at most `LIMIT` bytes of address space. Runtimes are random, so no score is given. --folder
+keeps the generated files: a later call with the same folder uses them and shows the time that their generation took.
+The last table extrapolates to the whole real data set. --whole also runs notebooks/run.py on the generated files.
 """
 import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,10 +31,10 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
 from run import machine, resident, write_page  # noqa: E402
 
-from kit.agreement import Meetings  # noqa: E402
-from kit.data import SPLITS, LayoutGraph, npz_paths, read_layout, read_tile  # noqa: E402
+from kit.data import SPLITS, npz_paths, read_layout, read_tile  # noqa: E402
 from kit.files import replace_file, whole_file  # noqa: E402
 from kit.kaggle.downloads import FILES  # noqa: E402
+from kit.prepare import open_prepared, prepare  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.run.workflow import load_costs, save_costs  # noqa: E402
@@ -133,23 +135,11 @@ def sources(root):
     return {path: found[path] for path in sorted(found, key=lambda path: path.stem)}
 
 
-def keep(root, kind, split, graph):
-    """Save a graph for the next step."""
-    arrays = {name: value for name, value in graph._asdict().items() if name not in ("graph_id", "meetings")}
-    for name, value in graph.meetings._asdict().items() if graph.meetings else ():
-        arrays[f"meetings {name}"] = value
-    path = root / kind / split / f"{graph.graph_id}.npz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **arrays)
-
-
-def kept(root, kind, split):
-    """The graphs that an earlier step saved."""
-    for path in sorted((root / kind / split).glob("*.npz")):
-        with np.load(path) as arrays:
-            met = {name[9:]: arrays[name] for name in arrays if name.startswith("meetings")}
-            plain = {name: arrays[name] for name in arrays if not name.startswith("meetings")}
-            yield LayoutGraph(path.stem, **plain, meetings=Meetings(**met) if met else None)
+def pruned(root, split):
+    """The graphs of a split from the prepared folder, as a training reads them."""
+    for graph in open_prepared(root / "prepared").graphs(COLLECTION, split):
+        small = prune(graph)
+        yield drop_duplicate_configs(small)[0] if split == "train" else small
 
 
 # --- the steps; each returns a description of its work, and the numbers for the extrapolation
@@ -169,9 +159,21 @@ def generate(root, size):
             {"gib": total, "files": len(files)})
 
 
+def inflate(root, size):
+    """What any reader must do at least: decompress every array."""
+    spent = 0
+    for path in sources(root):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as stream:
+                    while block := stream.read(1 << 21):
+                        spent += len(block)
+    return f"decompress all arrays in pieces of 2 MiB, {spent / GIB:.1f} GiB", {"bytes": spent}
+
+
 def read(root, size):
     spent, most = 0.0, (0, "")
-    for path, split in sources(root).items():
+    for path in sources(root):
         begin = time.perf_counter()
         graph = read_layout(path)
         seconds = time.perf_counter() - begin
@@ -179,8 +181,34 @@ def read(root, size):
         c, nc = len(graph.config_runtime), len(graph.node_config_ids)
         most = max(most, (seconds, f"{len(graph.node_feat):,} nodes, {nc:,} of them configurable, "
                                    f"{c:,} configurations"))
-        keep(root, "read", split, graph)
     return f"slowest file: {most[1]}, {most[0]:.1f} s", {"seconds": spent}
+
+
+def prepare_all(root, folder, processes):
+    shutil.rmtree(folder, ignore_errors=True)
+    catalogue = prepare(root, folder, [COLLECTION], processes, progress=False).catalogue
+    source, kept = catalogue["source_bytes"].sum(), catalogue["prepared_bytes"].sum()
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / (1 << 20)
+    return (f"{len(catalogue)} files, {source / 1e6:,.0f} MB -> {kept / 1e6:,.0f} MB, {source / kept:.0f} times smaller"
+            + f"; most memory of a process: {most:.2f} GiB" * (processes > 1), {"bytes": [source, kept]})
+
+
+def prepare_alone(root, size):
+    return prepare_all(root, root / "prepared", 1)
+
+
+def prepare_together(root, size):
+    return prepare_all(root, root / "prepared-by-two", 2)
+
+
+def load(root, size):
+    prepared, count = open_prepared(root / "prepared"), 0
+    start = time.perf_counter()
+    for split in SPLITS:
+        for graph in prepared.graphs(COLLECTION, split):
+            count += len(graph.config_runtime)
+    seconds = time.perf_counter() - start
+    return f"all graphs of the collection, {count:,} configurations: {seconds:.2f} s", {"seconds": seconds}
 
 
 def read_tiles(root, size):
@@ -192,23 +220,21 @@ def read_tiles(root, size):
 
 
 def prune_all(root, size):
-    spent, share, most = 0.0, [], (0, "")
+    spent, share, most, prepared = 0.0, [], (0, ""), open_prepared(root / "prepared")
     for split in SPLITS:
-        for graph in kept(root, "read", split):
+        for graph in prepared.graphs(COLLECTION, split):
             begin = time.perf_counter()
-            small = prune(graph)
-            small = drop_duplicate_configs(small)[0] if split == "train" else small
+            small = drop_duplicate_configs(prune(graph))[0] if split == "train" else prune(graph)
             seconds = time.perf_counter() - begin
             spent += seconds
             most = max(most, (seconds, f"{len(graph.node_feat):,} nodes"))
             share.append(len(small.node_feat) / len(graph.node_feat))
-            keep(root, "pruned", split, small)
-    return (f"prune, find where layouts meet, merge repeats; median share of nodes kept: {np.median(share):.0%}; "
-            f"slowest file: {most[1]}, {most[0]:.1f} s", {"seconds": spent, "files": len(share)})
+    return (f"prune, merge repeats; median share of nodes kept: {np.median(share):.0%}; slowest file: {most[1]}, "
+            f"{most[0]:.1f} s", {"seconds": spent, "files": len(share)})
 
 
 def two_steps(root, name):
-    graphs, recipe = list(kept(root, "pruned", "train")), recipes_for(COLLECTION)[name]
+    graphs, recipe = list(pruned(root, "train")), recipes_for(COLLECTION)[name]
     settings = replace(recipe.settings, steps=2, keep="last")
     largest = max(graphs, key=lambda graph: len(graph.node_feat))
     alone = train(recipe.network(recipe.shape), [largest], settings, recipe.loss)["seconds"]
@@ -231,7 +257,7 @@ def gnn_steps(root, size):
 
 
 def predictions(root, name):
-    recipe, graphs = recipes_for(COLLECTION)[name], list(kept(root, "pruned", "test"))
+    recipe, graphs = recipes_for(COLLECTION)[name], list(pruned(root, "test"))
     model = recipe.network(recipe.shape)
     load_checkpoint(root / f"{name}.pt", model)
     start = time.perf_counter()
@@ -258,34 +284,70 @@ def submission(root, size):
             {"seconds": time.perf_counter() - start, "files": len(costs)})
 
 
-STEPS = {"generate the data": generate, "read": read, "read tile kernels": read_tiles, "prune": prune_all,
+def whole_run(root, size):
+    """notebooks/run.py from the sources to a checked submission, with short trainings."""
+    short = ["token_steps=100", "gnn_steps=10", "gnn_width=16", "seeds=1", "workers=2"]
+    command = [sys.executable, "notebooks/run.py", "--data-root", str(root), "--out", str(root / "run"), "--only",
+               "01,04,05,06", "--collections", COLLECTION, *[word for one in short for word in ("-p", one)]]
+    done = subprocess.run(command, cwd=HERE.parents[1], text=True, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise SystemExit(done.stdout[-2000:])
+    return (f"run.py, notebooks 01, 04, 05 and 06, with two processes and {', '.join(short[:4])}: from the sources to "
+            "a checked submission", {})
+
+
+STEPS = {"generate the data": generate, "inflate": inflate, "read": read, "read tile kernels": read_tiles,
+         "prepare, one process": prepare_alone, "prepare, two processes": prepare_together, "load": load,
+         "prune": prune_all,
          "two training steps, token model": token_steps, "two training steps, GNN": gnn_steps,
          "predict, token model": token_predictions, "predict, GNN": gnn_predictions,
          "write and check the submission": submission}
+WHOLE = {"whole run": whole_run}         # --whole
 
 
 def one_step(name, root, size, threads):
     """Run one step in this process -> its description, seconds, peak bytes, numbers for the extrapolation."""
     torch.set_num_threads(threads)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
-    start = time.perf_counter()
-    note = Path(root, f"generated-{size}.json")
-    if STEPS[name] is generate and note.is_file():
+    step, note = (STEPS | WHOLE)[name], Path(root, f"generated-{size}.json")
+    if step is generate and note.is_file():
         return json.loads(note.read_text())
-    words, numbers = STEPS[name](Path(root), size)
-    found = {"words": words, "wall": time.perf_counter() - start, "cpu": time.process_time(),
-             "peak": resident("VmHWM"), **numbers}
-    if STEPS[name] is generate:
+    start, before = time.perf_counter(), time.process_time()         # without the start of this process
+    words, numbers = step(Path(root), size)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = {"words": words, "wall": time.perf_counter() - start,
+             "cpu": time.process_time() - before + children.ru_utime + children.ru_stime, "peak": resident("VmHWM"), **numbers}
+    if step is generate:
         replace_file(note, json.dumps(found))
     return found
 
 
+def ratios(found):
+    """[(what, value)]: each compares two rows of the table."""
+    inflating, reading, one, two, loading = (found[name] for name in (
+        "inflate", "read", "prepare, one process", "prepare, two processes", "load"))
+    source, kept = one["bytes"]
+    faster = loading["seconds"] / reading["seconds"]
+    return [("CPU time of reading / of inflating", reading["cpu"] / inflating["cpu"]),
+            ("CPU time of preparing / of inflating", one["cpu"] / inflating["cpu"]),
+            ("wall time of preparing with two processes / with one", two["wall"] / one["wall"]),
+            ("wall time of loading all prepared graphs / of reading their sources", faster),
+            ("bytes of the prepared files / of the sources", kept / source)]
+
+
 def extrapolated(found):
     """[(work, scaled by, seconds)] for the whole real data set, each row from one measured step."""
-    reading = found["read"]["seconds"] / found["generate the data"]["gib"] * LAYOUT_GIB
+    gib = found["generate the data"]["gib"]
     tiles = found["read tile kernels"]["seconds"] / found["read tile kernels"]["files"] * TILE_FILES
     pruning = found["prune"]["seconds"] / found["prune"]["files"] * LAYOUT_FILES
-    rows = [("read the layout files once", f"by bytes: {LAYOUT_GIB} GiB", reading),
+    rows = [("prepare the layout files once, one process", f"by bytes: {LAYOUT_GIB} GiB",
+             found["prepare, one process"]["wall"] / gib * LAYOUT_GIB),
+            ("prepare the layout files once, two processes", f"by bytes: {LAYOUT_GIB} GiB",
+             found["prepare, two processes"]["wall"] / gib * LAYOUT_GIB),
+            ("read the layout files once, not prepared", f"by bytes: {LAYOUT_GIB} GiB",
+             found["read"]["seconds"] / gib * LAYOUT_GIB),
+            ("load the prepared layout files", f"by bytes: {LAYOUT_GIB} GiB",
+             found["load"]["seconds"] / gib * LAYOUT_GIB),
             ("read the tile files once", f"by files: {TILE_FILES:,}", tiles),
             ("prune and merge", f"by files: {LAYOUT_FILES}", pruning)]
     for name in ("token model", "GNN"):
@@ -314,6 +376,8 @@ def tables(found, size, threads):
     lines += [f"| {name} | {step['words']} | {spoken(step['wall'])} | {spoken(step['cpu'])} "
               f"| {step['peak'] / GIB:.2f} |"
               for name, step in found.items()]
+    lines += ["", "| ratio of two rows above | value |", "|---|---|"]
+    lines += [f"| {what} | {value:.3f} |" for what, value in ratios(found)]
     lines += ["", "**Extrapolation, not measured**: the whole real data set on this machine. Each row scales one "
               "measured step of the table above.", "", "| the whole data set | scaled | time |", "|---|---|---|"]
     return lines + [f"| {what} | {how} | about {spoken(seconds)} |" for what, how, seconds in extrapolated(found)]
@@ -327,6 +391,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1,
                         help="threads of PyTorch; reading uses one more thread to decompress")
     parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
+    parser.add_argument("--whole", action="store_true", help="also run notebooks/run.py on the generated files")
     parser.add_argument("--step", help="run one step in this process and print JSON")
     args = parser.parse_args()
     if args.step:
@@ -334,7 +399,7 @@ def main():
     found = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or temporary
-        for name in STEPS:
+        for name in STEPS | WHOLE if args.whole else STEPS:
             command = [sys.executable, __file__, "--step", name, "--folder", folder, "--size", args.size, "--threads",
                        str(args.threads)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True,
