@@ -52,7 +52,7 @@ from kit.files import locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
-FORMAT = 1                               # of a prepared file; files of another format are prepared again
+FORMAT = 2                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "reason": pl.String,                 # why the file is left out; null for a readable file
@@ -60,14 +60,15 @@ COLUMNS = {
     "source_bytes": pl.Int64, "source_changed": pl.Int64,
     "source_sha256": pl.String, "prepared_bytes": pl.Int64,
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
-    "options": pl.List(pl.Int64),        # number of codes per group
+    "group_nodes": pl.List(pl.Int64), "options": pl.List(pl.Int64),      # nodes and codes per group
     "configs": pl.Int64, "distinct": pl.Int64, "repeats": pl.Int64,      # repeats: the most rows of one configuration
     "noise": pl.Float64,                 # standard deviation of one measurement / runtime; null without repeats
     "ceiling": pl.Float64,               # best expected score of any model, from at most CEILING_CONFIGS configurations
     # runtime in ns, for tiles runtime / normalizer; null for test files, whose runtimes are not published
     "shortest": pl.Float64, "quarter": pl.Float64, "median": pl.Float64, "three_quarters": pl.Float64,
     "longest": pl.Float64,
-    "opcodes": pl.List(pl.Int64),        # number of nodes per operation, by number as in `kit.data.OPCODE_NAMES`
+    # number of nodes per operation, by number as in `kit.data.OPCODE_NAMES`: all nodes, configurable nodes
+    "opcodes": pl.List(pl.Int64), "configurable_opcodes": pl.List(pl.Int64),
     "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
 }
 _PLACE = ("collection", "split", "name")
@@ -117,22 +118,17 @@ class Prepared:
 
     def graphs(self, collection, split):
         """Read the graphs of a split one after another, sorted by name; a damaged file is named and left out."""
-        graphs = (self._undamaged(collection, split, path.stem) for path in npz_paths(self.folder, collection, split))
+        paths = npz_paths(self.folder, collection, split)
+        graphs = (_undamaged(self.graph, collection, split, path.stem) for path in paths)
         return (graph for graph in graphs if graph is not None)
-
-    def _undamaged(self, *place):
-        """Read one graph; name a damaged one and give None."""
-        try:
-            return self.graph(*place)
-        except DataError as fault:
-            print(f"left out: {fault}")
 
     def configurations(self):
         """All configurations as a lazy table: collection, split, name, config, same, runtime.
 
         `config` is the number of the row in the file. Rows with equal `same` in one file are the same configuration.
         `runtime` is in ns, for tiles runtime / normalizer; test files have null. A file is read when a query needs it,
-        so filter by collection, split or name before you collect.
+        so filter by collection, split or name before you collect. A query without `same` reads only
+        the runtimes.
         """
         return pl.io.plugins.register_io_source(self._scan, schema=_CONFIGURATIONS)
 
@@ -144,15 +140,37 @@ class Prepared:
             if {*condition.meta.root_names()} <= {*_PLACE}:
                 passing = passing.filter(condition)
         passing, left = {*passing.iter_rows()}, math.inf if n_rows is None else n_rows
+        columns = {*(_CONFIGURATIONS if with_columns is None else with_columns)}
+        columns |= set() if predicate is None else {*predicate.meta.root_names()}
         for row in files.iter_rows(named=True):
             # files that cannot pass are not read
-            graph = self._undamaged(*_key(row)) if left > 0 and _key(row) in passing else None
-            if graph is not None:
-                table = _configurations(graph, row)
+            needed = left > 0 and _key(row) in passing
+            table = _undamaged(self._configurations, row, "same" in columns) if needed else None
+            if table is not None:
                 table = table if left >= len(table) else table.head(left)
                 table = table if predicate is None else table.filter(predicate)
                 yield table if with_columns is None else table.select(with_columns)
             left -= row["configs"]
+
+    def _configurations(self, row, numbered):
+        """The rows of one file in the table of all configurations; `same` is null unless `numbered`."""
+        if numbered:
+            graph = self.graph(*_key(row))
+            runtime, same = target(graph), _same_configs(graph)
+        else:
+            with NpzFile(prepared_path(self.folder, *_key(row))) as npz:
+                runtime, same = _read_target(npz), None
+        columns = dict(zip(_PLACE, _key(row))) | {"config": np.arange(len(runtime)), "same": same}
+        measured = row["shortest"] is not None
+        return pl.DataFrame(columns | {"runtime": runtime * 1.0 if measured else None}, schema=_CONFIGURATIONS)
+
+
+def _undamaged(read, *place):
+    """Read something; name a damaged file and give None."""
+    try:
+        return read(*place)
+    except DataError as fault:
+        print(f"left out: {fault}")
 
 
 def _conditions(predicate):
@@ -161,15 +179,6 @@ def _conditions(predicate):
     if len(parts) == 2 and (parts[1] & parts[0]).meta.eq(predicate):
         return [*_conditions(parts[1]), *_conditions(parts[0])]
     return [predicate]
-
-
-def _configurations(graph, row):
-    """The rows of one graph in the table of all configurations."""
-    measured = row["shortest"] is not None
-    columns = {"collection": row["collection"], "split": row["split"], "name": row["name"],
-               "config": np.arange(len(graph.config_runtime)), "same": _same_configs(graph),
-               "runtime": target(graph).astype(np.float64) if measured else None}
-    return pl.DataFrame(columns, schema=_CONFIGURATIONS)
 
 
 def prepare(data_root, folder, collections=None, processes=None, progress=True):
@@ -286,6 +295,14 @@ def _read_graph(npz, collection, split):
     return graph._replace(meetings=_read_meetings(npz, len(graph.node_config_ids)))
 
 
+def _read_target(npz):
+    """What `kit.data.target` returns, from an open file; the rest of the file is not read."""
+    runtime = npz.array("config_runtime", "iu", (None,), np.int64, low=0)
+    if npz.has("config_runtime_normalizers"):
+        return runtime / npz.array("config_runtime_normalizers", "iu", (len(runtime),), np.int64, low=1)
+    return runtime
+
+
 # --- one file
 
 
@@ -335,8 +352,11 @@ def describe(graph, collection):
              "family": hashlib.sha256(graph.node_opcode.tobytes() + graph.edge_index.tobytes()).hexdigest()[:12]}
     if hasattr(graph, "node_group"):
         first = np.unique(graph.node_group, return_index=True)[1]
+        chosen = graph.node_opcode[graph.node_config_ids]
         found |= {"configurable": len(graph.node_group), "groups": len(first),
-                  "options": [len(np.unique(codes)) for codes in graph.config_codes.T]}
+                  "group_nodes": np.bincount(graph.node_group).tolist(),
+                  "options": [len(np.unique(codes)) for codes in graph.config_codes.T],
+                  "configurable_opcodes": np.bincount(chosen, minlength=OPCODES).tolist()}
     runtime = target(graph)
     if graph.config_runtime.any() and (collection != "tile:xla" or (graph.config_runtime_normalizers > 1).any()):
         found |= dict(zip(_QUANTILES, np.quantile(runtime, [0, 0.25, 0.5, 0.75, 1]).tolist()))

@@ -1,9 +1,10 @@
 """A prepared folder holds what the reader reads, in less space, and nothing stale."""
 import numpy as np
+import polars as pl
 import pytest
 
 from kit.agreement import find_meetings
-from kit.data import COLLECTIONS, SPLITS, dense_configs, npz_paths, read_layout, read_tile
+from kit.data import COLLECTIONS, OPCODES, SPLITS, dense_configs, npz_paths, read_layout, read_tile
 from kit.prepare import open_prepared, prepare
 from kit.sample import write_sample
 
@@ -52,3 +53,20 @@ def test_a_prepared_folder_is_a_data_root(sample, prepared):
     picked = [5, 3, 3, 0]
     assert_equal_graphs(read_layout(path, picked), read_layout(again, picked))
     assert open_prepared(prepared.folder).catalogue.equals(prepared.catalogue)
+
+
+def test_a_query_that_asks_only_for_runtimes_finds_those_of_the_whole_files(prepared, monkeypatch):
+    whole = prepared.configurations().collect()
+    monkeypatch.setattr(prepared, "graph", None)                 # no graph is read
+    columns = ["collection", "split", "name", "config", "runtime"]
+    assert prepared.configurations().select(columns).collect().equals(whole.select(columns))
+    slow = prepared.configurations().filter(pl.col("runtime") > 2e6).select("name", "config").collect()
+    assert slow.equals(whole.filter(pl.col("runtime") > 2e6).select("name", "config")) and 0 < len(slow) < len(whole)
+
+
+def test_the_catalogue_counts_the_nodes_of_each_group_and_the_configurable_operations(prepared):
+    for row in prepared.catalogue.filter(pl.col("collection") != "tile:xla").iter_rows(named=True):
+        graph = prepared.graph(row["collection"], row["split"], row["name"])
+        assert row["group_nodes"] == [(graph.node_group == group).sum() for group in range(row["groups"])]
+        chosen = [int(graph.node_opcode[node]) for node in graph.node_config_ids]
+        assert row["configurable_opcodes"] == [chosen.count(opcode) for opcode in range(OPCODES)]
