@@ -52,7 +52,7 @@ from kit.files import locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
-FORMAT = 2                               # of a prepared file; files of another format are prepared again
+FORMAT = 3                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "reason": pl.String,                 # why the file is left out; null for a readable file
@@ -67,6 +67,7 @@ COLUMNS = {
     # runtime in ns, for tiles runtime / normalizer; null for test files, whose runtimes are not published
     "shortest": pl.Float64, "quarter": pl.Float64, "median": pl.Float64, "three_quarters": pl.Float64,
     "longest": pl.Float64,
+    "first_beats": pl.Float64,           # share of the other rows that are slower than the first row; ties count half
     # number of nodes per operation, by number as in `kit.data.OPCODE_NAMES`: all nodes, configurable nodes
     "opcodes": pl.List(pl.Int64), "configurable_opcodes": pl.List(pl.Int64),
     "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
@@ -360,6 +361,8 @@ def describe(graph, collection):
     runtime = target(graph)
     if graph.config_runtime.any() and (collection != "tile:xla" or (graph.config_runtime_normalizers > 1).any()):
         found |= dict(zip(_QUANTILES, np.quantile(runtime, [0, 0.25, 0.5, 0.75, 1]).tolist()))
+        if len(runtime) > 1:
+            found["first_beats"] = float(np.sign(runtime[1:] - runtime[0]).mean() + 1) / 2
         if collection != "tile:xla":         # tilings with equal features may differ, so they are no repeats
             few = np.flatnonzero(same < CEILING_CONFIGS)         # numbered by first appearance
             ceiling = noise_ceiling(runtime[few], same[few], draws=CEILING_DRAWS)

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kit.agreement import find_meetings
-from kit.data import COLLECTIONS, OPCODES, SPLITS, dense_configs, npz_paths, read_layout, read_tile
+from kit.data import COLLECTIONS, OPCODES, SPLITS, dense_configs, npz_paths, read_layout, read_tile, target
 from kit.prepare import open_prepared, prepare
 from kit.sample import write_sample
 
@@ -62,6 +62,15 @@ def test_a_query_that_asks_only_for_runtimes_finds_those_of_the_whole_files(prep
     assert prepared.configurations().select(columns).collect().equals(whole.select(columns))
     slow = prepared.configurations().filter(pl.col("runtime") > 2e6).select("name", "config").collect()
     assert slow.equals(whole.filter(pl.col("runtime") > 2e6).select("name", "config")) and 0 < len(slow) < len(whole)
+
+
+def test_the_catalogue_compares_the_first_row_with_the_others(prepared):
+    for row in prepared.catalogue.filter(pl.col("first_beats").is_not_null()).iter_rows(named=True):
+        first, *others = target(prepared.graph(row["collection"], row["split"], row["name"])).tolist()
+        beaten = [1 if first < other else 0.5 if first == other else 0 for other in others]
+        assert row["first_beats"] == pytest.approx(sum(beaten) / len(beaten), abs=1e-12)
+    measured = prepared.catalogue.filter(pl.col("split") != "test")
+    assert measured["first_beats"].null_count() == 0 and measured["first_beats"].is_between(0, 1).all()
 
 
 def test_the_catalogue_counts_the_nodes_of_each_group_and_the_configurable_operations(prepared):
