@@ -35,6 +35,7 @@ SPLITS = ("train", "valid", "test")
 CATALOGUE = "catalogue.parquet"   # in a folder that `kit.prepare` wrote
 DIGITS = 18                      # per node: the layouts of output, input and kernel, 6 digits each, minor to major
 
+_KAGGLE_INPUT = Path("/kaggle/input")
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
 _MAX_ARRAY_BYTES = 1 << 28        # limit for an array that is held whole; the largest public one has 24 MB
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
@@ -80,8 +81,9 @@ def find_data_root(explicit=None):
     Parameters
     ----------
     explicit : str or Path, optional
-        The only place to search. None: the place in the environment variable TPUGRAPHS_ROOT if it is set; otherwise
-        the mounts of Kaggle and Colab, `~/data/tpugraphs`, and `data` in the working directory, in this order.
+        The only place to search. None: the place in the environment variable TPUGRAPHS_ROOT if it is set; otherwise,
+        in this order, a prepared data set among the Kaggle Datasets of a notebook, the mounts of Kaggle and Colab,
+        `~/data/tpugraphs`, and `data` in the working directory.
 
     Returns
     -------
@@ -96,9 +98,11 @@ def find_data_root(explicit=None):
     slug = "predict-ai-model-runtime"
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
         explicit = os.environ["TPUGRAPHS_ROOT"]
+    mount, drive = _KAGGLE_INPUT, Path("/content/drive/MyDrive")
+    prepared = [path.parent for kind in ("*", "datasets/*/*") for path in mount.glob(f"{kind}/catalogue.parquet")]
     places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
-        Path("/kaggle/input/competitions", slug), Path("/kaggle/input", slug),
-        Path("/content/tpugraphs"), Path("/content/drive/MyDrive/tpugraphs"),
+        *sorted(prepared), mount / "competitions" / slug, mount / slug,
+        drive / "tpugraphs-prepared", Path("/content/tpugraphs"), drive / "tpugraphs",
         Path(os.path.expanduser("~/data/tpugraphs")), Path("data")]
     looked = [place / sub for place in places for sub in ("", "npz", "npz_all/npz", "npz_all")]
     for folder in looked:

@@ -644,8 +644,9 @@ def nowhere(tmp_path, monkeypatch):
 
 def test_the_usual_places_are_searched_in_order_and_listed_when_all_are_empty(nowhere):
     slug, home = "predict-ai-model-runtime", nowhere / "home"
-    places = [f"/kaggle/input/competitions/{slug}", f"/kaggle/input/{slug}", "/content/tpugraphs",
-              "/content/drive/MyDrive/tpugraphs", f"{home}/data/tpugraphs", "data"]
+    places = [f"/kaggle/input/competitions/{slug}", f"/kaggle/input/{slug}",
+              "/content/drive/MyDrive/tpugraphs-prepared", "/content/tpugraphs", "/content/drive/MyDrive/tpugraphs",
+              f"{home}/data/tpugraphs", "data"]
     looked = [f"{place}{sub}" for place in places for sub in ("", "/npz", "/npz_all/npz", "/npz_all")]
     with pytest.raises(DataError) as error:
         find_data_root()
@@ -655,6 +656,16 @@ def test_the_usual_places_are_searched_in_order_and_listed_when_all_are_empty(no
     assert find_data_root() == Path("data/npz_all/npz")
     data_set(home / "data" / "tpugraphs" / "npz", "layout")
     assert find_data_root() == home / "data" / "tpugraphs" / "npz"
+
+
+@pytest.mark.parametrize("mount", ["tpugraphs-prepared", "datasets/somebody/tpugraphs-prepared"])
+def test_a_prepared_kaggle_dataset_comes_before_the_competitions_files(nowhere, monkeypatch, mount):
+    monkeypatch.setattr(kit.data, "_KAGGLE_INPUT", nowhere / "input")
+    data_set(nowhere / "input" / "predict-ai-model-runtime" / "npz_all" / "npz", "tile")
+    assert find_data_root() == nowhere / "input" / "predict-ai-model-runtime" / "npz_all" / "npz"
+    data_set(nowhere / "input" / mount, "layout")
+    (nowhere / "input" / mount / "catalogue.parquet").touch()
+    assert find_data_root() == nowhere / "input" / mount
 
 
 def test_a_place_that_is_named_is_the_only_one(nowhere, monkeypatch):

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -101,10 +102,21 @@ def environment():
             "PYTHONWARNINGS": ",".join(f"error:::{module}" for module in modules)}
 
 
-def run(folder, *args):
+# in every process of a run: note each data file that is opened
+WATCH = """import os, sys
+note = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def watch(event, args):
+    if event == "open" and isinstance(args[0], (str, os.PathLike)) and str(args[0]).endswith(".npz"):
+        os.write(note, os.path.abspath(args[0]).encode() + b"\\n")
+sys.addaudithook(watch)
+"""
+
+
+def run(folder, *args, **more):
     """notebooks/run.py on the data in `folder` -> (exit status, lines of stdout, stderr)."""
     done = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", "data", "--out", "out",
-                           "--size", "tiny", *args], cwd=folder, text=True, capture_output=True, env=environment())
+                           "--size", "tiny", *args], cwd=folder, text=True, capture_output=True,
+                          env=environment() | more)
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
@@ -115,7 +127,17 @@ def finished(tmp_path_factory):
         pytest.skip("there are no notebooks yet")
     folder = tmp_path_factory.mktemp("run")
     write_sample(folder / "data", seed=0, size="tiny")
-    return folder, *run(folder)
+    (folder / "watch").mkdir()
+    (folder / "watch" / "sitecustomize.py").write_text(WATCH.format(log=str(folder / "opened.txt")))
+    return folder, *run(folder, PYTHONPATH=str(folder / "watch"))
+
+
+def test_a_source_file_is_opened_once_in_a_whole_run(finished):
+    folder, *_ = finished
+    opened = Counter((folder / "opened.txt").read_text().splitlines())
+    sources = {str(path.resolve()) for path in (folder / "data" / "npz").rglob("*.npz")}
+    assert sources and {path: opened[path] for path in sources} == dict.fromkeys(sources, 1)
+    assert any("/prepared/" in path for path in opened)            # what the notebooks read
 
 
 def test_all_notebooks_run_in_order_to_a_valid_submission(finished):

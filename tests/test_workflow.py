@@ -11,6 +11,7 @@ from drawn import arrays_of
 
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, teaches
 from kit.prune import drop_duplicate_configs, prune
+from kit.run import workflow
 from kit.run.workflow import (
     checkpoint_path,
     left_out,
@@ -68,6 +69,12 @@ def test_open_data_takes_what_is_given_prepares_it_and_says_which_it_is(root, tm
     assert capsys.readouterr().out == f"data set: {root}\n"
     assert [p.name for p in place.iterdir() if p.is_dir()] == ["tile"]                 # only what was asked for
     assert open_data(root, folder=tmp_path / "data") == (place, False) and (place / "layout").is_dir()
+
+
+def test_on_colab_the_prepared_data_live_on_a_mounted_drive(root, tmp_path, monkeypatch):
+    shutil.rmtree(root.parent / "truth")
+    monkeypatch.setattr(workflow, "DRIVE", tmp_path)
+    assert open_data(root, collections="tile:xla") == (tmp_path / "tpugraphs-prepared", False)
 
 
 def test_open_data_names_what_cannot_be_prepared(root, tmp_path, capsys):

@@ -23,6 +23,7 @@ from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
 
 UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # matches file stems that need no quotes in a CSV
+DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
 SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
 
 
@@ -31,8 +32,9 @@ def open_data(data_root=None, size="small", collections=None, folder="data"):
 
     `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand. The
     sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all),
-    in `folder`/prepared-<8 hex digits of the data root>, for sample data beside it; what is prepared already is not
-    read again. A prepared folder is taken as it is. Returns the prepared folder, and whether it is sample data.
+    in `folder`/prepared-<8 hex digits of the data root>; sample data beside it; on Colab on Google Drive if it is
+    mounted, so that the next session finds it. What is prepared already is not read again. A prepared folder is taken
+    as it is. Returns the prepared folder, and whether it is sample data.
     DataError if `data_root` holds no data, or if one of these places holds something else.
     """
     root = None
@@ -51,8 +53,11 @@ def open_data(data_root=None, size="small", collections=None, folder="data"):
     print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
     if is_prepared(root):
         return root, is_sample
-    mark = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]
-    place = root.parent / "prepared" if is_sample else Path(folder, f"prepared-{mark}")
+    place = Path(folder, f"prepared-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}")
+    if is_sample:
+        place = root.parent / "prepared"
+    elif DRIVE.is_dir():
+        place = DRIVE / "tpugraphs-prepared"
     prepared = prepare(root, place, wanted(collections))
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")

@@ -314,9 +314,9 @@ def one_step(name, root, size, threads):
         return json.loads(note.read_text())
     start, before = time.perf_counter(), time.process_time()         # without the start of this process
     words, numbers = step(Path(root), size)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = {"words": words, "wall": time.perf_counter() - start,
-             "cpu": time.process_time() - before + children.ru_utime + children.ru_stime, "peak": resident("VmHWM"), **numbers}
+    wall, children = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = time.process_time() - before + children.ru_utime + children.ru_stime
+    found = {"words": words, "wall": wall, "cpu": cpu, "peak": resident("VmHWM"), **numbers}
     if step is generate:
         replace_file(note, json.dumps(found))
     return found
