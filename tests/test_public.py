@@ -10,6 +10,7 @@ import pytest
 HOMES = {
     "kit.data": "find_data_root npz_paths read_tile read_layout dense_configs COLLECTIONS DataError TileGraph "
                 "LayoutGraph",
+    "kit.prepare": "prepare open_prepared Prepared",
     "kit.prune": "k_hop_nodes prune drop_duplicate_configs",
     "kit.pad": "repad_layout tensor_rank pad_batch",
     "kit.metrics": "kendall_tau slowdown tile_score opa collection_score competition_score score_for",
@@ -36,15 +37,18 @@ def test_public_names_go_from_sample_data_to_a_checked_submission(tmp_path):
     from kit.data import COLLECTIONS, npz_paths, read_layout, read_tile
     from kit.metrics import collection_score, score_for
     from kit.models import ConfigTokenModel, TileModel
+    from kit.prepare import prepare
     from kit.prune import drop_duplicate_configs, prune
     from kit.sample import write_sample
     from kit.submit import check_submission, write_submission
     from kit.train import TrainSettings, predict, train
     root, costs = write_sample(tmp_path / "data", seed=0, size="tiny"), {}
+    prepared = prepare(root, tmp_path / "prepared")
     for collection in COLLECTIONS:
         tile = collection == "tile:xla"
-        graphs = {split: [(read_tile if tile else read_layout)(path) for path in npz_paths(root, collection, split)]
-                  for split in ("train", "valid", "test")}
+        graphs = {split: list(prepared.graphs(collection, split)) for split in ("train", "valid", "test")}
+        first = (read_tile if tile else read_layout)(npz_paths(root, collection, "test")[0])
+        assert np.array_equal(first.config_runtime, prepared.graph(collection, "test", first.graph_id).config_runtime)
         if not tile:
             graphs = {split: [prune(graph) for graph in graphs[split]] for split in graphs}
             graphs["train"] = [drop_duplicate_configs(graph)[0] for graph in graphs["train"]]
