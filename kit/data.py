@@ -22,7 +22,6 @@ import os
 import warnings
 import zipfile
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -581,17 +580,11 @@ class NpzFile:
             stream.read(1)
 
     def chunks(self, stream, name, shape, dtype, starts):
-        """Yield a streamed array in pieces along its first axis; a thread inflates the next piece meanwhile."""
-        def inflate(start):
+        """Yield a streamed array in pieces along its first axis."""
+        # no thread inflates ahead: the rest takes a sixth of the time, and several files are read side by side anyway
+        for start in starts:
             piece = (min(starts.step, shape[0] - start), *shape[1:])
-            return np.frombuffer(self._read(stream, name, math.prod(piece) * dtype.itemsize), dtype).reshape(piece)
-        with ThreadPoolExecutor(1) as ahead:
-            following = ahead.submit(inflate, 0)
-            for start in starts:
-                chunk = following.result()
-                if start + starts.step < shape[0]:
-                    following = ahead.submit(inflate, start + starts.step)
-                yield chunk
+            yield np.frombuffer(self._read(stream, name, math.prod(piece) * dtype.itemsize), dtype).reshape(piece)
         self._read_end(stream, name)
 
 

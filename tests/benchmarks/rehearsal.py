@@ -389,7 +389,7 @@ def main():
     parser.add_argument("--size", choices=SIZES, default="full")
     parser.add_argument("--folder", help="for the generated data; default: a temporary folder")
     parser.add_argument("--threads", type=int, default=1,
-                        help="threads of PyTorch; reading uses one more thread to decompress")
+                        help="threads of PyTorch")
     parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
     parser.add_argument("--whole", action="store_true", help="also run notebooks/run.py on the generated files")
     parser.add_argument("--step", help="run one step in this process and print JSON")
