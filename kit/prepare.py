@@ -119,8 +119,15 @@ class Prepared:
 
     def graphs(self, collection, split):
         """Read the graphs of a split one after another, sorted by name; a damaged file is named and left out."""
-        paths = npz_paths(self.folder, collection, split)
-        graphs = (_undamaged(self.graph, collection, split, path.stem) for path in paths)
+        return self._read((collection, split, path.stem) for path in npz_paths(self.folder, collection, split))
+
+    def read(self, rows):
+        """Read the graphs of these rows of the catalogue one after another; a damaged file is named and left out."""
+        return self._read(rows.select(_PLACE).iter_rows())
+
+    def _read(self, places):
+        """Read the graphs at these (collection, split, name)."""
+        graphs = (_undamaged(self.graph, *place) for place in places)
         return (graph for graph in graphs if graph is not None)
 
     def configurations(self):

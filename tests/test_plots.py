@@ -50,6 +50,12 @@ def draw_drawn(nodes, **options):
     return program_graph(drawn_graph(), np.array(nodes, dtype=int), OPCODE_NAMES, **options)
 
 
+def described(name, runtime, noise=None, collection="tile:xla"):
+    quantiles = ("shortest", "quarter", "median", "three_quarters", "longest")
+    return dict(zip(quantiles, np.quantile(runtime, [0, 0.25, 0.5, 0.75, 1]).tolist()),
+                collection=collection, name=name, noise=noise)
+
+
 COUNTS = np.bincount([2, 2, 26, 34], minlength=len(OPCODE_NAMES))
 PICTURES = {                  # picture: [of several graphs, of one, of none]
     "learning_curve": (learning_curve, [
@@ -72,8 +78,8 @@ PICTURES = {                  # picture: [of several graphs, of one, of none]
         ({"tile:xla": COUNTS, "layout:xla:random": COUNTS[::-1]}, OPCODE_NAMES), ({"tile:xla": COUNTS}, OPCODE_NAMES),
         ({}, OPCODE_NAMES)]),
     "runtime_spread": (runtime_spread, [
-        ({"tile:xla": {"g": [1.0, 1.5, 1.0], "h": [2, 4]}}, {"tile:xla": {"g": 0.01}}), ({"tile:xla": {"g": [7, 9]}},),
-        ({"tile:xla": {"same": [5, 5]}},)]),
+        ([described("g", [1.0, 1.5, 1.0], 0.01), described("h", [2, 4])],), ([described("g", [7, 9])],),
+        ([described("same", [5, 5])],)]),
     "group_options": (group_options, [
         ({"g": ([5, 1], [8, 2]), "h": ([2], [3])},), ({"g": ([1], [1])},), ({},)]),
     "program_graph": (draw_drawn, [([0, 1, 2, 3, 4, 5],), ([1],), ([],)]),
@@ -189,17 +195,20 @@ def test_shares_of_operations_are_of_all_nodes():
 
 
 def test_runtimes_are_told_by_their_excess_over_the_best():
-    ax = runtime_spread({"tile:xla": {"g": [10, 11, 12, 13]}}, {"tile:xla": {"g": 0.05}})
+    ax = runtime_spread([described("g", [10, 11, 12, 13, 14], noise=0.05)])
     np.testing.assert_allclose(lines(ax, "tile:xla").get_xydata(), [(0.2, 0)])
     np.testing.assert_allclose(lines(ax, "noise of one\nmeasurement").get_xydata(), [(0.05, 0)])
     ends = [path.vertices[:, 0] for bars in ax.collections for path in bars.get_paths()]
-    np.testing.assert_allclose(ends, [(0.1, 0.3), (0.15, 0.25)])
+    np.testing.assert_allclose(ends, [(0.1, 0.4), (0.1, 0.3)])
 
 
-def test_a_hundred_thousand_configurations_are_drawn_as_a_few_hundred_points():
-    runtime = np.random.default_rng(0).integers(10 ** 9, 2 * 10 ** 9, 100_000)
-    ax = runtime_spread({"layout:nlp:random": {f"g{i}": runtime + i for i in range(12)}}, most=3)
-    assert sum(len(line.get_xdata()) for line in ax.lines) == 3 * (300 + 1)
+def test_graphs_are_chosen_evenly_in_the_order_of_their_medians_and_without_runtimes_left_out():
+    untimed = dict.fromkeys(("shortest", "quarter", "median", "three_quarters", "longest", "noise"))
+    graphs = [described(f"g{i}", [1, 1 + i, 20]) for i in (4, 2, 0, 3, 1)]
+    ax = runtime_spread([{"collection": "tile:xla", "name": "test", **untimed}, *graphs], most=3)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["g0", "g2", "g4"]
+    medians = [line.get_xdata()[0] for line in ax.lines if len(line.get_xdata())]
+    np.testing.assert_allclose(medians, [1, 2, 4])             # the best itself stands at the smallest excess > 0
 
 
 def test_a_bar_is_cut_into_its_groups_and_fills_the_row():

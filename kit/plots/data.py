@@ -19,7 +19,6 @@ from kit.plots.style import (
 
 _MARK_OF = (("convolution", "o"), ("dot", "s"), ("reshape", "^"))      # the configurable operations
 _WIDE = 26.0                  # width of a drawn graph; a node is about 0.6 wide
-_POINTS = 300                 # configurations drawn per graph
 _DARK = (0, 1, 2)             # colours of the palette on which white text is easier to read than black
 
 
@@ -41,33 +40,36 @@ def opcode_shares(counts, names, most=15, ax=None, title=""):
     return dress(ax, title, "share of all nodes (%)", "operation")
 
 
-def runtime_spread(runtimes, noise=None, most=8, ax=None, title=""):
-    """Draw how much slower than the best the other configurations of each graph run: all, middle half, median.
+def runtime_spread(graphs, most=8, ax=None, title=""):
+    """Draw how much slower than the best configuration of each graph its other configurations are.
 
-    `runtimes`: {collection: {graph: runtimes (c,) > 0, in ns, or for tiles the normalised ratio}}. A graph whose
-    runtimes are all equal is left out. `noise`: {collection: {graph: relative noise of one measurement}}. Of more than
-    `most` graphs per collection, an evenly spaced choice in the order of their medians is drawn.
+    `graphs`: rows of a catalogue as {column: value} with `collection`, `name`, `noise` and the five quantiles of the
+    runtime (see `kit.prepare.COLUMNS`). A graph without runtimes, or with equal ones, is left out. Of more than `most`
+    graphs per collection, an evenly spaced choice in the order of their medians is drawn. The thick line is the middle
+    half of the configurations, the thin line goes on to the slowest one, and the mark is the median.
     """
-    rng = np.random.default_rng(0)
-    excess = {c: {g: _excess(r) for g, r in graphs.items() if np.ptp(r)} for c, graphs in runtimes.items()}
-    rows = [(c, g) for c in excess for g in spaced(sorted(excess[c], key=lambda g: np.median(excess[c][g])), most)]
+    excess = {}
+    for graph in graphs:
+        if graph["shortest"] is not None and graph["shortest"] < graph["longest"]:
+            others = np.array([graph[name] for name in ("quarter", "median", "three_quarters", "longest")])
+            excess.setdefault(graph["collection"], []).append((others / graph["shortest"] - 1, graph))
+    rows = [row for found in excess.values() for row in spaced(sorted(found, key=lambda row: row[0][1]), most)]
+    least = min((x[x > 0].min() for x, _ in rows), default=0)              # 0 has no place on a logarithmic axis
     ax = new_axes(ax, height=1.3 + 0.2 * len(rows))
-    for y, (collection, graph) in enumerate(rows):
-        x, style = excess[collection][graph], collection_style(collection)
-        label = collection if y == 0 or rows[y - 1][0] != collection else None
-        shown = rng.choice(x, min(len(x), _POINTS), replace=False)         # lines and medians use all
-        ax.plot(shown, y + rng.uniform(-0.3, 0.3, len(shown)), ",", color=style["color"], alpha=0.6)
-        quarter, median, three = np.quantile(x, [0.25, 0.5, 0.75])
-        ax.hlines(y, x.min(), x.max(), color=style["color"], linewidth=0.8)
+    for y, (x, graph) in enumerate(rows):
+        collection = graph["collection"]
+        style = collection_style(collection)
+        quarter, median, three, longest = np.maximum(x, least)
+        ax.hlines(y, quarter, longest, color=style["color"], linewidth=0.8)
         ax.hlines(y, quarter, three, color=style["color"], linewidth=4, alpha=0.5)
+        label = collection if y == 0 or rows[y - 1][1]["collection"] != collection else None
         ax.plot(median, y, linestyle="", markersize=6, label=label, **style)
-    sigma = [(noise or {}).get(c, {}).get(g, np.nan) for c, g in rows]
-    row_marks(ax, [s if s > 0 else np.nan for s in sigma], "noise of one\nmeasurement")
+    row_marks(ax, [graph["noise"] or np.nan for _, graph in rows], "noise of one\nmeasurement")
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(numticks=6))          # more labels would overlap
     ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    name_rows(ax, [shortened(g) for _, g in rows])
+    name_rows(ax, [shortened(graph["name"]) for _, graph in rows])
     return dress(ax, title, "slower than the graph's best configuration by", "graph")
 
 
@@ -181,12 +183,6 @@ def program_graph(graph, nodes, names, most=200, ax=None, title=""):
     ax.set(xticks=[], yticks=[])
     ax.margins(0.03)
     return dress(ax, title, "inputs → outputs (depth in the program)", f"{len(nodes)} nodes, {len(edges)} edges")
-
-
-def _excess(runtime):
-    """Relative excess over the fastest runtime; an excess of 0 becomes the smallest one > 0, for a logarithmic axis."""
-    excess = np.sort(np.asarray(runtime) / np.min(runtime) - 1)[1:]
-    return np.maximum(excess, excess[excess > 0].min())
 
 
 def _depths(edge_index, n, shown):
