@@ -14,11 +14,14 @@ import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from scipy import stats
 
+import kit.prepare
 import kit.recipes
-from kit.data import npz_paths, read_layout
+from kit.data import CATALOGUE, npz_paths, read_layout
+from kit.prepare import open_prepared, prepare
 from kit.run.workflow import load_costs, save_costs
 from kit.sample.write import write_sample
 from kit.submit import check_submission, read_submission
@@ -91,6 +94,17 @@ def test_no_cell_holds_what_belongs_elsewhere(name):
             assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("exit", "quit", "sys.exit")), where
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner:
                 assert not re.match(r"/\w|~/|[A-Za-z]:[\\/]", node.value), f"{where}: absolute path"
+
+
+def execute(name, **given):
+    """Run the cells of a notebook in this process with the parameters `given` that it declares -> its names."""
+    names = {}
+    for cell in code(name):
+        exec(compile(cell.source, name, "exec"), names)
+        if "parameters" in cell.metadata.get("tags", []):
+            names |= {key: value for key, value in given.items() if key in names}
+    plt.close("all")
+    return names
 
 
 def environment():
@@ -200,14 +214,8 @@ def test_a_third_member_of_a_recipe_is_trained_and_combined_like_the_others(tiny
         return found | {"third": found["token"]._replace(seeds=3)}
     monkeypatch.setattr(kit.recipes, "recipes_for", with_a_third)
     for name in ("04_train_layout", "05_ensemble"):
-        names = {}
-        for cell in code(name):
-            exec(compile(cell.source, name, "exec"), names)
-            if "parameters" in cell.metadata.get("tags", []):
-                given = {"data_root": tiny_sample, "out_dir": tmp_path, "collections": "layout:nlp:random",
-                         "size": "tiny", "token_steps": 2, "gnn_steps": 2, "workers": 1}
-                names |= {key: value for key, value in given.items() if key in names}
-        plt.close("all")
+        execute(name, data_root=tiny_sample, out_dir=tmp_path, collections="layout:nlp:random", size="tiny",
+                token_steps=2, gnn_steps=2, workers=1)
     found = {path.name.split(".")[0] for path in (tmp_path / "predictions" / "layout_nlp_random").iterdir()}
     assert found == {"token_seed0", "gnn_seed0", "third_seed0"}
     table = pd.read_csv(tmp_path / "scores.csv")
@@ -328,3 +336,93 @@ def test_damaged_files_are_named_and_the_others_go_through(tiny_sample, tmp_path
     assert lines[-1] == os.path.join("out", "submission.csv")
     written = [json.loads(line)["path"] for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
     assert sorted(Path(path).name for path in written) == sorted([cut.name, without.name])
+
+
+@pytest.fixture(scope="module")
+def prepared(tiny_sample, tmp_path_factory):
+    """A prepared folder whose sources are gone."""
+    sources = tmp_path_factory.mktemp("sources") / "data"
+    shutil.copytree(tiny_sample, sources)
+    folder = prepare(sources, tmp_path_factory.mktemp("prepared") / "here", progress=False).folder
+    shutil.rmtree(sources)
+    return folder
+
+
+def test_the_tables_of_01_come_from_the_catalogue_and_only_drawn_programs_are_read(prepared, monkeypatch):
+    read = []
+    monkeypatch.setattr(kit.prepare, "read_graph", lambda *about, own=kit.prepare.read_graph: read.append(about) or
+                        own(*about))
+    names = execute("01_eda", data_root=prepared)
+    assert len(read) == 2                                        # one program of each source
+    whole = open_prepared(prepared).configurations().filter(pl.col("split") != "test").collect()
+    for collection, split, name, *shares in names["shares"].rows():
+        runtime = whole.filter(collection=collection, split=split, name=name)["runtime"].to_numpy()
+        slower = runtime / runtime.min() - 1
+        assert shares == pytest.approx([(slower <= limit).mean() for limit in names["limits"]], abs=1e-12)
+    assert len(names["shares"]) == whole.select("collection", "split", "name").n_unique()
+    pairs = {(c, family) for c, family in names["graphs"].filter(split="train").select("collection", "family").rows()}
+    with_relatives = names["held"].filter(pl.col("relatives").is_not_null())
+    assert {*with_relatives["name"]} == {name for c, name, family in names["graphs"].filter(pl.col("split") != "train")
+                                         .select("collection", "name", "family").rows() if (c, family) in pairs}
+
+
+def test_02_knows_the_memory_of_graphs_that_it_does_not_read(prepared):
+    names = execute("02_prune_and_pad", data_root=prepared, most_graphs=2)
+    assert all(len(graphs) == 2 for graphs in names["graphs"].values()) and len(names["memory"]) == 40
+    layouts = names["memory"].filter(pl.col("collection") != "tile:xla")
+    for *place, megabytes in layouts.select("collection", "split", "name", "in_memory").rows():
+        graph = open_prepared(prepared).graph(*place)
+        held = graph.config_codes.nbytes + graph.code_rows.nbytes + graph.node_group.nbytes
+        assert megabytes == pytest.approx(held / 1e6)
+
+
+PARTS = {
+    "only kernels": lambda collection, split: collection == "tile/xla",
+    "one collection without training data": lambda collection, split: (collection, split) in [
+        ("layout/nlp/random", "valid"), ("layout/nlp/random", "test")],
+    "only test files": lambda collection, split: split == "test",
+}
+
+
+@pytest.mark.parametrize("name", ["01_eda", "02_prune_and_pad"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_data_is_enough_to_explore(name, part, prepared, tmp_path):
+    shutil.copytree(prepared, tmp_path / "part")
+    for path in (tmp_path / "part").rglob("*.npz"):
+        collection, split = path.parents[1].relative_to(tmp_path / "part").as_posix(), path.parent.name
+        if not PARTS[part](collection, split):
+            path.unlink()
+    execute(name, data_root=tmp_path / "part")
+
+
+@pytest.mark.parametrize("name", ["01_eda", "02_prune_and_pad"])
+def test_files_that_are_all_damaged_are_only_listed(name, tiny_sample, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_sample, tmp_path / "sources")
+    for path in (tmp_path / "sources" / "npz").rglob("*.npz"):
+        path.write_bytes(b"no archive")
+    names = execute(name, data_root=tmp_path / "sources")
+    assert len(names["graphs"]) == 0
+    if name == "01_eda":
+        assert (names["suspicious"]["why"] == "left out").all() and len(names["suspicious"]) == 40
+
+
+def test_suspicious_graphs_are_named_with_every_reason(prepared, tmp_path):
+    """Rows of the catalogue are changed, not files: what is suspicious is read from the catalogue alone."""
+    shutil.copytree(prepared, tmp_path / "changed")
+    table = pl.read_parquet(prepared / CATALOGUE)
+    train = (pl.col("collection") == "layout:xla:random") & (pl.col("split") == "train")
+    test = (pl.col("collection") == "tile:xla") & (pl.col("split") == "test")
+    odd = table.filter(test)["name"][0]
+    table = table.with_columns(
+        distinct=pl.when(train).then(1).otherwise("distinct"), noise=pl.when(train).then(1.0).otherwise("noise"),
+        ceiling=pl.when(train).then(0.3).otherwise("ceiling"),
+        name=pl.when(test & (pl.col("name") == odd)).then(pl.lit("a copy")).otherwise("name"))
+    table.write_parquet(tmp_path / "changed" / CATALOGUE)
+    folder = tmp_path / "changed" / "tile" / "xla" / "test"
+    (folder / f"{odd}.npz").rename(folder / "a copy.npz")
+    found = execute("01_eda", data_root=tmp_path / "changed")["suspicious"]
+    assert found.filter(train)["why"].unique().to_list() == [
+        "one distinct configuration; over 90% are repeats; noise is over half of the spread; ceiling below 0.5"]
+    assert found.filter(test).select("name", "why").rows() == [("a copy", "name cannot stand in a submission")]
+    assert len(found) == 1 + table.select(train.sum()).item()
