@@ -100,7 +100,15 @@ class Source(NamedTuple):
 
 
 class Prepared:
-    """A prepared folder: the catalogue, and the graphs by name. `open_prepared` makes one."""
+    """A prepared folder: the catalogue, and the graphs by name. `open_prepared` makes one.
+
+    Parameters
+    ----------
+    folder : str or Path
+        The prepared folder.
+    catalogue : polars.DataFrame
+        One row per source file, with the columns in `COLUMNS`.
+    """
 
     def __init__(self, folder, catalogue):
         self.folder, self.catalogue = Path(folder), catalogue
