@@ -61,6 +61,27 @@ def slow_groups(digits):
     return [sorted(set(first)).index(u) for u in first]
 
 
+def slow_factored(digits):
+    """Config_codes, node_group and code_rows of the digits (c, nc, 18), by comparing rows and columns one by one."""
+    digits = digits.astype(int)
+    group = slow_groups(digits)
+    first = [group.index(g) for g in range(len(set(group)))]
+    known = [sorted(set(map(tuple, digits[:, node].tolist()))) for node in first]
+    codes = [[rows.index(tuple(config[node])) for rows, node in zip(known, first)] for config in digits.tolist()]
+    code_rows = np.full((len(group), max(map(len, known), default=1), 18), -1)
+    for config, own in zip(digits, codes):
+        for node, row in enumerate(config):
+            code_rows[node, own[group[node]]] = row
+    return np.array(codes, int).reshape(len(codes), len(first)), np.array(group, int), code_rows
+
+
+def assert_factored(graph, digits):
+    """A graph has the factored form of the digits, in the smallest types."""
+    for field, expected in zip((graph.config_codes, graph.node_group, graph.code_rows), slow_factored(digits)):
+        assert field.shape == expected.shape and (field == expected).all()
+    assert graph.config_codes.dtype == np.min_scalar_type(max(graph.code_rows.shape[1] - 1, 0))
+
+
 def assert_holds(graph, arrays, picked=slice(None)):
     """A layout graph says exactly what stands in the arrays of its file."""
     digits = arrays["node_config_feat"][picked]
@@ -109,7 +130,7 @@ def test_the_factored_form_is_exact(write, digits):
     arrays = layout_arrays(digits)
     graph = read_layout(write(arrays))
     assert_holds(graph, arrays)
-    assert graph.node_group.tolist() == slow_groups(digits)
+    assert_factored(graph, digits)
     assert graph.graph_id == "graph"
 
 
@@ -123,14 +144,111 @@ def test_codes_take_the_smallest_unsigned_type(write, codes, dtype):
     assert_holds(graph, arrays)
 
 
-def test_random_files_are_exact_and_grouped_as_by_brute_force(write):
-    rng = np.random.default_rng(1)
-    for _ in range(40):
-        sizes = tuple(rng.integers(1, 4, rng.integers(1, 6)))
-        arrays = layout_arrays(grouped_digits(rng, rng.integers(1, 30), sizes, rng.integers(1, 5)), rng)
-        graph = read_layout(write(arrays))
-        assert_holds(graph, arrays)
-        assert graph.node_group.tolist() == slow_groups(arrays["node_config_feat"])
+@pytest.fixture
+def fast(monkeypatch):
+    """Whether the digits of each chunk were as expected, for the chunks that were compared with an expectation."""
+    compared, codes = [], kit.data._Expectation.codes
+
+    def counted(self, chunk):
+        found = codes(self, chunk)
+        compared.append(found is not None)
+        return found
+    monkeypatch.setattr(kit.data._Expectation, "codes", counted)
+    return compared
+
+
+def drawn_digits(rng):
+    """Digits (c, nc, 18) whose first configurations do not show everything."""
+    sizes, c, late = tuple(rng.integers(1, 4, rng.integers(1, 5))), int(rng.integers(1, 60)), rng.random()
+    nc, digits = sum(sizes), grouped_digits(rng, c, sizes, int(rng.integers(1, 4)))
+    some = np.arange(c) >= late * c
+    match rng.integers(5):
+        case 0:                                          # new codes
+            digits[some] = grouped_digits(rng, some.sum(), sizes, 2)
+        case 1:                                          # a node leaves its group
+            digits[some, rng.integers(nc)] = rng.integers(-1, 6, (some.sum(), 18))
+        case 2:                                          # one configuration is like no other
+            digits[int(late * c)] = rng.integers(-1, 6, (nc, 18))
+        case 3:                                          # every node by itself, from the first configuration on
+            digits = rng.integers(-1, 1, (c, nc, 18))
+            digits[..., 2:] = 3
+    return digits
+
+
+def test_drawn_files_in_drawn_chunks_are_factored_as_by_comparing_one_by_one(write, monkeypatch, fast):
+    rng = np.random.default_rng(2)
+    for _ in range(70):
+        digits, dtype = drawn_digits(rng), np.dtype(rng.choice(["f4", "i1", "f8", ">f4", "f2", "i8"]))
+        c, nc, _ = digits.shape
+        stored = np.array(digits, dtype, order=rng.choice(["C", "C", "F"]))
+        if dtype.kind == "f" and rng.random() < 0.3:     # a digit 0 may be stored as -0.0
+            stored[(digits == 0) & (rng.random(digits.shape) < 0.01)] = -0.0
+        picked = [None, rng.integers(0, c, rng.integers(0, 9)), rng.permutation(c), [c - 1]][rng.integers(4)]
+        monkeypatch.setattr(kit.data, "_CHUNK_BYTES", int(nc * 18 * dtype.itemsize * rng.integers(1, 9)))
+        monkeypatch.setattr(kit.data, "_MAX_EXPECTED", int(rng.choice([1 << 20, 1 << 20, 20])))
+        arrays = layout_arrays(digits, rng)
+        graph = read_layout(write(arrays | {"node_config_feat": stored}, np.savez), picked)
+        rows = slice(None) if picked is None else np.asarray(picked, int)
+        assert_factored(graph, digits[rows])
+        assert_holds(graph, arrays, rows)
+    assert 150 < sum(fast) < len(fast) - 50, "chunks as expected, and others"
+
+
+def test_an_expectation_is_learned_again_once_the_surprises_have_doubled(write, monkeypatch, fast):
+    codes = np.tile(np.arange(5), 16)                    # 16 chunks of 5 configurations; the first shows every code
+    codes[[26, 36, 46, 56, 66]] = 5, 5, 6, 5, 6          # something new in chunks 5, 7 and 9
+    digits = numbered_digits(np.stack([codes, 7 * codes + 3, (codes == 2)], axis=1))
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 3 * 18 * 4)
+    assert_factored(read_layout(write(layout_arrays(digits))), digits)
+    # chunk 0 comes before any expectation; after chunk 9 the expectation knows all codes
+    assert fast == [chunk not in (5, 7, 9) for chunk in range(1, 16)]
+
+
+@pytest.mark.parametrize("limit, compared", [(3 * 5 - 1, 0), (3 * 5, 7)])
+def test_many_distinct_rows_are_read_without_an_expectation(write, monkeypatch, fast, limit, compared):
+    digits = numbered_digits(np.arange(40).repeat(3).reshape(40, 3))     # 40 distinct rows, 5 new ones per chunk
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 3 * 18 * 4)
+    monkeypatch.setattr(kit.data, "_MAX_EXPECTED", limit)
+    assert_factored(read_layout(write(layout_arrays(digits))), digits)
+    assert fast == [False] * compared
+
+
+@pytest.mark.parametrize("picked, compared", [([59], 0), ([30, 59], 1), ([0, 59, 20, 21], 2)])
+def test_chunks_without_a_wanted_configuration_teach_nothing(write, monkeypatch, fast, picked, compared):
+    digits = grouped_digits(np.random.default_rng(0), 60, (2, 1), 1)
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 3 * 18 * 4)
+    assert_factored(read_layout(write(layout_arrays(digits)), picked), digits[picked])
+    assert fast == [True] * compared
+
+
+@pytest.mark.parametrize("stored, shown", [([0.5], 0.5), ([9], 9.0), ([np.nan], np.nan), ([np.inf], np.inf),
+                                           ([-1e300], -1e300), ([-2, 1], -2.0), ([7, 0], 7.0), ([0, 8 / 7], 8 / 7)])
+@pytest.mark.parametrize("node", [0, 1, 4])
+def test_a_bad_digit_in_a_chunk_that_could_be_as_expected_is_named(write, monkeypatch, fast, stored, shown, node):
+    digits = np.zeros((60, 5, 18))                       # nodes 0 and 1 change together; nodes 2 to 4 never change
+    digits[::2, :2, 1] = 1                               # row keys 0 and 7: [7, 0] and [0, 1] have the same one
+    digits[1::2, 4, 1] = 1
+    bad = digits.copy()
+    bad[31, node, :len(stored)] = stored
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 5 * 18 * 8)
+    path = write(layout_arrays(digits) | {"node_config_feat": bad})
+    with pytest.raises(DataError) as error:
+        read_layout(path)
+    place = next(i for i, digit in enumerate(stored) if digit == shown or digit != digit)
+    assert str(error.value) == (f"{path}: node_config_feat holds {shown} in configuration 31, node {node}, digit "
+                                f"{place}; digits are integers in -1..5")
+    assert fast == [True] * 5 + [False]
+
+
+def test_minus_zero_is_the_digit_0(write, monkeypatch, fast):
+    digits = np.zeros((60, 2, 18))
+    digits[::3, 0, 4] = 2
+    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 6 * 2 * 18 * 8)
+    stored = digits.copy()
+    stored[20, 1, 3] = -0.0
+    graph = read_layout(write(layout_arrays(digits) | {"node_config_feat": stored}))
+    assert_factored(graph, digits)
+    assert fast == [chunk != 3 for chunk in range(1, 10)]
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -167,13 +285,6 @@ def test_numbering_does_not_depend_on_the_order_of_configurations(write):
     assert np.array_equal(again.config_codes, graph.config_codes[order])
     assert np.array_equal(again.node_group, graph.node_group)
     assert np.array_equal(again.code_rows, graph.code_rows)
-
-
-def test_codes_count_up_with_the_digits_of_the_first_node_of_their_group(write):
-    graph = read_layout(write(layout_arrays(DIGITS["tied groups"])))
-    for group, node in enumerate(np.unique(graph.node_group, return_index=True)[1]):
-        rows = graph.code_rows[node, :graph.config_codes[:, group].max() + 1].tolist()
-        assert rows == sorted(rows) and len(rows) > 1
 
 
 @pytest.mark.parametrize("picked", [[3], [59, 0, 7], [5, 5, 1, 5], list(range(60)), [], np.arange(60, dtype=np.uint8)])
