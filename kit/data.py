@@ -98,7 +98,7 @@ def find_data_root(explicit=None):
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
         explicit = os.environ["TPUGRAPHS_ROOT"]
     mount, drive = _KAGGLE_INPUT, Path("/content/drive/MyDrive")
-    prepared = [path.parent for kind in ("*", "datasets/*/*") for path in mount.glob(f"{kind}/catalogue.parquet")]
+    prepared = [path.parent for kind in ("*", "datasets/*/*") for path in mount.glob(f"{kind}/{CATALOGUE}")]
     places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
         *sorted(prepared), mount / "competitions" / slug, mount / slug,
         drive / "tpugraphs-prepared", Path("/content/tpugraphs"), drive / "tpugraphs",

@@ -27,6 +27,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from disks import fill, mounted
 from filelock import FileLock
 from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
@@ -319,25 +320,6 @@ def test_a_name_that_is_too_long_is_said_to_be_that(tmp_path):
 
 
 # --- full disks
-
-
-@contextlib.contextmanager
-def mounted(kind, folder, *options):
-    """A mount that is there for a while; skips where this process must not mount."""
-    folder.mkdir(exist_ok=True)
-    done = subprocess.run(["mount", *options, kind, str(folder)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"this process must not mount ({done.stderr.strip()}); the other form of this fault is tested")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder, but=4096):
-    """Take what a file system has left, but for some bytes -> the file that holds it."""
-    (folder / ".filler").write_bytes(bytes(max(shutil.disk_usage(folder).free - but, 0)))
-    return folder / ".filler"
 
 
 def on_a_full_disk(job, folder):
