@@ -19,12 +19,13 @@ import json
 import math
 import multiprocessing
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 import zipfile
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -502,11 +503,17 @@ def _work_off(sources, folder, processes):
         return
     context, before = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
     pool = ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
+    results, left = queue.SimpleQueue(), len(sources)
     try:
         with _interrupts_held_back():            # a process that Ctrl-C meets while it starts would print where
-            waiting = {pool.submit(prepare_file, source, folder): source for source in sources}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
+            for source in sources:
+                future = pool.submit(prepare_file, source, folder)
+                future.add_done_callback(lambda done, source=source: results.put((source, done)))
+        while left:
+            with suppress(queue.Empty):          # a second at most: polars makes waits go on after Ctrl-C
+                source, future = results.get(timeout=1)
+                left -= 1
+                yield source, future.result()
         pool.shutdown()
     except BrokenProcessPool as fault:
         raise RuntimeError("a process that prepared files died; out of memory? What is prepared stays: run it again, "

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
@@ -605,11 +606,9 @@ def test_a_file_system_without_room_is_one_sentence_too(data, tmp_path):
         assert results(disk / "here") == whole
 
 
-def die_after(root, folder, seconds, processes=1):
-    """For a child process: prepare, and be killed on the way; the time starts with the work."""
-    if float(seconds) >= 0:
-        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        signal.setitimer(signal.ITIMER_REAL, max(float(seconds), 1e-6))
+def take_the_time(root, folder, processes):
+    """For a child process: prepare, and print when the work starts and how long it took."""
+    print("ready", flush=True)
     start = time.monotonic()
     quietly(Path(root), Path(folder), processes=int(processes))
     print(time.monotonic() - start)
@@ -642,7 +641,9 @@ def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(d
 
 def children(pid):
     import psutil
-    return psutil.Process(pid).children(recursive=True)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
 
 
 def assert_gone(processes, seconds=10):
@@ -655,16 +656,15 @@ def assert_gone(processes, seconds=10):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_at_drawn_moments_it_ends_with_the_same_bytes_and_without_children(tiny_sample, tmp_path, processes):
     data, rng = tiny_sample / "npz", np.random.default_rng(processes)
-    seconds = float(finish(in_child("die_after", data, tmp_path / "whole", -1, processes)))
+    seconds = float(finish(in_child("take_the_time", data, tmp_path / "whole", processes)).split()[1])
     whole, killed = results(tmp_path / "whole"), 0
     for number, moment in enumerate(rng.permutation(np.linspace(0, seconds, 10))):
-        process = in_child("die_after", data, tmp_path / "here", moment, processes)
-        family = []
-        while process.poll() is None:
-            with contextlib.suppress(Exception):                         # gone meanwhile
-                family += [one for one in children(process.pid) if one not in family]
-            time.sleep(0.05)
-        assert process.returncode in (0, -signal.SIGKILL), process.communicate()
+        process = in_child("take_the_time", data, tmp_path / "here", processes)
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(moment)
+        family = children(process.pid)
+        process.kill()
+        assert process.wait(60) in (0, -signal.SIGKILL), process.communicate()
         killed += process.returncode != 0
         assert_gone(family)
         process.communicate()
@@ -742,13 +742,11 @@ def test_ctrl_c_ends_all_processes_without_a_message_and_it_resumes(tiny_sample,
 
 def lose_a_process(root, folder):
     """For a child process: one of two processes is killed while it works."""
-    import psutil
-    before = kit.prepare.as_completed
-
-    def kill_one(waiting):
-        psutil.Process().children()[-1].kill()
-        return before(waiting)
-    kit.prepare.as_completed = kill_one
+    def kill_one():
+        while len(own := children(os.getpid())) < 2:
+            time.sleep(0.01)
+        own[-1].kill()
+    threading.Thread(target=kill_one).start()
     try:
         quietly(Path(root), Path(folder), processes=2)
     except RuntimeError as fault:
