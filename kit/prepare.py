@@ -101,14 +101,21 @@ class Source(NamedTuple):
 
 
 class Prepared:
-    """A prepared folder: the catalogue, and the graphs by name. `open_prepared` makes one.
+    """A prepared folder: the catalogue, and the graphs by name. `prepare` and `open_prepared` give one.
 
     Parameters
     ----------
     folder : str or Path
-        The prepared folder.
     catalogue : polars.DataFrame
-        One row per source file, with the columns in `COLUMNS`.
+        One row per source file, with the columns of `COLUMNS`, in the order of collection, split and file name.
+
+    Examples
+    --------
+    The fastest runtime of each training graph: ::
+
+        prepared = open_prepared("data/prepared")
+        table = prepared.configurations().filter(pl.col("split") == "train")
+        table.group_by("collection", "name").agg(pl.col("runtime").min()).collect()
     """
 
     def __init__(self, folder, catalogue):
@@ -118,7 +125,24 @@ class Prepared:
         return f"Prepared({str(self.folder)!r}, {len(self.catalogue)} files)"
 
     def graph(self, collection, split, graph_id):
-        """Read one graph -> TileGraph, or LayoutGraph with its `meetings`; DataError if it is missing or damaged."""
+        """Read one graph.
+
+        Parameters
+        ----------
+        collection, split : str
+        graph_id : str
+            The name of the source file without .npz.
+
+        Returns
+        -------
+        TileGraph or LayoutGraph
+            As the reader of the source gives it; a layout graph has its `meetings`, too.
+
+        Raises
+        ------
+        DataError
+            If there is no such file, with the reason if it was left out, or if the file is damaged.
+        """
         path = prepared_path(self.folder, collection, split, graph_id)
         if not path.is_file():
             why = self.catalogue.filter(pl.col("collection") == collection, pl.col("split") == split,
@@ -127,11 +151,37 @@ class Prepared:
         return read_graph(path, collection)
 
     def graphs(self, collection, split):
-        """Read the graphs of a split one after another, sorted by name; a damaged file is named and left out."""
+        """Read the graphs of a split one after another, sorted by file name.
+
+        Parameters
+        ----------
+        collection, split : str
+
+        Returns
+        -------
+        iterator of TileGraph or LayoutGraph
+            A damaged file is left out, and a printed line names it.
+
+        Raises
+        ------
+        DataError
+            If the name of the collection or split is unknown.
+        """
         return self._read((collection, split, path.stem) for path in npz_paths(self.folder, collection, split))
 
     def read(self, rows):
-        """Read the graphs of these rows of the catalogue one after another; a damaged file is named and left out."""
+        """Read the graphs of some rows of the catalogue one after another.
+
+        Parameters
+        ----------
+        rows : polars.DataFrame
+            With the columns collection, split and name.
+
+        Returns
+        -------
+        iterator of TileGraph or LayoutGraph
+            In the order of the rows, without damaged files; see `graphs`.
+        """
         return self._read(rows.select(_PLACE).iter_rows())
 
     def _read(self, places):
@@ -140,12 +190,17 @@ class Prepared:
         return (graph for graph in graphs if graph is not None)
 
     def configurations(self):
-        """All configurations as a lazy table: collection, split, name, config, same, runtime.
+        """All configurations as a lazy table of polars; the whole data set has about 31 million rows.
 
-        `config` is the number of the row in the file. Rows with equal `same` in one file are the same configuration.
-        `runtime` is in ns, for tiles runtime / normalizer; test files have null. A file is read when a query needs it,
-        so filter by collection, split or name before you collect. A query without `same` reads only
-        the runtimes.
+        A file is read when a query needs it, so filter by collection, split or name before you collect. A query without
+        `same` reads only the runtimes. A damaged file is left out, and a printed line names it.
+
+        Returns
+        -------
+        polars.LazyFrame
+            The columns collection, split and name say which file. `config` is the number of the row in the file. Rows
+            with equal `same` in one file are the same configuration. `runtime` is in ns, for tiles runtime /
+            normalizer; test files have null.
         """
         return pl.io.plugins.register_io_source(self._scan, schema=_CONFIGURATIONS)
 
