@@ -264,8 +264,8 @@ def _read_program(npz):
     edge_index = npz.array(name, "iu", (None, 2), np.int64)
     if name == "edge_steps":                 # from `kit.prepare`: consumer - consumer before, consumer - producer
         # these sums may overflow, but never to another number in range: modulo 2**64 each step has one result
-        edge_index[:, 0].cumsum(out=edge_index[:, 0])
-        np.subtract(edge_index[:, 0], edge_index[:, 1], out=edge_index[:, 1])
+        consumer = edge_index[:, 0].cumsum()
+        edge_index = np.stack([consumer, consumer - edge_index[:, 1]], axis=1)
     if len(edge_index):
         low, high = edge_index.min(), edge_index.max()
         npz.check(low >= 0, name, f"refers to node {low}")

@@ -56,6 +56,7 @@ from kit.prune import config_ids
 FORMAT = 3                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
+    "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
     "reason": pl.String,                 # why the file is left out; null for a readable file
     # changed: time in ns, as the system gives it; null if the system could not read the file, which is then retried
     "source_bytes": pl.Int64, "source_changed": pl.Int64,
@@ -380,7 +381,7 @@ def _read_target(npz):
 
 def prepare_file(source, folder):
     """Read one source file and write its prepared form -> its row of the catalogue; a bad file gets a reason."""
-    about = dict(zip(_PLACE, source.key)) | {"source_bytes": source.bytes}
+    about = dict(zip(_PLACE, source.key)) | {"format": FORMAT, "source_bytes": source.bytes}
     path = prepared_path(folder, *source.key)
     try:
         with _opened(source) as file:                            # opened once, for its digest and for its arrays
@@ -481,7 +482,7 @@ def _write_graph(path, graph, about):
                 # column by column: the values of a column are alike, so that they compress better
                 np.lib.format.write_array(file, np.asfortranarray(array if name in kept else _narrow(array)), (1, 0))
         row = {name: about.get(name) for name in COLUMNS if name not in _OUTSIDE}
-        archive.writestr(_member("about.json"), json.dumps(row | {"format": FORMAT}, separators=(",", ":")))
+        archive.writestr(_member("about.json"), json.dumps(row, separators=(",", ":")))
 
 
 def _member(name):
@@ -519,8 +520,8 @@ def _read_meetings(npz, nc):
 def _stored_row(path, about):
     """The row of the catalogue that a prepared file holds; None unless it is whole and of the source `about`."""
     row = _stored(path, whole=True)
-    fits = row.pop("format", None) == FORMAT and row.keys() == COLUMNS.keys() - {*_OUTSIDE}
-    return row if fits and all(row[name] == value for name, value in about.items()) else None
+    fits = row.keys() == COLUMNS.keys() - {*_OUTSIDE} and all(row[name] == value for name, value in about.items())
+    return row if fits else None
 
 
 def _stored(path, whole=False):
@@ -663,7 +664,8 @@ def _known_rows(folder):
 
 def _is_current(folder, source, row):
     """Whether a row tells of this source as it is now, and its prepared file is there."""
-    if row is None or (row["source_bytes"], row["source_changed"]) != (source.bytes, source.changed):
+    now = {"format": FORMAT, "source_bytes": source.bytes, "source_changed": source.changed}
+    if row is None or any(row[name] != value for name, value in now.items()):
         return False
     path = prepared_path(folder, *source.key)
     return row["reason"] is not None or (path.is_file() and path.stat().st_size == row["prepared_bytes"])
@@ -694,7 +696,7 @@ def _read_catalogue(path):
     data = io.BytesIO(path.read_bytes())     # given a path, polars would read [ and * in it as a pattern
     try:
         table = pl.read_parquet(data)
-    except Exception as fault:               # polars has a dozen types
+    except (Exception, pl.exceptions.PanicException) as fault:   # polars has a dozen types; a panic is no Exception
         raise DataError(f"{path}: not a readable catalogue ({type(fault).__name__}); delete it and prepare "
                         "again") from fault
     if dict(table.schema) != COLUMNS:
@@ -706,5 +708,5 @@ def _columns(path):
     """Column names of a parquet file; those of a catalogue if it is damaged, because the files tell what it said."""
     try:
         return pl.read_parquet_schema(io.BytesIO(path.read_bytes()))
-    except Exception:
+    except (Exception, pl.exceptions.PanicException):
         return COLUMNS

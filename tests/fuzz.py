@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
@@ -31,9 +32,10 @@ from test_data import grouped_digits, mutated, npy, numbered_digits, patched, ti
 from test_own_program import every_option, small_network
 from test_proto import drawn_layout_file, drawn_tile_file
 
-from kit.data import COLLECTIONS, SPLITS, DataError, dense_configs, read_layout, read_tile
+from kit.data import CATALOGUE, COLLECTIONS, SPLITS, DataError, dense_configs, read_layout, read_tile
 from kit.kaggle import KaggleError
 from kit.kaggle.downloads import unpack
+from kit.prepare import COLUMNS, Source, open_prepared, prepare_file, prepared_path, read_graph
 from kit.programs.hlo import hlo_messages
 from kit.programs.own import program_from_hlo
 from kit.proto import read_layout_pb, read_tile_pb
@@ -58,6 +60,7 @@ class Reader(NamedTuple):
     write: Callable
     read: Callable
     errors: tuple = (DataError,)             # that it documents
+    memory: int = 1                          # times MEGABYTES
     arrays: tuple = ()                       # one of which an error names, unless the archive cannot be opened at all
 
 
@@ -198,6 +201,94 @@ def read_npz_tile(path):
     c = len(graph.config_runtime)
     assert c and graph.config_feat.shape == (c, 24) and graph.config_runtime_normalizers.min() > 0
     check_as_stored(graph, path)
+
+
+# --- prepared files
+
+
+def drawn_prepared(drawn, collection, rng):
+    """The arrays of the prepared form of a drawn source file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "drawn.npz")
+        np.savez(path, **drawn(rng))
+        source = Source(collection, "test", path, 0, 0)
+        prepare_file(source, folder)
+        with np.load(prepared_path(folder, *source.key)) as npz:
+            return {name: npz[name] for name in npz.files if name != "about.json"}
+
+
+def drawn_prepared_layout(rng):
+    return drawn_prepared(drawn_layout, "layout:xla:random", rng)
+
+
+def drawn_prepared_tile(rng):
+    return drawn_prepared(drawn_tile, "tile:xla", rng)
+
+
+def check_as_prepared(graph, path):
+    """Against NumPy's own reader and plain decoding."""
+    with np.load(path, allow_pickle=False) as npz:
+        stored = {name: npz[name] for name in npz.files}
+    if "node_rows" in stored:
+        rows = stored["node_rows"].astype(np.float32)
+        assert all(np.array_equal(own, rows[row]) for own, row in zip(graph.node_feat, stored["node_row"].tolist()))
+    if "edge_steps" in stored:
+        consumer = 0
+        for edge, (step, back) in zip(graph.edge_index.tolist(), stored["edge_steps"].tolist()):
+            consumer += step
+            assert edge == [consumer, consumer - back]
+    for name in graph._fields[1:]:
+        if name in stored:
+            assert np.array_equal(getattr(graph, name), stored[name].reshape(getattr(graph, name).shape)), name
+    for name, value in graph.meetings._asdict().items() if getattr(graph, "meetings", None) else ():
+        assert np.array_equal(value, stored[f"meetings_{name}"]), name
+    assert not getattr(graph, "meetings", None) or graph.meetings.hops.min(initial=1) > 0
+
+
+def read_prepared_layout(path):
+    graph = read_graph(path, "layout:xla:random")
+    check_layout(graph)
+    check_as_prepared(graph, path)
+    c = len(graph.config_runtime)
+    part = read_layout(path, [c - 1, 0])
+    assert np.array_equal(dense_configs(part, [0, 1]), dense_configs(graph, [c - 1, 0]))
+
+
+def read_prepared_tile(path):
+    graph = read_graph(path, "tile:xla")
+    check_program(graph)
+    check_as_prepared(graph, path)
+
+
+def prepare_one(collection, path):
+    """Prepare a file; what is prepared must be what the reader reads, and a reason is the reader's error."""
+    source = Source(collection, "test", path, path.stat().st_size, 1)
+    row = prepare_file(source, path.parent / "prepared")
+    assert row.keys() <= COLUMNS.keys()
+    if "reason" in row:
+        raise DataError(f"{path}: {row['reason']}")
+    pl.DataFrame([row], schema=COLUMNS)
+    read, again = (read_graph(one, collection) for one in (path, prepared_path(path.parent / "prepared", *source.key)))
+    assert all(one.tobytes() == other.tobytes() for one, other in zip(read, again) if isinstance(one, np.ndarray))
+
+
+def write_catalogue(path, rng):
+    rows = [{"collection": pick(rng, COLLECTIONS), "split": pick(rng, SPLITS), "name": f"n{i}", "nodes": i}
+            for i in range(rng.integers(4))]
+    table = pl.DataFrame(rows, schema=COLUMNS)
+    if rng.random() < 0.3:
+        table = pick(rng, (table.drop("noise"), table.rename({"noise": "x"}), table.head(0), pl.DataFrame(),
+                           table.cast({"nodes": pl.String}), table.with_columns(split=pl.lit(None, pl.String))))
+    table.write_parquet(path)
+    if rng.random() < 0.7:
+        path.write_bytes(mutated(path.read_bytes(), rng))
+
+
+def read_catalogue(path):
+    folder = path.with_suffix("")
+    (folder / "tile").mkdir(parents=True)
+    path.rename(folder / CATALOGUE)
+    assert dict(open_prepared(folder).catalogue.schema) == COLUMNS
 
 
 # --- protobufs
@@ -405,14 +496,19 @@ def read_archive(path):
 
 def readers():
     """{name: Reader}."""
-    def npz(drawn, read):
-        arrays = tuple(drawn(np.random.default_rng(0)))
-        return Reader(".npz", lambda path, rng: write_npz(drawn, path, rng), read, arrays=arrays)
+    def npz(drawn, read, memory=1):
+        arrays = {**drawn(np.random.default_rng(0)), "node_feat": 0, "edge_index": 0, "node_config_feat": 0}
+        return Reader(".npz", lambda path, rng: write_npz(drawn, path, rng), read, memory=memory, arrays=tuple(arrays))
 
     def pb(kind, data, read):
         return Reader(".pb", lambda path, rng: write_pb(kind, data, path, rng), read)
     return {
         "read_layout": npz(drawn_layout, read_npz_layout), "read_tile": npz(drawn_tile, read_npz_tile),
+        "prepared_layout": npz(drawn_prepared_layout, read_prepared_layout),
+        "prepared_tile": npz(drawn_prepared_tile, read_prepared_tile),
+        "prepare_layout": npz(drawn_layout, lambda path: prepare_one("layout:xla:random", path), memory=2),
+        "prepare_tile": npz(drawn_tile, lambda path: prepare_one("tile:xla", path), memory=2),
+        "catalogue": Reader(".parquet", write_catalogue, read_catalogue),
         "read_layout_pb": pb("Tuned", drawn_layout_file(), lambda path: check_layout(read_layout_pb(path))),
         "read_tile_pb": pb("TunedModules", drawn_tile_file(), read_tiles),
         "program_from_hlo": pb("Module", small_network().SerializeToString(), read_program),
@@ -474,7 +570,7 @@ def outcome(reader, path):
         signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
     grown = resident("VmHWM") - before
-    if grown > MEGABYTES:
+    if grown > reader.memory * MEGABYTES:
         end, words = "foreign", f"{words}\nthe process grew by {grown:.0f} MB"
     return end, words, time.process_time() - start, grown
 
