@@ -62,13 +62,13 @@ def recipes_for(collection, scale="quick", programs=None):
     full, short = scale == "full", scale == "short"
     if collection == "tile:xla":
         shape = TileModelSettings(width=128 if full else 64)
-        settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(400 if short else 1000, 64, 4)
+        settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(320 if short else 1000, 64, 4)
         return {"tile": Recipe(TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
     few = programs is not None and programs < FEW_PROGRAMS
     shape = ConfigTokenSettings(features=False, digits=False, graph_blocks=0) if few else ConfigTokenSettings()
-    token = TrainSettings(900 if short else 1200, 256, learning_rate=5e-3)
+    token = TrainSettings(750 if short else 1200, 256, learning_rate=5e-3)
     gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
-    steps = TrainSettings(150 if short else 400, 32)
+    steps = TrainSettings(125 if short else 400, 32)
     if full:
         token = TrainSettings(20_000, 1024)
         # like the first place: 64 configurations with attention for `default`, 128 without attention for `random`
