@@ -115,11 +115,11 @@ def aggregation(value):
 
 # parameter -> check of its value; these values a notebook would refuse, or misread, only hours later
 EXPECTED = {
-    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops", "most_hops", "most_files"), whole(0)),
+    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops", "most_hops"), whole(0)),
     **dict.fromkeys(("seeds", "steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "width", "threads",
                      "gnn_width", "workers", "processes", "programs", "queries", "trials", "rounds", "proposals",
-                     "shown", "most_graphs", "draws"), whole(1)),
-    **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs"), whole(2)),         # a step ranks pairs
+                     "shown", "most_graphs"), whole(1)),
+    **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
     **dict.fromkeys(("submit_to_kaggle", "choose", "tie"), one_of(True, False)),             # a word would be true
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 import nbformat
 import papermill
 from ipykernel.kernelspec import get_kernel_dict
+from traitlets.config import Config
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
@@ -44,6 +46,15 @@ def note(event, args):
 sys.addaudithook(note)
 from ipykernel import kernelapp
 kernelapp.launch_new_instance()"""
+
+
+@contextmanager
+def connection():
+    """How to talk to a kernel: on Linux by files, because two kernels that start at once can be given the same port."""
+    with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as folder:
+        place = os.path.join(folder, "kernel")
+        by_files = sys.platform == "linux" and len(os.fsencode(place)) < 100          # a socket's path has at most 107
+        yield Config({"KernelManager": {"transport": "ipc", "ip": place}} if by_files else {})
 
 
 class RunError(Exception):
@@ -143,12 +154,14 @@ class Step:
                 print(f"note  {self.stem}: its kernel died before the first cell; started again", flush=True)
             self.failure = None
             try:
-                with unwritable_named(_partly(self.target)):         # papermill saves it before and after each cell
+                # papermill saves the notebook before and after each cell
+                with unwritable_named(_partly(self.target)), connection() as config:
                     papermill.execute_notebook(str(self.notebook), str(_partly(self.target)), self.parameters,
-                                               kernel_name=self.kernel, progress_bar=False, stdout_file=self.last)
+                                               kernel_name=self.kernel, progress_bar=False, stdout_file=self.last,
+                                               config=config)
             except BaseException as error:
                 self.failure = error
-            # two kernels that start at once can be given the same port
+            # where they talk by ports, two kernels that start at once can be given the same one
             if not (self.failure and STILLBORN in str(self.failure)):
                 break
 

@@ -341,6 +341,7 @@ def on_a_full_disk(job, folder):
     assert status == 0 and tree(folder) == final, said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["file size limit", "full file system"])
 def test_on_a_full_disk_one_sentence_says_so_and_what_was_there_stays(how, tmp_path):
     with mounted("tmpfs", tmp_path / "disk", "-t", "tmpfs", "-o", "size=4m") if how[:4] == "full" else (

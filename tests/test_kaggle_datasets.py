@@ -97,6 +97,7 @@ def test_a_lone_folder_keeps_its_name(kaggle, tmp_path):
     assert there(kaggle) == {"checkpoints/tile_seed0.pt": b"PK\x03\x04 as torch writes"}
 
 
+@pytest.mark.long
 def test_a_dataset_that_is_processed_is_waited_for(kaggle, folder):
     kaggle.processing = ["BLOBS_RECEIVED", "BLOBS_DECOMPRESSED", "BLOBS_DECOMPRESSED", "A_NEWER_WORD"]
     kaggle.answers["GetDatasetStatus"] = [None, (503, ""), (503, ""), (404, "not yet"), None]
@@ -112,6 +113,7 @@ def test_a_dataset_that_is_processed_is_waited_for(kaggle, folder):
     assert kaggle.asked[:kaggle.asked.index("StartBlobUpload")].count("GetDatasetStatus") == 3
 
 
+@pytest.mark.long
 def test_what_is_not_ready_in_time_is_pending_and_the_next_call_waits_on(kaggle, folder):
     kaggle.processing = ["BLOBS_RECEIVED"] * 999
     message = fails("pending", push, folder, timeout=2)
@@ -122,6 +124,7 @@ def test_what_is_not_ready_in_time_is_pending_and_the_next_call_waits_on(kaggle,
     assert (done["version"], done["uploaded"], len(kaggle.took)) == (1, False, sent)
 
 
+@pytest.mark.long
 def test_what_kaggle_cannot_process_is_told_and_sent_again_by_the_next_call(kaggle, folder):
     kaggle.processing = ["BLOBS_RECEIVED", "FAILED"]
     message = fails("refused", push, folder)
@@ -154,6 +157,7 @@ def test_progress_is_told_while_a_file_is_sent(kaggle, tmp_path, monkeypatch):
     assert calls.send_rest(path, url, new=False)[0] and kaggle.took == [("tile.zip", 1_500_000)]      # nothing is left
 
 
+@pytest.mark.long
 def test_a_call_that_failed_is_gone_on_with_by_the_next(kaggle, folder):
     kaggle.answers["upload"] = [None, None, "cut", (503, ""), (503, "")]
     kaggle.answers["status of upload"] = [None, (503, "")]
@@ -169,6 +173,7 @@ def test_a_call_that_failed_is_gone_on_with_by_the_next(kaggle, folder):
     assert [name for name, _ in kaggle.took[sent:]] == ["layout.zip", "tile.zip"] and kaggle.took[sent][1] > 1_000_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoil", ["expired", "old", "other files", "damaged"])
 def test_what_cannot_be_gone_on_with_starts_over(kaggle, folder, spoil):
     kaggle.answers["upload"] = [None, None, "cut"] + [(503, "")] * 9
@@ -190,6 +195,7 @@ def test_what_cannot_be_gone_on_with_starts_over(kaggle, folder, spoil):
     assert len(again) == (2 if spoil == "expired" else 4)
 
 
+@pytest.mark.long
 def test_a_lost_answer_is_looked_up_and_nothing_is_made_twice(kaggle, folder):
     kaggle.answers["CreateDataset"] = ["cut"]
     assert push(folder)["uploaded"] and kaggle.asked.count("CreateDataset") == 1
@@ -205,6 +211,7 @@ def test_a_lost_answer_is_looked_up_and_nothing_is_made_twice(kaggle, folder):
 
 # --- each way to fail
 
+@pytest.mark.long
 @pytest.mark.parametrize("call, answers, kind, word", [
     ("GetDataset", [(401, "")] * 9, "token", "Kaggle does not accept the credentials in KAGGLE_API_TOKEN"),
     ("GetDataset", [(429, "", {"Retry-After": "600"})], "busy", "Retry-After 600 s"),
@@ -226,6 +233,7 @@ def test_each_way_to_fail_has_its_kind_and_its_sentence(kaggle, folder, call, an
     assert (REF in kaggle.datasets) == (call == "GetDatasetStatus")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("call, kind", [("GetDataset", "host"), ("upload", "upload"), ("CreateDataset", "host")])
 def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, folder, monkeypatch, call, kind):
     monkeypatch.setattr("kit.kaggle.datasets.ANSWER_WITHIN", 1.5)
@@ -239,6 +247,7 @@ def test_no_credentials_are_told(kaggle, folder, monkeypatch):
     assert kaggle.asked == []
 
 
+@pytest.mark.long
 def test_a_key_is_as_good_as_a_token_and_anothers_dataset_is_refused(kaggle, folder, monkeypatch):
     monkeypatch.delenv("KAGGLE_API_TOKEN")
     monkeypatch.setenv("KAGGLE_USERNAME", USER)
@@ -247,6 +256,7 @@ def test_a_key_is_as_good_as_a_token_and_anothers_dataset_is_refused(kaggle, fol
     assert "for a notebook or a Dataset log in as its owner" in fails("forbidden", push, folder, f"another/{SLUG}")
 
 
+@pytest.mark.long
 def test_a_public_dataset_gets_no_version_and_a_used_title_is_told(kaggle, folder, monkeypatch):
     push(folder)
     (folder / "more.txt").write_text("more")
@@ -361,6 +371,7 @@ def test_a_notebook_names_the_datasets_that_it_reads(kaggle, tmp_path):
         "refused", push_notebook, tmp_path / "book.ipynb", about, client=QUICK)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mount", [f"datasets/{REF}", SLUG])
 def test_a_bundle_finds_prepared_data_of_its_dataset_in_both_kinds_of_mounts(kaggle, tmp_path, tiny_sample, monkeypatch,
                                                                             project, mount):
@@ -386,6 +397,7 @@ def test_a_bundle_finds_prepared_data_of_its_dataset_in_both_kinds_of_mounts(kag
             path.read_bytes() for path in paths]
 
 
+@pytest.mark.long
 def test_what_is_trained_on_kaggle_gets_the_datasets_that_are_named(kaggle, tmp_path, tiny_sample, monkeypatch,
                                                                     project):
     monkeypatch.syspath_prepend(project / "notebooks")
@@ -401,6 +413,7 @@ def test_what_is_trained_on_kaggle_gets_the_datasets_that_are_named(kaggle, tmp_
     assert len({body["slug"] for body in kaggle.pushed}) == 2      # another Dataset is another notebook
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command, words, status", [
     (["bundle.py", "--only", "03", "--dataset", "no-owner"], "'no-owner' is not OWNER/SLUG", 2),
     (["run.py", "--dataset", REF], "run.py: --owner, --dataset and --seed-groups need --on kaggle", 2),

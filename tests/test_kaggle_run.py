@@ -58,6 +58,7 @@ def submit(kaggle, predicted, tmp_path):
 
 
 # before anything is sent, and after everything is; test_kaggle_io.py has the sentences of all other failures
+@pytest.mark.long
 @pytest.mark.parametrize("fault, sentence", [
     ("stale token", "Kaggle does not accept the credentials in KAGGLE_API_TOKEN: put a new token there"),
     ("scoring", "Kaggle could not score submission 1000: Evaluation Exception: row 7")])

@@ -55,6 +55,7 @@ def test_jobs_give_their_results_in_order_from_any_number_of_processes():
     assert run_jobs(add, [], {}, 2) == [] and children() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("work, words", [
     (fail, "^ValueError: two is not allowed$"),
     (die, "^a training process ended with exit code -9; out of memory[?]$")])

@@ -630,6 +630,7 @@ def die_before(root, folder, *numbers):
         assert not (Path(folder) / "catalogue.parquet").exists()
 
 
+@pytest.mark.long
 def test_a_preparation_that_is_killed_again_and_again_ends_with_the_same_bytes(data, tmp_path):
     whole = results(quietly(data, tmp_path / "whole").folder)
     moments = np.random.default_rng(0).integers(3, 24, 4).tolist()
