@@ -4,18 +4,11 @@
 `layout/xla/random/train/NAME.npz` holds the same graph as the source of this name, but opens in milliseconds and takes
 a tenth of the space or less. `catalogue.parquet` describes every source file in one row; its columns are in `COLUMNS`.
 
-How a file gets small, without loss:
-
-- configurations are stored in factored form (see `kit.data`): one code per configuration and group
-- nodes with equal features share one row of features
-- edges are stored as differences, because consumers come in order and producers are mostly near
-
-A prepared file also holds the digest of its source and its row of the catalogue, so that an interrupted preparation
-resumes. Nothing in a prepared folder is pickled.
+`kit.factored` says how a file gets small without loss. A prepared file also holds the digest of its source and its row
+of the catalogue, so that an interrupted preparation resumes. Nothing in a prepared folder is pickled.
 """
 import hashlib
 import io
-import json
 import math
 import multiprocessing
 import os
@@ -24,7 +17,6 @@ import signal
 import sys
 import threading
 import time
-import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -35,20 +27,9 @@ import numpy as np
 import polars as pl
 from tqdm import tqdm
 
-from kit.agreement import Meetings, find_meetings
-from kit.data import (
-    CATALOGUE,
-    COLLECTIONS,
-    OPCODES,
-    SPLITS,
-    DataError,
-    NpzFile,
-    find_data_root,
-    layout_graph,
-    npz_paths,
-    target,
-    tile_graph,
-)
+from kit.agreement import find_meetings
+from kit.data import CATALOGUE, COLLECTIONS, OPCODES, SPLITS, DataError, NpzFile, find_data_root, npz_paths, target
+from kit.factored import graph_of, read_about, read_graph, target_of, write_graph
 from kit.files import locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
@@ -232,7 +213,7 @@ class Prepared:
             runtime, same = target(graph), _same_configs(graph)
         else:
             with NpzFile(prepared_path(self.folder, *_key(row))) as npz:
-                runtime, same = _read_target(npz), None
+                runtime, same = target_of(npz), None
         columns = dict(zip(_PLACE, _key(row))) | {"config": np.arange(len(runtime)), "same": same}
         measured = row["shortest"] is not None
         return pl.DataFrame(columns | {"runtime": runtime * 1.0 if measured else None}, schema=_CONFIGURATIONS)
@@ -351,31 +332,6 @@ def prepared_path(folder, collection, split, graph_id):
     return Path(folder).joinpath(*collection.split(":"), split, f"{graph_id}.npz")
 
 
-def read_graph(path, collection, split="test"):
-    """Read a file of the data set or of a prepared folder -> TileGraph, or LayoutGraph, with `meetings` if stored."""
-    with NpzFile(path) as npz:
-        return _read_graph(npz, collection, split)
-
-
-def _read_graph(npz, collection, split):
-    """What `read_graph` returns, from an open file; DataError also if train or validation data have no runtimes."""
-    graph = tile_graph(npz) if collection == "tile:xla" else layout_graph(npz)
-    if split != "test" and not graph.config_runtime.any():
-        raise DataError(f"{npz.path}: config_runtime is 0 throughout, the placeholder of test files; expected measured "
-                        f"runtimes in {split}")
-    if collection == "tile:xla":
-        return graph
-    return graph._replace(meetings=_read_meetings(npz, len(graph.node_config_ids)))
-
-
-def _read_target(npz):
-    """What `kit.data.target` returns, from an open file; the rest of the file is not read."""
-    runtime = npz.array("config_runtime", "iu", (None,), np.int64, low=0)
-    if npz.has("config_runtime_normalizers"):
-        return runtime / npz.array("config_runtime_normalizers", "iu", (len(runtime),), np.int64, low=1)
-    return runtime
-
-
 # --- one file
 
 
@@ -389,7 +345,7 @@ def prepare_file(source, folder):
             known = _stored_row(path, about)
             if not known:
                 with NpzFile(source.path, file) as npz:
-                    graph = _read_graph(npz, source.collection, source.split)
+                    graph = graph_of(npz, source.collection, source.split)
     except (DataError, OSError) as fault:
         path.unlink(missing_ok=True)
         reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
@@ -399,7 +355,7 @@ def prepare_file(source, folder):
         if source.collection != "tile:xla" and graph.meetings is None:
             graph = graph._replace(meetings=find_meetings(graph))
         known = about | describe(graph, source.collection)
-        _write_graph(path, graph, known)
+        write_graph(path, graph, {name: known.get(name) for name in COLUMNS if name not in _OUTSIDE})
     return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size}
 
 
@@ -464,74 +420,11 @@ def _digest(file):
     return digest.hexdigest()
 
 
-def _write_graph(path, graph, about):
-    """Write the prepared form, whole or not at all; the same graph gives the same bytes."""
-    whole = np.ascontiguousarray(graph.node_feat).view(f"V{graph.node_feat.itemsize * 140}").ravel()
-    _, first, number = np.unique(whole, return_index=True, return_inverse=True)
-    consumer, producer = graph.edge_index.T
-    arrays = {"node_rows": graph.node_feat[first], "node_row": number.ravel(), "node_opcode": graph.node_opcode,
-              "edge_steps": np.stack([np.diff(consumer, prepend=0), consumer - producer], axis=1)}
-    done = ("graph_id", "node_feat", "node_opcode", "edge_index", "meetings")
-    arrays |= {name: value for name, value in graph._asdict().items() if name not in done}
-    if hasattr(graph, "meetings"):
-        arrays |= {f"meetings_{name}": value for name, value in graph.meetings._asdict().items()}
-    kept = ("config_codes", "code_rows", "node_rows")            # their types are read as they are
-    with whole_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in arrays.items():
-            with archive.open(_member(f"{name}.npy"), "w") as file:
-                # column by column: the values of a column are alike, so that they compress better
-                np.lib.format.write_array(file, np.asfortranarray(array if name in kept else _narrow(array)), (1, 0))
-        row = {name: about.get(name) for name in COLUMNS if name not in _OUTSIDE}
-        archive.writestr(_member("about.json"), json.dumps(row, separators=(",", ":")))
-
-
-def _member(name):
-    """The entry of an archive for one array; its date is the same at any time."""
-    info = zipfile.ZipInfo(name)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    return info
-
-
-def _narrow(array):
-    """The same values in the smallest integer type, if they are integers and no -0.0 is among them."""
-    if array.dtype.kind == "b":
-        return array.astype(np.uint8)
-    if array.dtype.kind == "f":
-        whole = (array == np.rint(array)).all() and np.abs(array).max(initial=0) < 2**53
-        if not whole or np.signbit(array[array == 0]).any():
-            return array
-        array = array.astype(np.int64)
-    low, high = array.min(initial=0), array.max(initial=0)
-    return array.astype(next(t for t in ("u1", "i1", "u2", "i2", "u4", "i4", "i8")
-                             if np.iinfo(t).min <= low and high <= np.iinfo(t).max))
-
-
-def _read_meetings(npz, nc):
-    """The meetings that are stored in a prepared file; None in a source file."""
-    if not npz.has("meetings_ends"):
-        return None
-    ends = npz.array("meetings_ends", "iu", (None, 2), np.int64, low=0, high=nc - 1)
-    p = len(ends)
-    return Meetings(ends, npz.array("meetings_joins", "u", (p,), np.int64, low=0, high=1).astype(bool),
-                    npz.array("meetings_hops", "iu", (p,), np.int64, low=1),
-                    npz.array("meetings_names", "iu", (p, 2, 6), np.int64, low=0, high=5))
-
-
 def _stored_row(path, about):
     """The row of the catalogue that a prepared file holds; None unless it is whole and of the source `about`."""
-    row = _stored(path, whole=True)
+    row = read_about(path, whole=True)
     fits = row.keys() == COLUMNS.keys() - {*_OUTSIDE} and all(row[name] == value for name, value in about.items())
     return row if fits else None
-
-
-def _stored(path, whole=False):
-    """What `about.json` says in a prepared file; {} if `path` is none, or, with `whole`, a damaged one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            found = json.loads(archive.read("about.json"))
-            return found if "format" in found and not (whole and archive.testzip()) else {}
-    except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
-        return {}
 
 
 # --- all files
@@ -677,7 +570,7 @@ def _remove_strangers(folder, collections, rows):
         for split in SPLITS:
             for path in sorted(folder.joinpath(*collection.split(":"), split).glob("*.npz")):
                 row = rows.get((collection, split, path.stem))
-                if (row is None or row["reason"] is not None) and _stored(path):
+                if (row is None or row["reason"] is not None) and read_about(path):
                     path.unlink()
 
 

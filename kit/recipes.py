@@ -66,7 +66,7 @@ def recipes_for(collection, scale="quick", programs=None):
         return {"tile": Recipe(TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
     few = programs is not None and programs < FEW_PROGRAMS
     shape = ConfigTokenSettings(features=False, digits=False, graph_blocks=0) if few else ConfigTokenSettings()
-    token = TrainSettings(750 if short else 1200, 256, learning_rate=5e-3)
+    token = TrainSettings(850 if short else 1200, 256, learning_rate=5e-3)
     gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
     steps = TrainSettings(125 if short else 400, 32)
     if full:

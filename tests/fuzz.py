@@ -33,9 +33,10 @@ from test_own_program import every_option, small_network
 from test_proto import drawn_layout_file, drawn_tile_file
 
 from kit.data import CATALOGUE, COLLECTIONS, SPLITS, DataError, dense_configs, read_layout, read_tile
+from kit.factored import read_graph
 from kit.kaggle import KaggleError
 from kit.kaggle.downloads import unpack
-from kit.prepare import COLUMNS, Source, open_prepared, prepare_file, prepared_path, read_graph
+from kit.prepare import COLUMNS, Source, open_prepared, prepare_file, prepared_path
 from kit.programs.hlo import hlo_messages
 from kit.programs.own import program_from_hlo
 from kit.proto import read_layout_pb, read_tile_pb

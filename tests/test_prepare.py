@@ -19,10 +19,12 @@ import pytest
 from disks import fill, mounted
 from test_data import DIGITS, assert_factored, layout_arrays, npy, patched, tile_arrays, zipped
 
+import kit.factored
 import kit.prepare
 from kit.agreement import find_meetings
 from kit.data import COLLECTIONS, OPCODES, SPLITS, DataError, dense_configs, npz_paths, read_layout, read_tile, target
-from kit.prepare import COLUMNS, open_prepared, prepare, prepared_path, read_graph
+from kit.factored import read_graph
+from kit.prepare import COLUMNS, open_prepared, prepare, prepared_path
 
 LAYOUT = "layout:xla:random"
 SENTENCE = "cannot be written ({}); make room, then run it again"
@@ -223,7 +225,8 @@ def read_files(monkeypatch):
     def noted(path, *more):
         names.append(Path(path).stem)
         return opened(path, *more)
-    monkeypatch.setattr(kit.prepare, "NpzFile", noted)
+    for module in (kit.prepare, kit.factored):
+        monkeypatch.setattr(module, "NpzFile", noted)
     return names
 
 

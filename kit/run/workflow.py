@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 
 from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, teaches
+from kit.factored import read_graph
 from kit.files import replace_file, unwritable_named, whole_file
-from kit.prepare import is_prepared, open_prepared, prepare, read_graph
+from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, prune
 from kit.sample import write_sample
 
