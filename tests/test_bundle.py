@@ -113,6 +113,7 @@ def test_metadata_is_ready_to_push(tmp_path):
         assert about["competition_sources"] == ["predict-ai-model-runtime"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrong, words", [("stepz=3", "no parameter stepz"),
                                           ("recipe=banana", "expected short or quick or full"),
                                           ("device=tpu", "expected cpu or cuda, as on Kaggle's machines")])
@@ -123,6 +124,7 @@ def test_a_wrong_name_or_value_is_one_sentence(tmp_path, wrong, words):
     assert len(done.stderr.splitlines()) <= 2 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "bundle").touch()
     done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "--size", "tiny"], cwd=tmp_path,

@@ -204,6 +204,7 @@ def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, t
     assert said.splitlines()[-1] == "out/submission.csv" and (tmp_path / "out" / "submission.csv").is_file()
 
 
+@pytest.mark.long
 def test_the_same_plan_in_two_folders_has_its_own_notebooks_and_a_folder_that_moved_finds_them_again(
         kaggle, tmp_path, tiny_sample, monkeypatch):
     monkeypatch.syspath_prepend(PROJECT / "notebooks")
@@ -272,6 +273,7 @@ def test_jobs_of_another_plan_are_remembered(kaggle, tmp_path, tiny_sample, note
 
 # --- Kaggle's side
 
+@pytest.mark.long
 def test_no_more_run_at_once_than_kaggle_takes(kaggle, tmp_path, tiny_sample, notebook):
     looks, most = {}, []
 

@@ -225,6 +225,7 @@ def test_files_that_parameters_name_are_there_before_anything_is_read(choices, t
     choices.check(notebooks, {"hlo": "/somewhere/there.pb", "aggregation": "scatter"}, there=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("below", ["", "/deeper/still"])
 def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
     file = os.path.join("root", "tile", "xla", "train", "kernel.npz")
@@ -235,6 +236,7 @@ def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
     assert ran(clone) == [] and not (clone / "out").exists() and (clone / file).read_bytes() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
@@ -245,6 +247,7 @@ def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentenc
     assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to score them by"
 
 
+@pytest.mark.long
 def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_there(clone):
     last = clone / "notebooks" / "01_last.ipynb"
     write_notebook(last, PARAMETERS, "print('so far')", "raise ValueError('no such luck')")
@@ -286,6 +289,7 @@ def test_two_runs_do_not_share_a_folder(choices, tmp_path, monkeypatch, text, wh
     assert str(caught.value) == f"out: another run{who} is writing here; wait for it or choose another --out"
 
 
+@pytest.mark.long
 def test_a_lock_of_a_dead_run_does_not_block(clone):
     (clone / "out" / ".run").mkdir(parents=True)
     (clone / "out" / ".run" / "lock").touch()
@@ -342,6 +346,7 @@ def test_a_kernel_that_dies_before_its_first_cell_is_started_again(clone, die, s
     assert done.stdout.count("note  00_first: its kernel died before the first cell; started again") == 2
 
 
+@pytest.mark.long
 def test_what_the_event_loops_of_a_kernel_log_is_not_shown_and_what_a_cell_logs_is(clone):
     write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, "import asyncio, logging, sys",
                    "logging.basicConfig(stream=sys.__stderr__, force=True)\n"
@@ -359,6 +364,7 @@ def test_an_interrupt_while_modules_are_loaded_is_one_sentence(clone):
     assert done.stderr == "\ninterrupted; run the same command again to continue\n"
 
 
+@pytest.mark.long
 def test_without_a_data_set_sample_data_is_used_and_said_to_be_that(clone):
     where = os.path.join("data", "sample-tiny", "npz")
     for _ in range(2):
