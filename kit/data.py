@@ -97,6 +97,7 @@ def find_data_root(explicit=None):
     slug = "predict-ai-model-runtime"
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
         explicit = os.environ["TPUGRAPHS_ROOT"]
+    explicit = None if explicit is None else as_path(explicit, "data_root")
     mount, drive = _KAGGLE_INPUT, Path("/content/drive/MyDrive")
     prepared = [path.parent for kind in ("*", "datasets/*/*") for path in mount.glob(f"{kind}/{CATALOGUE}")]
     places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
@@ -109,6 +110,13 @@ def find_data_root(explicit=None):
             return folder
     raise DataError(f"no folder with tile/ or layout/ in it; looked at {', '.join(map(str, looked))}; "
                     "pass the data root or set TPUGRAPHS_ROOT")
+
+
+def as_path(path, name="path"):
+    """A Path; DataError if `path`, the argument `name`, cannot be one."""
+    if not isinstance(path, (str, os.PathLike)) or "\0" in os.fsdecode(path):
+        raise DataError(f"{name} is {path!r:.80}; expected a str or Path")
+    return Path(os.fsdecode(path))
 
 
 def npz_paths(data_root, collection, split):
@@ -198,9 +206,26 @@ def dense_configs(graph, index):
     Returns
     -------
     ndarray, shape (j, nc, 18), int8
+
+    Raises
+    ------
+    ValueError
+        If `index` names a configuration that the graph does not have, or `graph` is no LayoutGraph.
     """
-    codes = graph.config_codes[np.asarray(index, dtype=np.int64)][:, graph.node_group]      # (j, nc)
+    if not hasattr(graph, "config_codes"):
+        raise ValueError(f"graph is a {type(graph).__name__}; expected a LayoutGraph")
+    index = _checked_index(index, len(graph.config_codes), ValueError, "index must be")
+    codes = graph.config_codes[index][:, graph.node_group]      # (j, nc)
     return graph.code_rows[np.arange(len(graph.node_group)), codes]
+
+
+def _checked_index(index, c, error, words):
+    """Numbers of configurations as (j,) int64; an `error` that starts with `words` if there are others than 0..c-1."""
+    index = np.asarray(index)
+    integers = index.dtype.kind in "iu" or index.size == 0
+    if index.ndim != 1 or not integers or (index.size and (index.min() < 0 or index.max() >= c)):
+        raise error(f"{words} integers in 0..{c - 1}, the configurations of this file")
+    return index.astype(np.int64)
 
 
 def target(graph):
@@ -238,10 +263,8 @@ def layout_graph(npz, configs=None):
     runtime = _read_runtime(npz, None)
     c = len(runtime)
     npz.check(c > 0, "config_runtime", "holds no configuration")
-    keep = np.arange(c) if configs is None else np.asarray(configs)
-    if keep.ndim != 1 or (keep.size and (keep.dtype.kind not in "iu" or keep.min() < 0 or keep.max() >= c)):
-        raise DataError(f"{npz.path}: configs must be integers in 0..{c - 1}, the configurations of this file")
-    keep, nc = keep.astype(np.int64), len(node_config_ids)
+    keep = _checked_index(np.arange(c) if configs is None else configs, c, DataError, f"{npz.path}: configs must be")
+    nc = len(node_config_ids)
     read = _read_factored if npz.has("config_codes") else _read_configs
     return LayoutGraph(npz.path.stem, node_feat, node_opcode, edge_index, node_config_ids, node_splits,
                        *read(npz, c, nc, keep), runtime[keep])
@@ -493,7 +516,7 @@ class NpzFile:
     """An npz archive, opened by `with`, that checks each array before it hands it out."""
 
     def __init__(self, path, file=None):
-        self.path, self.file = Path(path), file          # file: the opened file, if it is open
+        self.path, self.file = as_path(path), file          # file: the opened file, if it is open
 
     def __enter__(self):
         self.opened = ExitStack()
@@ -538,7 +561,8 @@ class NpzFile:
             if version != (1, 0):                    # structured types alone need later ones; their headers reach 4 GB
                 raise NotImplementedError(f"npy version {version}, expected (1, 0)")
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected a plain number")
+        words = "integers" if "f" not in kinds else "floats" if kinds == "f" else "integers or floats"
+        self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected {words}")
         declared, stored = dtype.itemsize * math.prod(shape), info.file_size - stream.tell()
         self.check(declared == stored and min(shape, default=0) >= 0, name,
                    f"of shape {shape} needs {declared} bytes, the file holds {stored}")

@@ -4,19 +4,22 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.stats import rankdata
 
+from kit.checks import as_numbers, check_callable, check_whole, expect
+
 
 def _stacked_costs(costs, weights):
     """Checked float64 arrays: costs (models, c) and weights (models,)."""
-    rows = [np.asarray(cost, dtype=np.float64) for cost in costs]
-    if not rows or any(row.ndim != 1 or row.shape != rows[0].shape for row in rows):
+    rows = [np.asarray(cost) for cost in (costs if np.iterable(costs) else [costs])]
+    if not rows or any(row.ndim != 1 or row.shape != rows[0].shape or row.dtype.kind not in "iuf" for row in rows):
         shapes = ", ".join(str(row.shape) for row in rows) or "of nothing"
-        raise ValueError(f"costs have shapes {shapes}; expected (c,), the same for every model")
-    stacked = np.stack(rows)
+        raise ValueError(f"costs have shapes {shapes}; expected numbers (c,), the same for every model")
+    stacked = np.stack(rows).astype(np.float64)
     nan = np.isnan(stacked).sum(axis=1)
     if nan.any():
         raise ValueError(f"costs of model {nan.argmax()} have {nan.max()} NaN among {stacked.shape[1]} values")
-    weights = np.ones(len(rows)) if weights is None else np.asarray(weights, dtype=np.float64)
-    usable = weights.shape == (len(rows),) and np.isfinite(weights).all() and (weights >= 0).all()
+    weights = np.ones(len(rows)) if weights is None else np.asarray(weights)
+    usable = (weights.shape == (len(rows),) and weights.dtype.kind in "iuf" and np.isfinite(weights).all()
+              and (weights >= 0).all())
     if not usable or not weights.any():
         raise ValueError(f"weights are {weights.tolist()}; expected {len(rows)} finite values >= 0, not all 0")
     return stacked, weights
@@ -112,15 +115,19 @@ def combine(predictions, how=mean_rank, weights=None):
     >>> combine([{"tile:xla:a": [3.0, 1.0]}, {"tile:xla:a": [9.0, 2.0]}])
     {'tile:xla:a': array([2., 1.])}
     """
-    predictions = [predictions] if isinstance(predictions, Mapping) else list(predictions)
-    if not predictions:
-        raise ValueError("no prediction to combine; expected one {ID: cost} per model")
+    if isinstance(predictions, Mapping) or not np.iterable(predictions):
+        predictions = [predictions]
+    predictions = list(predictions)
+    if not predictions or not all(isinstance(prediction, Mapping) for prediction in predictions):
+        raise ValueError(f"no prediction to combine, predictions is {predictions!r:.60}; expected one {{ID: cost}} per "
+                         "model")
     for number, prediction in enumerate(predictions):
         lacking, extra = set(predictions[0]) - set(prediction), set(prediction) - set(predictions[0])
         if lacking or extra:
             raise ValueError(f"prediction {number} differs from prediction 0: "
                              + "; ".join(f"{word} {len(ids)} ID, the first {min(ids)}" for word, ids in
                                          (("it lacks", lacking), ("it alone has", extra)) if ids))
+    check_callable(locals(), "how")
     combined = {}
     for name in predictions[0]:
         try:
@@ -168,15 +175,17 @@ def choose_weights(kinds, runtimes, score, rounds=10):
     >>> choose_weights({"good": good, "poor": poor}, {"a": np.array([1.0, 2.0, 3.0, 4.0])}, in_order)
     {'good': 0.5, 'poor': 0.5}
     """
-    if not kinds or not runtimes or rounds < 1:
-        raise ValueError(f"{len(kinds)} kinds, {len(runtimes)} graphs, {rounds} rounds; expected at least one of each")
+    check_whole(locals(), rounds=1)
+    check_callable(locals(), "score")
+    several = {f"costs of {kind}": costs for kind, costs in kinds.items()} if isinstance(kinds, Mapping) else {}
+    for name, value in {"kinds": kinds, "runtimes": runtimes, **several}.items():
+        expect(isinstance(value, Mapping) and value, name, value, "a dict with at least one entry")
+    runtimes = {name: as_numbers(f"{name}: runtime", runtime, ("c",)) for name, runtime in runtimes.items()}
     for kind, costs in kinds.items():
         if lacking := runtimes.keys() - costs.keys():
             raise ValueError(f"{kind} has no costs of {len(lacking)} graphs, the first {min(lacking)}")
-        for name, runtime in runtimes.items():
-            if np.shape(costs[name]) != np.shape(runtime):
-                raise ValueError(f"{name}: costs of {kind} have shape {np.shape(costs[name])}, runtimes "
-                                 f"{np.shape(runtime)}")
+    kinds = {kind: {name: as_numbers(f"{name}: costs of {kind}", costs[name], runtime.shape)
+                    for name, runtime in runtimes.items()} for kind, costs in kinds.items()}
     taken, best = [], (-np.inf, [])
     for _ in range(rounds):
         scores = {}

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from functools import partial
+from numbers import Real
 
 import numpy as np
 from scipy.stats import kendalltau
@@ -146,8 +147,8 @@ def slowdown(cost, runtime, k=5):
     0.5
     """
     cost, runtime = _cost_and_runtime(cost, runtime)
-    if k < 1 or len(cost) == 0:
-        raise ValueError(f"k = {k} of {len(cost)} configurations; expected k >= 1 and at least one configuration")
+    if not isinstance(k, (int, np.integer)) or k < 1 or len(cost) == 0:
+        raise ValueError(f"k = {k!r} of {len(cost)} configurations; expected k >= 1 and at least one configuration")
     if not (np.isfinite(runtime) & (runtime > 0)).all():
         raise ValueError(f"runtime goes down to {runtime.min()}; expected finite values > 0 (the test files "
                          "carry the placeholder 0 and cannot be scored)")
@@ -269,10 +270,10 @@ def collection_score(scores):
     >>> collection_score({"unet_3d": 0.25, "resnet50": 0.75})
     0.5
     """
-    named = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(scores))
-    values = np.array(list(named.values()), dtype=float)
-    if values.size == 0 or np.isinf(values).any():
-        raise ValueError(f"expected one finite score per graph, at least one; found {named}")
+    named = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(np.atleast_1d(scores)))
+    values = np.array(list(named.values()))
+    if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iuf" or np.isinf(values).any():
+        raise ValueError(f"scores: expected one finite score per graph, at least one; found {named}")
     skipped = [str(name) for name, value in named.items() if math.isnan(value)]
     if skipped:
         warnings.warn(f"{len(skipped)} of {len(named)} graphs have no score and are left out: "
@@ -304,12 +305,14 @@ def competition_score(collection_scores):
     ...                    "layout:nlp:random": 1.0, "layout:nlp:default": 0.5})
     0.7
     """
-    unknown = [name for name in collection_scores if name not in COLLECTIONS]
+    if not isinstance(collection_scores, Mapping):
+        raise ValueError(f"collection_scores is {collection_scores!r}; expected {{collection: score}}")
+    unknown = [str(name) for name in collection_scores if name not in COLLECTIONS]
     if unknown:
         raise ValueError(f"unknown collection {', '.join(unknown)}; the five are "
                          f"{', '.join(COLLECTIONS)}")
     values = {name: collection_scores.get(name, math.nan) for name in COLLECTIONS}
-    missing = [name for name, value in values.items() if not math.isfinite(value)]
+    missing = [name for name, value in values.items() if not isinstance(value, Real) or not math.isfinite(value)]
     if missing:
         raise ValueError(f"no score for {', '.join(missing)}; the competition averages all five collections")
     return float(np.mean(list(values.values())))

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
+from kit.checks import as_numbers, check_callable, check_number, check_whole, checked_rng
+
 _EM_STEPS = 50           # in simulations, fewer steps leave noise in the truths, more steps change nothing
 _BINS_PER_SIGMA = 4      # resolution of the grid of possible true log runtimes
 _ROUNDING = 1e-12        # relative noise below this comes from float64 arithmetic, not from measurement
@@ -46,7 +48,8 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     Raises
     ------
     ValueError
-        If `values` is empty, has another number of axes, or holds a value that is not finite.
+        If `values` is empty, has another number of axes, or holds a value that is not finite, or `confidence` is
+        outside 0 to 1, `draws` below 1, or `rng` no generator.
 
     References
     ----------
@@ -58,11 +61,14 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     >>> bootstrap_interval([0.5, 0.5, 0.5])
     (0.5, 0.5)
     """
-    values = np.asarray(values, dtype=float)
-    if values.ndim not in (1, 2) or values.size == 0 or not np.isfinite(values).all():
-        raise ValueError(f"values has shape {values.shape} and {(~np.isfinite(values)).sum()} that are not "
-                         "finite; expected finite (graphs,) or (seeds, graphs)")
-    rng = np.random.default_rng(0) if rng is None else rng
+    check_number(locals(), "a share, 0 to 1", "confidence")
+    check_whole(locals(), draws=1)
+    rng, values = checked_rng(rng, seed=0), np.asarray(values)
+    numbers = values.ndim in (1, 2) and values.size and values.dtype.kind in "iuf"
+    if not numbers or not np.isfinite(values).all():
+        raise ValueError(f"values has shape {values.shape}, dtype {values.dtype}, and "
+                         f"{np.sum(~np.isfinite(values)) if numbers else 0} NaN or infinite values; expected finite "
+                         "(graphs,) or (seeds, graphs)")
     if values.shape[-1] == 1:
         return math.nan, math.nan
     table = np.atleast_2d(values)                                         # (seeds, graphs)
@@ -103,7 +109,7 @@ def noise_ceiling(runtime, config_id, score=None, draws=50, rng=None, sigma=None
     Raises
     ------
     ValueError
-        If the shapes differ or a runtime is not finite and > 0.
+        If the shapes differ, a runtime is not finite and > 0, an ID is no integer, or another argument is not as above.
 
     References
     ----------
@@ -115,14 +121,14 @@ def noise_ceiling(runtime, config_id, score=None, draws=50, rng=None, sigma=None
     >>> noise_ceiling([100, 200, 300], [0, 1, 2]).reason
     'no configuration is measured twice: pass sigma'
     """
-    runtime, config_id = np.asarray(runtime), np.asarray(config_id)
-    if runtime.ndim != 1 or runtime.shape != config_id.shape or len(runtime) == 0:
-        raise ValueError(f"runtime has shape {runtime.shape}, config_id {config_id.shape}; "
-                         "expected (c,) for both, c > 0")
-    if not (np.isfinite(runtime) & (runtime > 0)).all():
-        raise ValueError(f"runtime goes down to {runtime.min()}; expected finite values > 0")
-    score = score or (lambda cost, runtime: kendalltau(cost, runtime).statistic)
-    rng = np.random.default_rng(0) if rng is None else rng
+    score = (lambda cost, runtime: kendalltau(cost, runtime).statistic) if score is None else score
+    check_callable(locals(), "score")
+    check_whole(locals(), draws=1)
+    check_number(locals(), "a number of at least 0", *["sigma"] * (sigma is not None))
+    runtime = as_numbers("runtime", runtime, ("c",))
+    if not len(runtime) or runtime.min() <= 0:
+        raise ValueError(f"runtime goes down to {min(runtime.tolist(), default='nothing')}; expected finite values > 0")
+    config_id, rng = as_numbers("config_id", config_id, runtime.shape, "iu"), checked_rng(rng, seed=0)
     config = np.unique(config_id, return_inverse=True)[1].reshape(-1)
     count = np.bincount(config)
     repeats = len(runtime) - len(count)

@@ -36,13 +36,29 @@ def tensor_rank(node_feat):
     ndarray, shape (n,), int64
         The number of sizes that are not 0 (no public file has a dimension of size 0). Tuples have rank 0.
 
+    Raises
+    ------
+    ValueError
+        If `node_feat` has another shape, does not hold numbers, or has NaN among the sizes.
+
     Examples
     --------
     >>> node_feat = np.zeros((1, 140)); node_feat[0, 21:23] = 8, 128
     >>> tensor_rank(node_feat)
     array([2])
     """
-    return (node_feat[:, SHAPE] != 0).sum(axis=1)
+    return (_checked(node_feat)[:, SHAPE] != 0).sum(axis=1)
+
+
+def _checked(node_feat):
+    """`node_feat` as an array; ValueError unless it holds numbers and has the columns of nodes."""
+    node_feat = np.asarray(node_feat)
+    if node_feat.ndim != 2 or node_feat.shape[1] < LAYOUT.stop or node_feat.dtype.kind not in "iuf":
+        raise ValueError(f"node_feat has shape {node_feat.shape} and dtype {node_feat.dtype}; expected numbers "
+                         "of shape (n, 140)")
+    if np.isnan(node_feat[:, SHAPE]).any():
+        raise ValueError(f"node_feat has {np.isnan(node_feat[:, SHAPE]).sum()} NaN among the sizes of dimensions")
+    return node_feat
 
 
 def repad_layout(node_feat):
@@ -60,12 +76,18 @@ def repad_layout(node_feat):
     share : float
         Share of the rows that were repaired or needed no repair.
 
+    Raises
+    ------
+    ValueError
+        As `tensor_rank`.
+
     Examples
     --------
     >>> node_feat = np.zeros((1, 140)); node_feat[0, 21:23] = 8, 128; node_feat[0, 134:136] = 1, 0
     >>> repad_layout(node_feat)[0][0, 134:140]
     array([ 1.,  0., -1., -1., -1., -1.])
     """
+    node_feat = _checked(node_feat)
     inside = np.arange(6) < tensor_rank(node_feat)[:, None]             # (n, 6)
     digits = node_feat[:, LAYOUT]
     # with padding replaced by 6, a permutation of 0..rank-1 sorts to 0, 1, .., rank-1, 6, 6, ...
@@ -94,7 +116,7 @@ def pad_batch(arrays, fill=0):
     Raises
     ------
     ValueError
-        If there is no array, or if dtypes or trailing shapes differ.
+        If there is no array, dtypes or trailing shapes differ, or values or `fill` are no numbers.
 
     Examples
     --------
@@ -105,9 +127,14 @@ def pad_batch(arrays, fill=0):
     >>> mask.sum(axis=1)
     array([3, 1])
     """
+    arrays = [np.asarray(a) for a in arrays] if np.iterable(arrays) else [np.asarray(arrays)]
     kinds = {(a.dtype, a.shape[1:]) for a in arrays}
     if len(kinds) != 1:
         raise ValueError(f"arrays of one dtype and one trailing shape are needed, got {sorted(map(str, kinds))}")
+    numbers = all(np.asarray(values).dtype.kind in "biuf" for values in (arrays[0], fill))
+    if not numbers or not arrays[0].ndim or np.ndim(fill):
+        raise ValueError(f"arrays have dtype {arrays[0].dtype} and {arrays[0].ndim} axes, fill is {fill!r}; expected "
+                         "numbers, and at least one axis")
     lengths = np.array([len(a) for a in arrays])
     mask = np.arange(lengths.max()) < lengths[:, None]
     batch = np.full(mask.shape + arrays[0].shape[1:], fill, arrays[0].dtype)

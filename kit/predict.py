@@ -4,6 +4,8 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
+from kit.checks import as_numbers, check_choice, check_whole, expect
+
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -44,13 +46,18 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
     Raises
     ------
     ValueError
-        If the model was never trained, a cost is not finite, or `passes` is below 1.
+        If the model was never trained, a cost is not finite, the graph has no configuration or is of the wrong kind, or
+        another argument is not as above.
     """
-    if passes < 1:
-        raise ValueError(f"passes is {passes}; expected at least 1")
+    check_whole(locals(), budget=0, seed=0, passes=1)
+    check_choice(locals(), precision=PRECISIONS)
+    expect(hasattr(model, "configs_within"), "model", model, "a model as kit.models describes")
+    expect(hasattr(graph, "config_runtime"), "graph", graph, "a TileGraph or a LayoutGraph")
+    c = len(as_numbers(f"{graph.graph_id}: config_runtime", graph.config_runtime, ("c",)))
+    expect(c, f"{graph.graph_id}: the number of configurations", c, "at least 1")
     if not model.fitted:
         raise ValueError("this model has no feature statistics; train it or load a checkpoint first")
-    tensors, c = model.prepare(graph) if tensors is None else tensors, len(graph.config_runtime)
+    tensors = model.prepare(graph) if tensors is None else tensors
     size = min(c, model.configs_within(tensors, budget))
     if model.transductive:
         size = min(size, int(model.set_size))

@@ -28,7 +28,19 @@ import polars as pl
 from tqdm import tqdm
 
 from kit.agreement import find_meetings
-from kit.data import CATALOGUE, COLLECTIONS, OPCODES, SPLITS, DataError, NpzFile, find_data_root, npz_paths, target
+from kit.checks import check_whole
+from kit.data import (
+    CATALOGUE,
+    COLLECTIONS,
+    OPCODES,
+    SPLITS,
+    DataError,
+    NpzFile,
+    as_path,
+    find_data_root,
+    npz_paths,
+    target,
+)
 from kit.factored import graph_of, read_about, read_graph, target_of, write_graph
 from kit.files import locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
@@ -268,8 +280,9 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True):
     RuntimeError
         If a process dies, for example for lack of memory.
     """
-    root, folder = find_data_root(data_root), Path(os.path.expanduser(folder))
-    wanted = list(COLLECTIONS) if collections is None else list(collections)
+    root, folder = find_data_root(data_root), Path(os.path.expanduser(as_path(folder, "folder")))
+    wanted = list(COLLECTIONS) if collections is None else [*collections] if np.iterable(collections) else [collections]
+    check_whole(locals(), **{} if processes is None else {"processes": 1})
     _check_folder(root, folder, wanted)
     with _alone(folder):
         remove_leftovers(folder)
@@ -312,7 +325,7 @@ def open_prepared(folder):
     DataError
         If the folder has no catalogue, or one of another version of the kit.
     """
-    folder = Path(os.path.expanduser(folder))
+    folder = Path(os.path.expanduser(as_path(folder, "folder")))
     path = folder / CATALOGUE
     if not path.is_file():
         raise DataError(f"{path}: not there; expected a folder that `kit.prepare.prepare` has written")

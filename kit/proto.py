@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kit.checks import check_choice
 from kit.data import DIGITS, DataError, LayoutGraph, TileGraph, factor_configs
 from kit.programs import file_bytes, parse_hlo, program_arrays, write_sequences
 
@@ -43,6 +44,7 @@ def read_layout_pb(path, padding=0, extra=False):
 
         read_layout(npz)._replace(node_feat=read_layout_pb(pb, padding=-1).node_feat)
     """
+    check_choice(locals(), padding=(0, -1))
     tuned = parse_hlo(file_bytes(path), "Tuned", path)
     node_feat, node_opcode, edge_index, node_splits = program_arrays(tuned.module, path, padding, extra)
     node_config_ids = np.array(tuned.node_config_ids, np.uint64)
@@ -83,6 +85,7 @@ def read_tile_pb(path, padding=0, extra=False):
     DataError
         If the file is no such protobuf, holds no kernel, or a field is not as described.
     """
+    check_choice(locals(), padding=(0, -1))
     graphs = []
     for number, data in enumerate(parse_hlo(file_bytes(path), "TunedModules", path).modules):
         source = f"{path}: modules[{number}]"

@@ -9,9 +9,15 @@ import numpy as np
 
 try:
     from kit.agreement import find_meetings
+    from kit.checks import check_graph
 except ImportError:              # pasted into a notebook; only the kit's models need to know where layouts meet
     def find_meetings(graph):
         """Stand-in that returns None: where layouts meet is unknown."""
+
+    def check_graph(graph, tile, least):
+        """Stand-in that checks nothing."""
+
+_FAR = np.iinfo(np.int64).max    # hops to a node that is not reached
 
 
 def k_hop_nodes(edge_index, seeds, k):
@@ -27,12 +33,17 @@ def k_hop_nodes(edge_index, seeds, k):
     -------
     ndarray, int64, sorted
 
+    Raises
+    ------
+    ValueError
+        If an array does not hold node numbers, or `k` is not a whole number of at least 0.
+
     Examples
     --------
     >>> k_hop_nodes(np.array([[0, 1], [1, 2], [2, 3]]), np.array([0]), 2)
     array([0, 1, 2])
     """
-    return np.flatnonzero(_hops(edge_index, seeds, k) <= k)
+    return np.flatnonzero(_hops(edge_index, seeds, k) < _FAR)
 
 
 def prune(graph, k=1, induced=False):
@@ -56,18 +67,17 @@ def prune(graph, k=1, induced=False):
     Raises
     ------
     ValueError
-        If `k` is negative.
+        If `k` is not a whole number of at least 0, or `graph` is no LayoutGraph.
     """
-    if k < 0:
-        raise ValueError(f"k is {k}; expected at least 0 hops")
+    check_graph(graph, tile=False, least=0)
     if not len(graph.node_config_ids):
         return graph
-    hops = np.full(len(graph.node_feat), k + 1)
+    hops = np.full(len(graph.node_feat), _FAR)
     reached = _hops(graph.edge_index, graph.node_config_ids, k)
     hops[:len(reached)] = reached
-    kept = np.flatnonzero(hops <= k)                       # (n',)
+    kept = np.flatnonzero(hops < _FAR)                     # (n',)
     ends = hops[graph.edge_index]                          # (m, 2)
-    edges = (ends <= k).all(axis=1) if induced else ((ends <= k).all(axis=1) & (ends < k).any(axis=1))
+    edges = (ends < _FAR).all(axis=1) & ((ends < k).any(axis=1) | induced)
     return graph._replace(
         node_feat=graph.node_feat[kept],
         node_opcode=graph.node_opcode[kept],
@@ -103,7 +113,13 @@ def drop_duplicate_configs(graph):
     spread : ndarray, shape (c',), float64
         Standard deviation of a configuration's runtimes (divisor: measurements - 1), divided by their mean. NaN if
         the configuration was measured once, or if the runtimes are the placeholder 0.
+
+    Raises
+    ------
+    ValueError
+        If `graph` is no LayoutGraph.
     """
+    check_graph(graph, tile=False, least=0)
     label = config_ids(graph)
     first = np.unique(label, return_index=True)[1]
     repeats = np.bincount(label)
@@ -143,12 +159,23 @@ def fewer_configs(graph, most):
 
 
 def _hops(edge_index, seeds, k):
-    """Number of edges to the nearest seed, k + 1 if it exceeds k; (largest node number + 1,) int64."""
+    """Number of edges to the nearest seed, _FAR if it exceeds k; (largest node number + 1,) int64."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 0:
+        raise ValueError(f"k is {k!r}; expected a whole number of at least 0 hops")
+    edge_index, seeds = np.asarray(edge_index), np.asarray(seeds)
+    for name, nodes, shape in (("edge_index", edge_index, ("m", 2)), ("seeds", seeds, ("s",))):
+        fits = nodes.ndim == len(shape) and nodes.shape[1:] == shape[1:]
+        if not fits or nodes.dtype.kind not in "iu" or nodes.min(initial=0) < 0:
+            raise ValueError(f"{name} has shape {nodes.shape} and dtype {nodes.dtype}; expected numbers of nodes from "
+                             f"0, {'(m, 2)' if len(shape) == 2 else '(s,)'}")
     size = max(edge_index.max(initial=-1), seeds.max(initial=-1)) + 1
-    hops = np.full(size, k + 1)
+    hops = np.full(size, _FAR)
     hops[seeds] = 0
-    for step in range(1, k + 1):
+    for step in range(1, min(k, size) + 1):
         touched = hops[edge_index] < step                  # (m, 2)
         ends = np.concatenate([edge_index[touched[:, 0], 1], edge_index[touched[:, 1], 0]])
-        hops[ends] = np.minimum(hops[ends], step)
+        ends = ends[hops[ends] == _FAR]
+        if not len(ends):                                  # everything that can be reached is reached
+            break
+        hops[ends] = step
     return hops

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from kit.checks import check_choice, check_whole
+from kit.data import COLLECTIONS
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel, TileModelSettings
 from kit.train import TrainSettings
@@ -50,15 +52,15 @@ def recipes_for(collection, scale="quick", programs=None):
     Raises
     ------
     ValueError
-        If the scale is unknown.
+        If the collection or the scale is unknown, or `programs` is not a whole number.
 
     Examples
     --------
     >>> list(recipes_for("layout:xla:random"))
     ['token', 'gnn']
     """
-    if scale not in SCALES:
-        raise ValueError(f"no recipe {scale!r}; there are {', '.join(SCALES)}")
+    check_choice(locals(), collection=COLLECTIONS, scale=SCALES)
+    check_whole(locals(), **{} if programs is None else {"programs": 0})
     full, short = scale == "full", scale == "short"
     if collection == "tile:xla":
         shape = TileModelSettings(width=128 if full else 64)

@@ -1,21 +1,22 @@
 """Write costs as a submission.csv, read a submission, and check it."""
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 try:
-    from kit.data import DataError, NpzFile, npz_paths
+    from kit.data import DataError, NpzFile, as_path, npz_paths
     from kit.files import replace_file
 except ImportError:              # pasted into a notebook: only the check against test files needs the kit
-    DataError, npz_paths, replace_file = ValueError, None, Path.write_text
+    DataError, as_path, npz_paths, replace_file = ValueError, Path, None, Path.write_text
 
 # repeated from kit/data.py, so that this file works alone
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 _HEADER = "ID,TopConfigs"
 _TILE_TOP = 5                     # the competition tries the first five
-_INTEGERS = re.compile("-?[0-9]{1,18}(;-?[0-9]{1,18})*")     # 18 digits fit int64
+_INTEGERS = re.compile("(0|-?[1-9][0-9]{0,17})(;(0|-?[1-9][0-9]{0,17}))*")     # 18 digits fit int64; no -0, no 0012
 
 
 def top_configs(cost, collection):
@@ -76,8 +77,9 @@ def write_submission(costs, path):
     ValueError
         If `costs` is empty, an ID is not "{collection}:{stem}", or a cost cannot be ranked; the message names the ID.
     """
-    if not costs:
-        raise ValueError(f"{path}: no costs to write; expected {{ID: cost}}")
+    path = as_path(path)
+    if not isinstance(costs, Mapping) or not costs:
+        raise ValueError(f"{path}: no costs to write; expected costs as {{ID: cost}}, found {costs!r:.60}")
     rows = []
     for name, cost in costs.items():
         collection, stem = _split_id(name)
@@ -88,9 +90,9 @@ def write_submission(costs, path):
         except ValueError as fault:
             raise ValueError(f"{path}: {name}: {fault}") from fault
         rows.append((COLLECTIONS.index(collection), stem, f"{name},{';'.join(map(str, indices))}\n"))
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    replace_file(Path(path), _HEADER + "\n" + "".join(row for *_, row in sorted(rows)))
-    return Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, _HEADER + "\n" + "".join(row for *_, row in sorted(rows)))
+    return path
 
 
 def read_submission(path):
@@ -172,7 +174,7 @@ def _split_id(name):
 def _parse_submission(path):
     """-> [(line, ID, indices)] of the valid rows, set of all IDs that occur, [problem]."""
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = as_path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         return [], set(), [f"{path} cannot be read as UTF-8 text ({fault})"]
     problems = []
@@ -199,11 +201,13 @@ def _parse_submission(path):
         elif name in line_of:
             problems.append(f"line {line}: {name} occurs again; it is on line {line_of[name]} already")
         elif not _INTEGERS.fullmatch(fields[0]):
-            problems.append(f"line {line}: {name} {fields[0][:60]!r} is not integers joined by ';'")
+            problems.append(f"line {line}: {name} {fields[0][:60]!r} is not integers joined by ';', as in 0;12")
             line_of[name] = line
         else:
             rows.append((line, name, np.array(fields[0].split(";"), dtype=np.int64)))
             line_of[name] = line
+    if len(lines) == 1 and not problems:
+        problems.append("line 2: is missing; expected a row per graph after the header")
     return rows, set(line_of), problems
 
 

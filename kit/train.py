@@ -21,7 +21,8 @@ import torch
 import torch.distributed
 
 from kit import training
-from kit.data import target, teaches
+from kit.checks import check_callable, check_choice, check_number, check_whole, checked_graphs, expect
+from kit.data import as_path, target, teaches
 from kit.files import plain, write_json
 from kit.losses import loss_across_graphs, pairwise_hinge_loss
 from kit.predict import PRECISIONS, predict
@@ -55,23 +56,14 @@ class TrainSettings:
     memory_budget: int | None = None     # most bytes that the forward pass of a step keeps for the backward pass
 
     def __post_init__(self):
-        least = {"steps": 0, "configs_per_step": 2, "graphs_per_step": 1, "validate_every": 1, "seed": 0}
-        least |= {} if self.memory_budget is None else {"memory_budget": 1}
-        for name, low in least.items():          # a step ranks pairs, so it needs two configurations
-            value = getattr(self, name)
-            if not (isinstance(value, (int, np.integer)) and value >= low):
-                raise ValueError(f"{name} is {value!r}; expected a whole number of at least {low}")
-        for name in ("learning_rate", "clip"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a number above 0")
-        for name in ("warmup", "ema_decay", "across_graphs"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a share, 0 to 1")
-        choices = {"keep": ("best", "last"), "precision": PRECISIONS, "average": ("none", "ema", "swa"),
-                   "sampling": ("uniform", "spread")}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected {' or '.join(map(repr, known))}")
+        named, optional = vars(self), {} if self.memory_budget is None else {"memory_budget": 1}
+        # a step ranks pairs, so it needs two configurations
+        check_whole(named, steps=0, configs_per_step=2, graphs_per_step=1, validate_every=1, seed=0, **optional)
+        check_number(named, "a number above 0", "learning_rate", "clip")
+        check_number(named, "a number of at least 0", "weight_decay")
+        check_number(named, "a share, 0 to 1", "warmup", "ema_decay", "across_graphs")
+        check_choice(named, keep=("best", "last"), precision=PRECISIONS, average=("none", "ema", "swa"),
+                     sampling=("uniform", "spread"))
 
 
 def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), score=None, checkpoint=None, report=None,
@@ -109,13 +101,16 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     Raises
     ------
     ValueError
-        If no graph has configurations of different runtimes, `valid` comes without `score`, the checkpoint is
-        damaged or belongs to another run, the device does not exist, the processes cannot share the graphs of a step
-        evenly or have different arguments, or two configurations of a graph exceed the memory budget.
+        If an argument is not as above, an array of a graph is not as `kit.data` documents, no graph has configurations
+        of different runtimes, `valid` comes without `score`, the checkpoint is damaged or belongs to another run, the
+        device does not exist, the processes cannot share the graphs of a step evenly or have different arguments, or
+        two configurations of a graph exceed the memory budget.
     FloatingPointError
         If the loss or its gradient is not finite.
     """
-    s = settings or TrainSettings()
+    s = TrainSettings() if settings is None else settings
+    _check_arguments(model, s, {"loss": loss, "score": score, "report": report},
+                     {"checkpoint": checkpoint, "record": record})
     team = training.join_team(s.device)
     graphs, valid = _usable(graphs, valid, score, s, team)
     model.to(team.device)
@@ -246,9 +241,20 @@ def _adamw(model, settings):
         return made()
 
 
+def _check_arguments(model, settings, functions, paths):
+    """ValueError unless these arguments of `train` can be used; functions and paths may be None, but for the loss."""
+    expect(hasattr(model, "configs_within"), "model", model, "a model as kit.models describes")
+    expect(hasattr(settings, "configs_per_step"), "settings", settings, "TrainSettings")
+    check_callable(functions, "loss", *[name for name, function in functions.items() if function is not None])
+    for name, path in paths.items():
+        if path is not None:
+            as_path(path, name)
+
+
 def _usable(graphs, valid, score, settings, team):
     """The training and validation graphs that have something to rank; ValueError if training cannot start."""
-    usable, held_out = ([g for g in some if teaches(g)] for some in (graphs, valid))
+    graphs = checked_graphs("graphs", graphs)
+    usable, held_out = ([g for g in some if teaches(g)] for some in (graphs, checked_graphs("valid", valid)))
     if not usable:
         raise ValueError(f"none of the {len(graphs)} training graphs has two configurations with different runtimes")
     if held_out and score is None:
@@ -383,9 +389,9 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     RuntimeError
         If a process fails; the message contains its error. The other processes are ended.
     """
-    s = settings or TrainSettings()
-    if not (isinstance(processes, int) and processes >= 1):
-        raise ValueError(f"processes is {processes!r}; expected a whole number of at least 1")
+    s = TrainSettings() if settings is None else settings
+    _check_arguments(model, s, {"loss": as_for_train.get("loss", pairwise_hinge_loss), "report": report}, {})
+    check_whole(locals(), processes=1)
     training.check_gpus(s.device, processes)
     strays = [one for one in (type(model), *as_for_train.values()) if getattr(one, "__module__", "") == "__main__"]
     if strays and not hasattr(sys.modules["__main__"], "__file__"):

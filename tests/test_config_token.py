@@ -115,7 +115,7 @@ def test_every_form_is_its_slow_loop(form):
 
 
 def test_settings_that_cannot_be_are_refused():
-    for change, said in (({"mix": "sum"}, "mix is 'sum'; expected 'none', 'pool' or 'attention'"),
+    for change, said in (({"mix": "sum"}, "mix is 'sum'; expected 'none' or 'pool' or 'attention'"),
                          ({"digits": False, "agreement": False},
                           "neither digits nor agreement: codes could not be told apart"),
                          ({"mix": "attention", "token_width": 6},

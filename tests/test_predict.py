@@ -98,7 +98,7 @@ def test_passes_cost_nothing_where_company_does_not_matter():
         assert len(model.asked) == 1
     model = Plain(transductive=True)
     assert predict(model, graph_of(100), passes=9) == pytest.approx(range(100)) and len(model.asked) == 18
-    with pytest.raises(ValueError, match="^passes is 0; expected at least 1$"):
+    with pytest.raises(ValueError, match="^passes is 0; expected a whole number of at least 1$"):
         predict(model, graph_of(100), passes=0)
 
 

@@ -118,7 +118,7 @@ def test_pruning_leaves_configurations_untouched_and_the_input_too():
 
 
 def test_a_negative_number_of_hops_is_refused():
-    with pytest.raises(ValueError, match="^k is -1; expected at least 0 hops$"):
+    with pytest.raises(ValueError, match="^k is -1; expected a whole number of at least 0 hops$"):
         prune(a_graph(EDGES, [2], 7), -1)
 
 

@@ -385,10 +385,12 @@ def test_bad_input_is_named():
         return points.sum(axis=1)
     rng = np.random.default_rng(0)
     for dims in ([], [3, 0], [2.0], [[2]]):
-        with pytest.raises(ValueError, match="^dims is .*; expected the number of values of each coordinate"):
+        with pytest.raises(ValueError, match="^dims .*; expected (integers of shape|at least 1 and at most 4096)"):
             random_search(objective, dims, 5, rng)
-    for budget, repeats in ((0, 1), (2, 3), (5, 0)):
-        with pytest.raises(ValueError, match=f"^budget is {budget} and repeats is {repeats}; expected at least 1 rep"):
+    for budget, repeats, told in ((0, 1, "budget is 0; expected a whole number of at least 1"),
+                                  (2, 3, "budget is 2; expected a whole number of at least 3"),
+                                  (5, 0, "repeats is 0; expected a whole number of at least 1")):
+        with pytest.raises(ValueError, match=f"^{told}$"):
             genetic(objective, [3], budget, rng, repeats=repeats)
     for wrong, told in ((np.full(3, np.nan), "(3,), 3 NaN and 0"), (np.zeros(2), "(2,), 0 NaN and 0"),
                         (np.full(3, -np.inf), "(3,), 0 NaN and 3")):

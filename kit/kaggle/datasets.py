@@ -14,6 +14,7 @@ import time
 import zipfile
 from pathlib import Path
 
+from kit.data import as_path
 from kit.files import locked, unwritable_named
 from kit.kaggle.client import TRANSIENT, KaggleError, ask_kaggle
 from kit.kaggle.downloads import mb
@@ -66,7 +67,7 @@ def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client
     OSError
         If a file cannot be read, or a temporary one cannot be written.
     """
-    end, folder = time.monotonic() + timeout, Path(folder).expanduser().resolve()
+    end, folder = time.monotonic() + timeout, as_path(folder, "folder").expanduser().resolve()
     title = _checked_title(dataset, title)
     files = _files_below(folder)
     listed = json.dumps({name: [path.stat().st_size, file_digest(path)] for name, path in files.items()})
@@ -90,8 +91,8 @@ def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client
 
 def _checked_title(dataset, title):
     """The title, or one made of the slug; KaggleError if Kaggle would refuse one of the two."""
-    slug = dataset.rpartition("/")[2]
-    if not _NAME_OF_DATASET.fullmatch(dataset) or not 6 <= len(slug) <= 50:
+    slug = str(dataset).rpartition("/")[2]
+    if not _NAME_OF_DATASET.fullmatch(str(dataset)) or not 6 <= len(slug) <= 50:
         raise KaggleError("invalid", f"dataset {dataset!r}: expected \"owner/slug\" or \"slug\"; the slug has 6 to 50 "
                           "small letters, digits and single dashes")
     title = slug.replace("-", " ") if title is None else title

@@ -12,6 +12,7 @@ import tarfile
 import time
 import zipfile
 import zlib
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +21,7 @@ import requests
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 from urllib3.exceptions import HTTPError
 
-from kit.data import COLLECTIONS, SPLITS
+from kit.data import COLLECTIONS, SPLITS, as_path
 from kit.files import locked, remove_leftovers, whole_file
 from kit.kaggle.client import COMPETITION, SECRET, KaggleError, ask_kaggle
 
@@ -76,13 +77,14 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
     ValueError
         If a collection, split or source is unknown.
     """
-    collections = list(COLLECTIONS) if collections is None else list(collections)
-    unknown = [name for name in [*collections, *splits, source]
-               if name not in (*COLLECTIONS, *SPLITS, "kaggle", "mirror")]
+    collections = list(COLLECTIONS) if collections is None else collections
+    named = [name for some in (collections, splits) for name in (some if isinstance(some, Iterable) else [some])]
+    unknown = [str(name) for name in [*named, source] if str(name) not in (*COLLECTIONS, *SPLITS, "kaggle", "mirror")]
     if unknown:
         raise ValueError(f"unknown {', '.join(unknown)}; collections: {', '.join(COLLECTIONS)}; splits: "
                          f"{', '.join(SPLITS)}; sources: kaggle, mirror")
-    root, store = Path(folder).expanduser() / "npz", Path(folder).expanduser() / ".download"
+    folder = as_path(folder, "folder").expanduser()
+    root, store = folder / "npz", folder / ".download"
     root.mkdir(parents=True, exist_ok=True)
     expected = {(c, s): files[c][SPLITS.index(s)] for c in collections for s in splits}
 

@@ -4,6 +4,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from kit.data import as_path
 from kit.files import replace_file
 from kit.kaggle.client import KaggleError, ask_kaggle
 from kit.kaggle.downloads import fetch_file, retries_of
@@ -37,7 +38,7 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
         "invalid", before anything is sent, if the file is missing or the title does not give the name in the id;
         "refused" if Kaggle accepts the notebook without its data; other failures have their own `kind`.
     """
-    notebook = Path(notebook)
+    notebook = as_path(notebook, "notebook")
     given = notebook / "kernel-metadata.json" if notebook.is_dir() else None
     about = {**(json.loads(given.read_text("utf-8")) if given and given.is_file() else {}), **(metadata or {})}
     code = notebook / about.get("code_file", "") if notebook.is_dir() else notebook

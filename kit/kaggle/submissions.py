@@ -1,8 +1,9 @@
 """Submit a file once, and wait for its score."""
 import hashlib
 import time
-from pathlib import Path
 
+from kit.checks import check_number, check_whole
+from kit.data import as_path
 from kit.kaggle.client import COMPETITION, TRANSIENT, KaggleError, ask_kaggle
 from kit.submit import check_submission
 
@@ -42,7 +43,7 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
     KaggleError
         "invalid", before anything is sent, if the check finds a problem; other failures have their own `kind`.
     """
-    path = Path(path)
+    path = as_path(path)
     problems = check_submission(path, data_root, sample)
     if problems:
         more = f"; and {len(problems) - 3} more" if problems[3:] else ""
@@ -85,7 +86,11 @@ def wait_for_score(ref, competition=COMPETITION, timeout=900.0, every=15.0, clie
     KaggleError
         "scoring" with Kaggle's reason if the submission cannot be scored; "missing" if Kaggle does not list it; other
         failures have their own `kind`. After the first answer, a lost connection is no failure: waiting goes on.
+    ValueError
+        If `ref`, `timeout` or `every` is no number of at least 0.
     """
+    check_whole(locals(), ref=0)
+    check_number(locals(), "a number of at least 0", "timeout", "every")
     end, said, seen = time.monotonic() + timeout, None, False
     while True:
         try:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kit.agreement import REACH, OwnColumns, PairColumns, agreement_tables, find_meetings
+from kit.checks import check_choice, check_graph, check_number, check_whole
 from kit.models.layers import Network
 
 
@@ -60,8 +61,11 @@ class ConfigTokenSettings:
     seed: int = 0                        # of the initial weights
 
     def __post_init__(self):
-        if self.mix not in ("none", "pool", "attention"):
-            raise ValueError(f"mix is {self.mix!r}; expected 'none', 'pool' or 'attention'")
+        check_whole(vars(self), width=1, graph_blocks=0, token_width=1, opcode_width=1, digit_width=1, reach=0, heads=1,
+                    seed=0)
+        check_number(vars(self), "at least 0 and less than 1", "dropout")
+        flags = dict.fromkeys(("features", "digits", "agreement", "pairs", "near"), (True, False))
+        check_choice(vars(self), mix=("none", "pool", "attention"), **flags)
         if not (self.digits or self.agreement):
             raise ValueError("neither digits nor agreement: codes could not be told apart")
         if self.mix == "attention" and self.token_width % self.heads:
@@ -79,7 +83,7 @@ class ConfigTokenModel(Network):
     """
 
     def __init__(self, settings=None):
-        super().__init__(settings or ConfigTokenSettings())
+        super().__init__(settings, ConfigTokenSettings)
 
     def _build(self, s):
         def network(width_in, width_out):
@@ -103,6 +107,7 @@ class ConfigTokenModel(Network):
 
     def prepare(self, graph):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
+        check_graph(graph, tile=False)
         graph = graph._replace(meetings=graph.meetings or find_meetings(graph))      # tables and hops both read them
         tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
         hops = _group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)

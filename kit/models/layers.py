@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from kit.checks import checked_graphs, expect
 from kit.data import OPCODES
 from kit.pad import LAYOUT, repad_layout
 from kit.scale import Scaler, fit_scaler, scale
@@ -29,9 +30,12 @@ class Network(nn.Module):
     A subclass makes its own layers in `_build(settings)`.
     """
     transductive = False
+    tile = False                 # whether it ranks TileGraphs
 
-    def __init__(self, settings):
+    def __init__(self, settings, kind):
         super().__init__()
+        settings = kind() if settings is None else settings
+        expect(isinstance(settings, kind), "settings", settings, kind.__name__)
         self.settings = settings
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
@@ -43,6 +47,7 @@ class Network(nn.Module):
 
     def fit_scale(self, graphs):
         """Store the feature statistics of the training graphs."""
+        graphs = checked_graphs("graphs", graphs, self.tile)
         self.node_scale.copy_(scale_buffer(g.node_feat[:, :NUMERIC] for g in graphs))
         self.fitted.fill_(True)
 
@@ -82,14 +87,6 @@ def scale_buffer(arrays):
 def scaled(array, buffer):
     """Standardise an array by a fitted `scale_buffer` -> float32 array."""
     return scale(array, Scaler(*buffer.cpu().numpy()))
-
-
-def check_whole(settings, **least):
-    """Raise a ValueError unless each named setting is a whole number of at least the given value."""
-    for name, low in least.items():
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not (isinstance(value, (int, np.integer)) and value >= low):
-            raise ValueError(f"{name} is {value!r}; expected a whole number of at least {low}")
 
 
 def rows_of(table, chosen):

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from kit.agreement import OwnColumns, PairColumns, agreement_tables
+from kit.checks import check_choice, check_graph, check_number, check_whole
 from kit.models.fused import BlockEnd, SageLayer, precise
-from kit.models.layers import NUMERIC, Network, Sage, check_whole, rows_of
+from kit.models.layers import NUMERIC, Network, Sage, rows_of
 from kit.pad import repad_layout
 
 
@@ -54,19 +55,14 @@ class LayoutGNNSettings:
     seed: int = 0                        # of the initial weights
 
     def __post_init__(self):
-        check_whole(self, width=1, linear_blocks=1, graph_blocks=0, opcode_width=1, digit_width=1, squeeze=0,
+        check_whole(vars(self), width=1, linear_blocks=1, graph_blocks=0, opcode_width=1, digit_width=1, squeeze=0,
                     reference_configs=1, seed=0)
-        choices = {"config_attention": (True, False, "reference"), "pool": ("mean", "mean+max"),
-                   "aggregation": ("sparse", "scatter"), "reinject": (True, False), "both_directions": (True, False),
-                   "node_norm": (True, False), "agreement": (True, False)}
-        for name, known in choices.items():
-            value = getattr(self, name)
-            if not any(value is one or (isinstance(one, str) and value == one) for one in known):
-                raise ValueError(f"{name} is {value!r}; expected {' or '.join(map(repr, known))}")
+        flags = dict.fromkeys(("reinject", "both_directions", "node_norm", "agreement"), (True, False))
+        check_choice(vars(self), config_attention=(True, False, "reference"), pool=("mean", "mean+max"),
+                     aggregation=("sparse", "scatter"), **flags)
+        check_number(vars(self), "at least 0 and less than 1", "dropout")
         if self.config_attention and self.width % 2:
             raise ValueError(f"width is {self.width}; attention over configurations doubles a half, so it must be even")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout!r}; expected at least 0 and less than 1")
 
 
 def node_alone(settings):
@@ -90,7 +86,7 @@ class LayoutGNN(Network):
     """
 
     def __init__(self, settings=None):
-        super().__init__(settings or LayoutGNNSettings())
+        super().__init__(settings, LayoutGNNSettings)
         self.register_buffer("set_size", torch.tensor(64))       # configurations scored together in training
 
     def _build(self, s):
@@ -120,6 +116,7 @@ class LayoutGNN(Network):
 
         Only the nodes `counted` (n,) bool are pooled; None: all. A segment with a margin counts its own nodes.
         """
+        check_graph(graph, tile=False)
         n, s = len(graph.node_feat), self.settings
         rest = np.setdiff1d(np.arange(n), graph.node_config_ids)
         rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last

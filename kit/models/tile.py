@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from kit.checks import check_choice, check_graph, check_number, check_whole
 from kit.data import OPCODE_NAMES
 from kit.models.layers import Network, scale_buffer, scaled
 from kit.pad import SHAPE
@@ -34,6 +35,11 @@ class TileModelSettings:
     aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation
     seed: int = 0                        # of the initial weights
 
+    def __post_init__(self):
+        check_whole(vars(self), width=1, graph_blocks=0, opcode_width=1, digit_width=1, seed=0)
+        check_number(vars(self), "at least 0 and less than 1", "dropout")
+        check_choice(vars(self), aggregation=("sparse", "scatter"))
+
 
 class TileModel(Network):
     """Rank the tile sizes of one kernel: encode the graph once, then score each configuration with this encoding.
@@ -45,9 +51,10 @@ class TileModel(Network):
     ----------
     settings : TileModelSettings, optional
     """
+    tile = True
 
     def __init__(self, settings=None):
-        super().__init__(settings or TileModelSettings())
+        super().__init__(settings, TileModelSettings)
         self.register_buffer("config_scale", torch.zeros(2, TILE_FEATURES, dtype=torch.float64))
 
     def _build(self, s):
@@ -64,6 +71,7 @@ class TileModel(Network):
 
     def prepare(self, graph):
         """Turn a TileGraph into tensors on this model's device; repairs the layout padding."""
+        check_graph(graph, tile=True)
         return self.tensors_of(TileTensors, graph.node_feat, graph.node_opcode,
                                (graph.edge_index, graph.edge_index[:, ::-1]),
                                config=scaled(tile_features(graph), self.config_scale))

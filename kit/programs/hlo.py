@@ -8,14 +8,13 @@ their padding and the edges: github.com/google-research-datasets/tpu_graphs, fea
 """
 from functools import cache
 from itertools import chain
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from kit.data import OPCODE_NAMES, DataError
+from kit.data import OPCODE_NAMES, DataError, as_path
 from kit.pad import ELEMENT_TYPE, IS_ROOT, SHAPE
 
 # message: field[:type][*]=number; the type is int64 if none is named (enums are sent as int64), * is a repeated field
@@ -101,7 +100,7 @@ def hlo_messages():
 def file_bytes(path):
     """The content of a file; a DataError names one that cannot be read."""
     try:
-        return Path(path).read_bytes()
+        return as_path(path).read_bytes()
     except (OSError, MemoryError) as fault:
         raise DataError(f"{path}: cannot be read ({fault})") from fault
 

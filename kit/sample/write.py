@@ -13,12 +13,12 @@ group uniformly. Collection `default` changes one to three groups of the default
 import hashlib
 import os
 import shutil
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from kit.data import COLLECTIONS, DIGITS, SPLITS
+from kit.checks import check_choice, check_whole
+from kit.data import COLLECTIONS, DIGITS, SPLITS, as_path
 from kit.files import part_name, remove_leftovers, unwritable_named
 from kit.sample.architectures import convolutional_net, transformer
 from kit.sample.kernels import simulate_tile, tile_kernel
@@ -77,7 +77,8 @@ def write_sample(root, seed=0, size="small", progress=False):
     Raises
     ------
     ValueError
-        If `size` is unknown, or `root` exists and holds anything but this sample.
+        If `size` is unknown, `seed` is not a whole number of at least 0, or `root` exists and holds anything but this
+        sample.
 
     Examples
     --------
@@ -87,9 +88,9 @@ def write_sample(root, seed=0, size="small", progress=False):
     ...     sorted(p.relative_to(npz).as_posix() for p in npz.glob("*/*"))
     ['layout/nlp', 'layout/xla', 'tile/xla']
     """
-    if size not in SAMPLE_SIZES:
-        raise ValueError(f"size is {size!r}; expected one of {', '.join(SAMPLE_SIZES)}")
-    root, plan = Path(root), SAMPLE_SIZES[size]
+    check_choice(locals(), size=SAMPLE_SIZES)
+    check_whole(locals(), seed=0)
+    root, plan = as_path(root, "root"), SAMPLE_SIZES[size]
     files = sum(plan.kernels) + len(COLLECTIONS[1:]) * sum(plan.graphs)
     title = TITLE.format(format=SAMPLE_FORMAT, seed=seed, size=size, files=files)
     if _is_this_sample(root, title, files):

@@ -10,6 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import ttest_ind_from_stats
 
+from kit.checks import as_numbers, check_callable, check_whole, expect
+
+MOST_VALUES = 4096         # of a coordinate: droplet tries each one, and its process holds a square table of them
+
 
 class SearchResult(NamedTuple):
     """What a search found and what it spent; p points with g coordinates each."""
@@ -26,12 +30,10 @@ class Measured:
     """Measures each point once, with its repeats, and never more than the budget; arguments as of `random_search`."""
 
     def __init__(self, objective, dims, budget, repeats=1):
-        self.dims = np.asarray(dims)
-        if self.dims.ndim != 1 or not len(self.dims) or self.dims.dtype.kind not in "iu" or (self.dims < 1).any():
-            raise ValueError(f"dims is {dims}; expected the number of values of each coordinate, at least 1")
-        if not 1 <= repeats <= budget:
-            raise ValueError(f"budget is {budget} and repeats is {repeats}; expected at least 1 repeat, and a budget "
-                             "for all repeats of at least 1 point")
+        self.dims = as_numbers("dims", dims, ("g",), "iu", 1, MOST_VALUES)
+        expect(len(self.dims), "dims", self.dims, "the number of values of at least one coordinate")
+        check_callable(locals(), "objective")
+        check_whole(locals(), repeats=1, budget=repeats)         # a budget for all repeats of at least one point
         self.objective, self.budget, self.repeats = objective, budget, repeats
         self.size = prod(map(int, self.dims))          # Python integers: 9 ** 26 exceeds int64
         self.number, self.points, self.costs, self.samples, self.trace = {}, [], [], [], []

@@ -3,6 +3,7 @@ from itertools import islice
 
 import numpy as np
 
+from kit.checks import check_callable, check_number, check_whole, checked_rng
 from kit.search.budgets import Measured
 from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import genetic
@@ -54,7 +55,9 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
     >>> found.best.tolist(), found.measurements
     ([6, 6], 34)
     """
-    measured = Measured(objective, dims, budget, repeats)
+    measured, rng = Measured(objective, dims, budget, repeats), checked_rng(rng)
+    check_whole(locals(), batch=1)
+    check_number(locals(), "a share, 0 to 1", "p_value")
     start = rng.integers(measured.dims) if start is None else _point_inside(start, measured.dims)
     _descend(measured, start, _order_flags(ordered, measured.dims), rng, batch, p_value)
     return measured.result()
@@ -99,14 +102,18 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     >>> explore_then_droplet(lambda points: points.sum(axis=1), [5] * 5, 60, np.random.default_rng(0)).best.tolist()
     [0, 0, 0, 0, 0]
     """
-    measured = Measured(objective, dims, budget, repeats)
+    measured, rng = Measured(objective, dims, budget, repeats), checked_rng(rng)
+    check_number(locals(), "a share, 0 to 1", "p_value")
     ordered = _order_flags(ordered, measured.dims)
     points = budget // repeats
-    explore = min(8, -(-points // 4)) if explore is None else min(max(explore, 1), points)
+    explore = min(8, -(-points // 4)) if explore is None else explore
+    check_whole(locals(), batch=1, explore=1, queries=1)
+    explore = min(explore, points)
     searched, proposed = 0, ()
     if model is None:
         measured(measured.unseen(rng, explore))
     else:
+        check_callable(locals(), "model", "strategy")
         found = strategy(model, dims, queries, rng)
         proposed = found.points[np.argsort(found.costs, kind="stable")]
         measured(proposed[:explore])

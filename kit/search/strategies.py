@@ -9,6 +9,7 @@ and neither measures each code once within an exact budget.
 """
 import numpy as np
 
+from kit.checks import check_number, check_whole, checked_rng
 from kit.search.budgets import Measured
 
 # Defaults without a source were the best of a few on random landscapes: 8 to 26 coordinates with 2 to 9 values, costs
@@ -38,8 +39,8 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
     Raises
     ------
     ValueError
-        If a coordinate has no value, the budget is below `repeats`, or the objective does not give one cost per
-        point. All strategies raise this error.
+        If a coordinate has no value or more than 4,096, the budget is below `repeats`, the objective does not give
+        one cost per point, or an argument is not as above. All strategies raise this error.
 
     Examples
     --------
@@ -47,7 +48,7 @@ def random_search(objective, dims, budget, rng, *, repeats=1):
     >>> found.best.tolist(), found.best_cost, found.measurements
     ([0, 0, 0], 0.0, 6)
     """
-    measured = Measured(objective, dims, budget, repeats)
+    measured, rng = Measured(objective, dims, budget, repeats), checked_rng(rng)
     measured(measured.unseen(rng, measured.left))
     return measured.result()
 
@@ -76,7 +77,9 @@ def annealing(objective, dims, budget, rng, *, repeats=1, chains=1, hot=0.3, col
     >>> annealing(lambda points: points.sum(axis=1), [5, 5, 5], 60, np.random.default_rng(0)).best.tolist()
     [0, 0, 0]
     """
-    measured = Measured(objective, dims, budget, repeats)
+    measured, rng = Measured(objective, dims, budget, repeats), checked_rng(rng)
+    check_whole(locals(), chains=1)
+    check_number(locals(), "a number above 0", "hot", "cold")
     here = measured.unseen(rng, min(chains, measured.left))
     cost, walk, free = measured(here), np.arange(len(here)), np.flatnonzero(measured.dims > 1)
     change, steps, stale, patience = 0.0, 0, 0, 10 * measured.dims.sum()
@@ -122,8 +125,10 @@ def genetic(objective, dims, budget, rng, *, repeats=1, population=None, mutatio
     >>> genetic(lambda points: points.sum(axis=1), [5, 5, 5], 60, np.random.default_rng(0)).best.tolist()
     [0, 0, 0]
     """
-    measured = Measured(objective, dims, budget, repeats)
+    measured, rng = Measured(objective, dims, budget, repeats), checked_rng(rng)
     g, population = len(measured.dims), max(8, budget // 100) if population is None else population
+    check_whole(locals(), population=1)
+    check_number(locals(), "a number of at least 0", "mutation")
     pool = measured.unseen(rng, min(population, measured.left))
     cost = measured(pool)
     while measured.left:

@@ -28,7 +28,7 @@ def join_team(device):
         probe = torch.ones(1, device=device)
         probe.item()                     # fails on "meta", which has shapes but no numbers
         device = probe.device            # with a number: "cuda" has become the current GPU
-    except (RuntimeError, AssertionError, ImportError) as fault:         # PyTorch without CUDA asserts
+    except (RuntimeError, TypeError, AssertionError, ImportError) as fault:      # PyTorch without CUDA asserts
         gpus = torch.cuda.device_count()
         raise ValueError(f"device is {name!r}{f' ({device})' * (str(device) != name)}, and PyTorch {torch.__version__} "
                          f"cannot compute on it here: it sees {gpus or 'no'} GPU{'s' * (gpus != 1)}; pass 'cpu'"
