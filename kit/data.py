@@ -561,8 +561,9 @@ class NpzFile:
             if version != (1, 0):                    # structured types alone need later ones; their headers reach 4 GB
                 raise NotImplementedError(f"npy version {version}, expected (1, 0)")
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        words = "integers" if "f" not in kinds else "floats" if kinds == "f" else "integers or floats"
-        self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected {words}")
+        words = {"f": "floats", "iu": "integers", "i": "signed integers", "u": "unsigned integers"}
+        self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected "
+                   f"{words.get(kinds, 'integers or floats')}")
         declared, stored = dtype.itemsize * math.prod(shape), info.file_size - stream.tell()
         self.check(declared == stored and min(shape, default=0) >= 0, name,
                    f"of shape {shape} needs {declared} bytes, the file holds {stored}")

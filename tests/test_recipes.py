@@ -28,7 +28,7 @@ def test_the_first_place_s_attention_is_for_the_default_collections_alone():
 
 
 def test_an_unknown_recipe_is_refused():
-    with pytest.raises(ValueError, match="no recipe 'large'; there are short, quick, full"):
+    with pytest.raises(ValueError, match="scale is 'large'; expected 'short' or 'quick' or 'full'"):
         recipes_for("tile:xla", "large")
 
 

@@ -480,6 +480,6 @@ def test_a_folder_with_other_content_is_refused(tiny_sample, tmp_path):
     files(root, "tile/xla")[0].unlink()
     with pytest.raises(ValueError, match=re.escape("39 npz files; expected 40. Delete the folder to have it written")):
         write_sample(root, size="tiny")
-    with pytest.raises(ValueError, match="size is 'huge'; expected one of tiny, small"):
+    with pytest.raises(ValueError, match="size is 'huge'; expected 'tiny' or 'small'"):
         write_sample(tmp_path / "new", size="huge")
     assert not (tmp_path / "new").exists() and (tmp_path / "note.txt").read_text() == "mine"

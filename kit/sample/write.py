@@ -84,7 +84,7 @@ def write_sample(root, seed=0, size="small", progress=False):
     --------
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
-    ...     npz = write_sample(Path(folder) / "sample", size="tiny")
+    ...     npz = write_sample(f"{folder}/sample", size="tiny")
     ...     sorted(p.relative_to(npz).as_posix() for p in npz.glob("*/*"))
     ['layout/nlp', 'layout/xla', 'tile/xla']
     """
