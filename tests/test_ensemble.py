@@ -165,9 +165,10 @@ def test_a_kind_that_adds_nothing_gets_nothing():
     assert choose_weights(kinds, runtimes, kendall_tau) == {"a": 1, "b": 0}
 
 
-@pytest.mark.parametrize("change, words", [({"kinds": {}}, "kinds is {}; expected a dict with at least one entry"),
-                                           ({"runtimes": {}}, "runtimes is {}; expected a dict with at least one entry"),
-                                           ({"rounds": 0}, "rounds is 0; expected a whole number of at least 1")])
+@pytest.mark.parametrize("change, words", [
+    ({"kinds": {}}, "kinds is {}; expected a dict with at least one entry"),
+    ({"runtimes": {}}, "runtimes is {}; expected a dict with at least one entry"),
+    ({"rounds": 0}, "rounds is 0; expected a whole number of at least 1")])
 def test_nothing_to_choose_from_is_an_error(change, words):
     kinds, runtimes = drawn_kinds(0)
     with pytest.raises(ValueError, match=f"^{words}$"):
@@ -178,5 +179,6 @@ def test_nothing_to_choose_from_is_an_error(change, words):
     with pytest.raises(ValueError, match="the score of a is nan"):
         choose_weights(drawn_kinds(0)[0], runtimes, lambda *_: np.nan)
     kinds["b"] = {**kinds["a"], "g2": np.zeros(1)}
-    with pytest.raises(ValueError, match=r"g2: costs of b has shape \(1,\) and .* expected finite numbers of shape \(40,\)"):
+    with pytest.raises(ValueError,
+                       match=r"g2: costs of b has shape \(1,\) and .* expected finite numbers of shape \(40,\)"):
         choose_weights(kinds, runtimes, kendall_tau)

@@ -306,7 +306,8 @@ def test_configurations_measured_very_often_are_no_obstacle():
 
 
 def test_a_ceiling_needs_runtimes():
-    with pytest.raises(ValueError, match=r"config_id has shape \(3,\) and dtype int64; expected integers of shape \(2,\)"):
+    with pytest.raises(ValueError,
+                       match=r"config_id has shape \(3,\) and dtype int64; expected integers of shape \(2,\)"):
         noise_ceiling([1, 2], [0, 0, 1])
     with pytest.raises(ValueError, match="runtime goes down to 0; expected finite values > 0"):
         noise_ceiling([1, 0], [0, 0])

@@ -93,5 +93,5 @@ def test_equal_seeds_search_rows_alike_and_others_do_not():
 def test_repeated_rows_and_an_empty_budget_are_refused():
     with pytest.raises(ValueError, match="^2 rows hold 1 configurations; expected all different: merge the repeats$"):
         search_rows(np.array([1, 2]), np.zeros((2, 3)), 1, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="^budget is 0 and repeats is 1"):
+    with pytest.raises(ValueError, match="^budget is 0; expected a whole number of at least 1$"):
         search_rows(np.array([1, 2]), np.array([[0], [1]]), 0, np.random.default_rng(0))
