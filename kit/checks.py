@@ -7,9 +7,11 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from kit.data import DIGITS, OPCODES
+from kit.data import DIGITS, OPCODES, as_path
 from kit.pad import LAYOUT
 
+__all__ = ["as_numbers", "as_path", "check_callable", "check_choice", "check_graph", "check_number", "check_whole",
+           "checked_graphs", "checked_rng", "expect"]
 _WORDS = {"iu": "integers", "iuf": "finite numbers"}
 _RANGES = {
     "a number above 0": lambda x: x > 0,
@@ -22,9 +24,7 @@ _RANGES = {
 def expect(true, name, found, expected):
     """Raise a ValueError that says what an argument is and what was expected, unless `true`."""
     if not true:
-        is_record, is_array = hasattr(found, "_fields"), hasattr(found, "dtype")
-        shown = (f"a {type(found).__name__}" if is_record else
-                 f"an array of shape {found.shape} and dtype {found.dtype}" if is_array else f"{found!r:.80}")
+        shown = f"a {type(found).__name__}" if hasattr(found, "_fields") else f"{found!r:.80}"
         raise ValueError(f"{name} is {shown}; expected {expected}")
 
 
@@ -47,9 +47,8 @@ def check_number(named, expected, *names):
 def check_choice(named, **choices):
     """Raise a ValueError unless each of these arguments is one of its choices."""
     for name, known in choices.items():
-        found = named[name]                  # `is`, because 1 == True; text may be equal without being the same object
-        right = any(found is one or (isinstance(one, str) and isinstance(found, str) and found == one) for one in known)
-        expect(right, name, found, " or ".join(map(repr, known)))
+        right = any(isinstance(named[name], type(one)) and named[name] == one for one in known)      # 1 is not True
+        expect(right, name, named[name], " or ".join(map(repr, known)))
 
 
 def check_callable(named, *names):
@@ -98,7 +97,7 @@ def check_graph(graph, tile=None, least=1, name="graph"):
     def array(field, shape, low=None, high=None, kinds="iu"):
         return as_numbers(f"{graph.graph_id}: {field}", getattr(graph, field, None), shape, kinds, low, high)
     n, columns = array("node_feat", ("n", "140"), kinds="iuf").shape
-    expect(n and columns >= LAYOUT.stop, f"{graph.graph_id}: node_feat", graph.node_feat, "at least one row of 140")
+    expect(n and columns >= LAYOUT.stop, f"{graph.graph_id}: shape of node_feat", (n, columns), "(n, 140), n > 0")
     array("node_opcode", (n,), 0, OPCODES - 1)
     array("edge_index", ("m", 2), 0, n - 1)
     c = len(array("config_runtime", ("c",), 0, kinds="iuf"))

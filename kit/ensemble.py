@@ -17,11 +17,8 @@ def _stacked_costs(costs, weights):
     nan = np.isnan(stacked).sum(axis=1)
     if nan.any():
         raise ValueError(f"costs of model {nan.argmax()} have {nan.max()} NaN among {stacked.shape[1]} values")
-    weights = np.ones(len(rows)) if weights is None else np.asarray(weights)
-    usable = (weights.shape == (len(rows),) and weights.dtype.kind in "iuf" and np.isfinite(weights).all()
-              and (weights >= 0).all())
-    if not usable or not weights.any():
-        raise ValueError(f"weights are {weights.tolist()}; expected {len(rows)} finite values >= 0, not all 0")
+    weights = as_numbers("weights", np.ones(len(rows)) if weights is None else weights, (len(rows),), low=0)
+    expect(weights.any(), "weights", weights.tolist(), "a value above 0")
     return stacked, weights
 
 

@@ -270,7 +270,8 @@ def collection_score(scores):
     >>> collection_score({"unet_3d": 0.25, "resnet50": 0.75})
     0.5
     """
-    named = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(np.atleast_1d(scores)))
+    scores = scores if np.iterable(scores) else [scores]
+    named = dict(scores) if isinstance(scores, Mapping) else dict(enumerate(scores))
     values = np.array(list(named.values()))
     if values.ndim != 1 or values.size == 0 or values.dtype.kind not in "iuf" or np.isinf(values).any():
         raise ValueError(f"scores: expected one finite score per graph, at least one; found {named}")

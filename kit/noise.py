@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import kendalltau
 
-from kit.checks import as_numbers, check_callable, check_number, check_whole, checked_rng
+from kit.checks import as_numbers, check_callable, check_number, check_whole, checked_rng, expect
 
 _EM_STEPS = 50           # in simulations, fewer steps leave noise in the truths, more steps change nothing
 _BINS_PER_SIGMA = 4      # resolution of the grid of possible true log runtimes
@@ -63,12 +63,9 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     """
     check_number(locals(), "a share, 0 to 1", "confidence")
     check_whole(locals(), draws=1)
-    rng, values = checked_rng(rng, seed=0), np.asarray(values)
-    numbers = values.ndim in (1, 2) and values.size and values.dtype.kind in "iuf"
-    if not numbers or not np.isfinite(values).all():
-        raise ValueError(f"values has shape {values.shape}, dtype {values.dtype}, and "
-                         f"{np.sum(~np.isfinite(values)) if numbers else 0} NaN or infinite values; expected finite "
-                         "(graphs,) or (seeds, graphs)")
+    rng = checked_rng(rng, seed=0)
+    values = as_numbers("values", values, ("seeds", "graphs") if np.ndim(values) == 2 else ("graphs",))
+    expect(values.size, "values", values.tolist(), "at least one score")
     if values.shape[-1] == 1:
         return math.nan, math.nan
     table = np.atleast_2d(values)                                         # (seeds, graphs)

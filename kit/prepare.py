@@ -28,19 +28,8 @@ import polars as pl
 from tqdm import tqdm
 
 from kit.agreement import find_meetings
-from kit.checks import check_whole
-from kit.data import (
-    CATALOGUE,
-    COLLECTIONS,
-    OPCODES,
-    SPLITS,
-    DataError,
-    NpzFile,
-    as_path,
-    find_data_root,
-    npz_paths,
-    target,
-)
+from kit.checks import as_path, check_whole
+from kit.data import CATALOGUE, COLLECTIONS, OPCODES, SPLITS, DataError, NpzFile, find_data_root, npz_paths, target
 from kit.factored import graph_of, read_about, read_graph, target_of, write_graph
 from kit.files import locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling

@@ -21,8 +21,8 @@ import torch
 import torch.distributed
 
 from kit import training
-from kit.checks import check_callable, check_choice, check_number, check_whole, checked_graphs, expect
-from kit.data import as_path, target, teaches
+from kit.checks import as_path, check_callable, check_choice, check_number, check_whole, checked_graphs, expect
+from kit.data import target, teaches
 from kit.files import plain, write_json
 from kit.losses import loss_across_graphs, pairwise_hinge_loss
 from kit.predict import PRECISIONS, predict

@@ -97,7 +97,7 @@ def test_a_flat_cost_and_a_space_of_one_point_are_no_trouble():
 
 def test_too_few_queries_are_refused():
     relaxed, cost = drawn_relaxed(0)
-    with pytest.raises(ValueError, match="queries is 1; expected at least 2, one for a gradient and one for a code"):
+    with pytest.raises(ValueError, match="queries is 1; expected a whole number of at least 2"):
         gradient_search(cost, DIMS, 9, np.random.default_rng(0), relaxed=relaxed, queries=1)
 
 

@@ -402,7 +402,7 @@ def test_what_the_loop_asks_of_a_model_is_answered_by_the_wrapped_one():
     (dict(gradient_segments=1.5), "gradient_segments is 1.5; expected a whole number of at least 1"),
     (dict(table_bytes=0), "table_bytes is 0; expected a whole number of at least 1"),
     (dict(margin=-1), "margin is -1; expected a whole number of at least 0"),
-    (dict(keep=1.5), "keep is 1.5; expected a probability, 0 to 1")])
+    (dict(keep=1.5), "keep is 1.5; expected a share, 0 to 1")])
 def test_settings_that_mean_nothing_are_refused(change, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         SegmentSettings(**change)

@@ -14,7 +14,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from kit.data import as_path
+from kit.checks import as_path
 from kit.files import locked, unwritable_named
 from kit.kaggle.client import TRANSIENT, KaggleError, ask_kaggle
 from kit.kaggle.downloads import mb

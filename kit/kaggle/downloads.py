@@ -21,7 +21,8 @@ import requests
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 from urllib3.exceptions import HTTPError
 
-from kit.data import COLLECTIONS, SPLITS, as_path
+from kit.checks import as_path
+from kit.data import COLLECTIONS, SPLITS
 from kit.files import locked, remove_leftovers, whole_file
 from kit.kaggle.client import COMPETITION, SECRET, KaggleError, ask_kaggle
 

@@ -4,7 +4,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from kit.data import as_path
+from kit.checks import as_path
 from kit.files import replace_file
 from kit.kaggle.client import KaggleError, ask_kaggle
 from kit.kaggle.downloads import fetch_file, retries_of

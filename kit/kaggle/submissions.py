@@ -2,8 +2,7 @@
 import hashlib
 import time
 
-from kit.checks import check_number, check_whole
-from kit.data import as_path
+from kit.checks import as_path, check_number, check_whole
 from kit.kaggle.client import COMPETITION, TRANSIENT, KaggleError, ask_kaggle
 from kit.submit import check_submission
 

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from kit.agreement import find_meetings
-from kit.checks import check_whole
+from kit.checks import check_number, check_whole
 from kit.prune import k_hop_nodes
 
 ROW_BYTES = 350                  # of Python objects per row of the table, besides its values
@@ -45,8 +45,7 @@ class SegmentSettings:
 
     def __post_init__(self):
         check_whole(vars(self), segment_nodes=1, gradient_segments=1, table_bytes=1, margin=0)
-        if not 0 <= self.keep <= 1:
-            raise ValueError(f"keep is {self.keep!r}; expected a probability, 0 to 1")
+        check_number(vars(self), "a share, 0 to 1", "keep")
 
 
 class SegmentTraining(nn.Module):

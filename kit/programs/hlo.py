@@ -14,7 +14,8 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from kit.data import OPCODE_NAMES, DataError, as_path
+from kit.checks import as_path
+from kit.data import OPCODE_NAMES, DataError
 from kit.pad import ELEMENT_TYPE, IS_ROOT, SHAPE
 
 # message: field[:type][*]=number; the type is int64 if none is named (enums are sent as int64), * is a repeated field

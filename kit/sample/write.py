@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kit.checks import check_choice, check_whole
-from kit.data import COLLECTIONS, DIGITS, SPLITS, as_path
+from kit.checks import as_path, check_choice, check_whole
+from kit.data import COLLECTIONS, DIGITS, SPLITS
 from kit.files import part_name, remove_leftovers, unwritable_named
 from kit.sample.architectures import convolutional_net, transformer
 from kit.sample.kernels import simulate_tile, tile_kernel

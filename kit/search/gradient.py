@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from kit.checks import check_whole
 from kit.search.budgets import Measured
 
 RATE = 1.0                 # step size, in logits
@@ -55,8 +56,7 @@ def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, wa
     Welling and Teh, Bayesian Learning via Stochastic Gradient Langevin Dynamics, ICML 2011. Kivinen and Warmuth,
     Exponentiated Gradient versus Gradient Descent, 1997: why the gradient is by the weights.
     """
-    if queries < 2:
-        raise ValueError(f"queries is {queries}; expected at least 2, one for a gradient and one for a code")
+    check_whole(locals(), queries=2, walks=1)                    # one query for a gradient, one for a code
     measured = Measured(objective, dims, budget, repeats)
     proposed = Measured(on_codes(relaxed, dims, device), dims, queries // 2)
     dims = torch.as_tensor(measured.dims, device=device)
