@@ -91,7 +91,7 @@ def test_a_rehearsal_in_small_goes_through_every_step(rehearsal, tmp_path):
     assert list(steps)[1:] == list(rehearsal.STEPS) and all(0 < float(row[4][:-2]) < 8 for row in rows[1:10])
     assert steps["generate the data"][1].startswith("6 files")
     assert steps["write and check the submission"][1] == "2 rows written and checked, no problem"
-    assert "**Extrapolation, not measured**" in done.stdout and len(rows) - len(steps) == 9
+    assert "**Extrapolation, not measured**" in done.stdout and len(rows) - len(steps) == 18
     planned = rehearsal.plan(rehearsal.SIZES["tiny"])
     for number, path in enumerate(rehearsal.sources(tmp_path)):
         graph, file = rehearsal.read_layout(path), planned[number]
