@@ -282,6 +282,8 @@ def test_a_wrong_argument_is_named(w, table, name):
     wrong = []
     for argument, arg in table[name].items():
         for what, value in arg.wrong.items():
+            if what == "empty" and name in ("LayoutGNN.prepare", "ConfigTokenModel.prepare"):
+                continue                             # a program of one's own has no configurations yet
             try:
                 result = called(w, table, name, **{argument: value})
                 if name == "check_submission" and result:

@@ -107,7 +107,7 @@ class ConfigTokenModel(Network):
 
     def prepare(self, graph):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
-        check_graph(graph, tile=False)
+        check_graph(graph, tile=False, least=0)       # a program of one's own has no configurations yet
         graph = graph._replace(meetings=graph.meetings or find_meetings(graph))      # tables and hops both read them
         tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
         hops = _group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)

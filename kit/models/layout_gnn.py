@@ -116,7 +116,7 @@ class LayoutGNN(Network):
 
         Only the nodes `counted` (n,) bool are pooled; None: all. A segment with a margin counts its own nodes.
         """
-        check_graph(graph, tile=False)
+        check_graph(graph, tile=False, least=0)
         n, s = len(graph.node_feat), self.settings
         rest = np.setdiff1d(np.arange(n), graph.node_config_ids)
         rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last
