@@ -190,7 +190,7 @@ def run(args):
             planned = [job for job in planned if job["collection"] not in missing]
             failed, fetched = fetch(planned, there, args, out, root, is_sample)
         basis = digest(kit, stats, *[fetched] * bool(args.on))
-        problems = bad + run_steps(notebooks, parameters, out, basis, args.fresh, at_once)
+        problems = run_steps(notebooks, parameters, out, basis, args.fresh, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     summarise(out, root, is_sample, notebooks, selected, problems, failed)
     return 3 if problems or failed else 0

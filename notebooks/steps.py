@@ -225,8 +225,8 @@ def _ready(step, steps, left, running):
     return not delays and not any(other in unfinished for other in _needs(step, steps))
 
 
-def run_steps(notebooks, parameters, out, basis, fresh, at_once=1):
-    """Run the notebooks in `parameters` that are not done yet; give back (path, reason) of bad files."""
+def run_steps(notebooks, parameters, out, basis, fresh, at_once=1, bad=()):
+    """Run the notebooks in `parameters` that are not done yet -> (path, reason) of `bad` and other bad files."""
     shutil.rmtree(out / "problems", ignore_errors=True)
     logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # a failure is reported by RunError
     steps, keys = [Step(notebook, parameters.get(notebook), out) for notebook in notebooks], {}
@@ -236,7 +236,7 @@ def run_steps(notebooks, parameters, out, basis, fresh, at_once=1):
         keys[step] = digest([[c.cell_type, c.source] for c in cells], step.parameters, basis, needed)
     asked = [step for step in steps if step.notebook in parameters]
     _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, keys, fresh, at_once)
-    problems = dict.fromkeys(tuple(pair) for step in steps for pair in step.note["problems"])
+    problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])
     log = out / "problems.jsonl"
     log.unlink(missing_ok=True)
     if problems:
