@@ -82,7 +82,7 @@ def find_data_root(explicit=None):
     explicit : str or Path, optional
         The only place to search. None: the place in the environment variable TPUGRAPHS_ROOT if it is set; otherwise,
         in this order, a prepared data set among the Kaggle Datasets of a notebook, the mounts of Kaggle and Colab,
-        `~/data/tpugraphs`, and `data` in the working directory.
+        `~/data/tpugraphs`, and `data` in the working directory and in the clone around it.
 
     Returns
     -------
@@ -103,13 +103,21 @@ def find_data_root(explicit=None):
     places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
         *sorted(prepared), mount / "competitions" / slug, mount / slug,
         drive / "tpugraphs-prepared", Path("/content/tpugraphs"), drive / "tpugraphs",
-        Path(os.path.expanduser("~/data/tpugraphs")), Path("data")]
-    looked = [place / sub for place in places for sub in ("", "npz", "npz_all/npz", "npz_all")]
+        Path(os.path.expanduser("~/data/tpugraphs")), Path("data"), clone_folder() / "data"]
+    looked = [place / sub for place in dict.fromkeys(places) for sub in ("", "npz", "npz_all/npz", "npz_all")]
     for folder in looked:
         if (folder / "tile").is_dir() or (folder / "layout").is_dir():
             return folder
     raise DataError(f"no folder with tile/ or layout/ in it; looked at {', '.join(map(str, looked))}; "
                     "pass the data root or set TPUGRAPHS_ROOT")
+
+
+def clone_folder():
+    """The clone of the kit that the working directory lies in; outside of a clone, the working directory itself."""
+    here = Path.cwd()
+    clone = next((folder for folder in (here, *here.parents) if (folder / "kit").is_dir()
+                  and (folder / "notebooks").is_dir()), here)
+    return Path() if clone == here else clone
 
 
 def as_path(path, name="path"):

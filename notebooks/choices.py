@@ -68,9 +68,10 @@ def number(least, below=float("inf")):
     return lambda value: None if type(value) in (int, float) and least <= value < below else words
 
 
-def whole(least):
-    """value -> what is expected if it is not a whole number of at least `least`, else None."""
-    return lambda value: None if type(value) is int and value >= least else f"a whole number of at least {least}"
+def whole(least, most=10**9):
+    """value -> what is expected if it is not a whole number in this range, else None."""
+    words = f"a whole number of at least {least} and at most {most:,}"
+    return lambda value: None if type(value) is int and least <= value <= most else words
 
 
 def whole_ones(value):
@@ -115,10 +116,12 @@ def aggregation(value):
 
 # parameter -> check of its value; these values a notebook would refuse, or misread, only hours later
 EXPECTED = {
-    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops", "most_hops"), whole(0)),
-    **dict.fromkeys(("seeds", "steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "width", "threads",
-                     "gnn_width", "workers", "processes", "programs", "queries", "trials", "rounds", "proposals",
-                     "shown", "most_graphs"), whole(1)),
+    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops"), whole(0)),
+    "most_hops": whole(0, 20),                  # every hop prunes all graphs again
+    **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "programs", "queries",
+                     "trials", "rounds", "proposals", "shown", "most_graphs"), whole(1)),
+    **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
+    **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)),
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
     **dict.fromkeys(("submit_to_kaggle", "choose", "tie"), one_of(True, False)),             # a word would be true
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),

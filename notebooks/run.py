@@ -8,7 +8,8 @@ run again while its notebook, its parameters, the data, the kit and the steps th
 The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
 
 Exit status: 0 done; 1 a notebook failed; 2 wrong call or data root; 3 done, but a data file was unreadable, a notebook
-on Kaggle failed or the submission has a problem; 130 interrupted.
+on Kaggle failed or the submission has a problem; 130 interrupted (Ctrl-C); 143 terminated (SIGTERM). After 130 and 143
+the same command continues.
 """
 import argparse
 import os
@@ -20,10 +21,19 @@ import time
 from pathlib import Path
 from shlex import quote
 
-INTERRUPTED = "\ninterrupted; run the same command again to continue"
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # the imports below take seconds, and Ctrl-C in them would show where
-    signal.signal(signal.SIGINT, lambda *_: (os.write(2, f"{INTERRUPTED}\n".encode()), os._exit(130)))
+ENDED = {130: "\ninterrupted; run the same command again to continue",
+         143: "\nterminated; run the same command again to continue"}         # exit status: sentence
+
+
+def _end(number, _):
+    """While modules are loaded: end at once, because an exception would show where."""
+    os.write(2, f"{ENDED[128 + number]}\n".encode())
+    os._exit(128 + number)
+
+
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+    if __name__ == "__main__" and signal.getsignal(number) is usual:
+        signal.signal(number, _end)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 import pandas as pd  # noqa: E402
@@ -38,6 +48,16 @@ from kit.run import left_out, open_data, wanted, write_report  # noqa: E402
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 COMBINES = "05"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the run ends as after Ctrl-C, with an exit status of its own."""
+
+
+def terminate(number, _):
+    """End the run at the first SIGTERM; `timeout` sends two."""
+    signal.signal(number, signal.SIG_IGN)
+    raise Terminated
 
 
 def parse(argv):
@@ -67,6 +87,8 @@ def parse(argv):
 
 def plan(args, collections, asked):
     """What --on kaggle trains, one job a notebook there; nothing without it."""
+    if args.seed_groups is not None and args.seed_groups < 1:
+        raise RunError(f"--seed-groups {args.seed_groups}: expected a whole number of at least 1")
     if not args.on:
         if args.owner or args.seed_groups or args.dataset:
             raise RunError("--owner, --dataset and --seed-groups need --on kaggle")
@@ -203,12 +225,15 @@ def main(argv=None):
     except (RunError, DataError, OSError) as error:     # OSError: nothing can be written there
         print(f"run.py: {error}", file=sys.stderr)
         return getattr(error, "status", 2)
-    except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as end:
+        status = 143 if isinstance(end, Terminated) else 130
+        print(ENDED[status], file=sys.stderr)
+        return status
 
 
 if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:       # a shell lets its background jobs ignore Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, terminate)
     sys.exit(main())

@@ -122,6 +122,18 @@ def test_a_negative_number_of_hops_is_refused():
         prune(a_graph(EDGES, [2], 7), -1)
 
 
+@pytest.mark.parametrize("k", [10**7, 10**21 - 1])
+def test_hops_beyond_the_size_of_the_graph_are_not_counted_one_by_one(k, monkeypatch):
+    counted = []
+    monkeypatch.setattr("builtins.range", lambda *args, count=range: (counted.append(args), count(*args))[1])
+    graph = random_graph(np.random.default_rng(0))
+    pruned = prune(graph, k)
+    assert all(stop <= 25 for *_, stop in counted)
+    whole = prune(graph, 25)
+    assert all(np.array_equal(a, b) for a, b in zip(arrays_of(pruned), arrays_of(whole), strict=True))
+    assert len(whole.node_feat) > 1 and k_hop_nodes(EDGES, np.array([2]), k).tolist() == [0, 1, 2, 3, 4]
+
+
 def test_a_graph_without_configurable_nodes_stays_whole():
     graph = a_graph(EDGES, [], 7, np.zeros((3, 0)))
     assert all(np.array_equal(a, b) for a, b in zip(prune(graph), graph, strict=True))

@@ -10,12 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import nbformat
 import numpy as np
 import psutil
 import pytest
 import torch
+
+from kit.data import find_data_root
+from kit.run import open_data, run_folder
 
 # a shell starts background jobs deaf to SIGINT, and so would be what the tests start in one
 HEARS_INTERRUPTS = """import runpy, signal, sys
@@ -142,6 +146,8 @@ def test_a_wrong_name_stops_before_anything_runs(clone):
     (["--only", "99"], "no notebook 99; there are 00_quickstart, 01_eda, "),
     (["--collections", "tile"], "no collection tile; there are tile:xla, layout"),
     (["--jobs", "0"], "--jobs 0: expected a whole number of at least 1"),
+    (["--seed-groups", "0"], "--seed-groups 0: expected a whole number of at least 1"),
+    (["--on", "kaggle", "--owner", "me", "--seed-groups", "-1"], "--seed-groups -1: expected a whole number of at "),
     (["--data-root", "nowhere"], "looked at"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
     (["-p", "precision=half"], "-p precision=half: expected float32 or bfloat16 or float16"),
@@ -177,6 +183,12 @@ def choices(project, monkeypatch):
     ("03", "steps=0", "a whole number of at least 1"), ("03", "steps=few", "a whole number of at least 1"),
     ("03", "threads=0", "a whole number of at least 1"), ("07,08", "threads=None", "a whole number of at least 1"),
     ("03", "seeds=True", "a whole number of at least 1"), ("08", "budget=2", "a whole number of at least 3"),
+    ("04", f"k_hops={10**21 - 1}", "a whole number of at least 0 and at most 1,000,000,000"),
+    ("03", f"first_seed={2**64}", "a whole number of at least 0 and at most 1,000,000,000"),
+    ("02", f"seed={2**64}", "a whole number of at least 0 and at most 1,000,000,000"),
+    ("03", f"seeds={2**64}", "a whole number of at least 1 and at most 1,000"),
+    ("02", "most_hops=1000000", "a whole number of at least 0 and at most 20"),
+    ("03", "threads=1000000", "a whole number of at least 1 and at most 1,000"),
     ("03", "recipe=banana", "short or quick or full"), ("04", "precision=float64", "float32 or bfloat16 or float16"),
     ("04", "aggregation=max", "sparse, or scatter if torch-scatter is installed"),
     ("04", "held_out=1", "a number of at least 0 and below 1"), ("05", "how=median", "mean_zscore or mean_rank"),
@@ -299,7 +311,7 @@ def test_a_lock_of_a_dead_run_does_not_block(clone):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how, status", [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+@pytest.mark.parametrize("how, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, status):
     last = clone / "notebooks" / "01_last.ipynb"
     write_notebook(last, PARAMETERS, "import os, pathlib, time",
@@ -314,8 +326,9 @@ def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, s
     child.send_signal(how)
     errors = child.communicate(timeout=60)[1]
     assert child.returncode == status
-    if how == signal.SIGINT:
-        assert errors == "\ninterrupted; run the same command again to continue\n"
+    if how != signal.SIGKILL:
+        word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[how]
+        assert errors == f"\n{word}; run the same command again to continue\n"
     psutil.wait_procs([psutil.Process(int(note.read_text()))] if psutil.pid_exists(int(note.read_text())) else [], 30)
     assert not psutil.pid_exists(int(note.read_text()))
     write_notebook(last, PARAMETERS, SUBMISSION)
@@ -354,14 +367,40 @@ def test_what_the_event_loops_of_a_kernel_log_is_not_shown_and_what_a_cell_logs_
     assert run(clone, "--only", "00")[2].strip() == "ERROR:mine:said"
 
 
-def test_an_interrupt_while_modules_are_loaded_is_one_sentence(clone):
+@pytest.mark.parametrize("how, status, word", [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_an_interrupt_while_modules_are_loaded_is_one_sentence(clone, how, status, word):
     (clone / "loads").mkdir()
-    (clone / "loads" / "papermill.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (clone / "loads" / "papermill.py").write_text(f"import os, signal, time\nos.kill(os.getpid(), signal.{how})\n"
                                                   "time.sleep(10)")
     done = subprocess.run([sys.executable, "-c", HEARS_INTERRUPTS, "notebooks/run.py"], cwd=clone, text=True,
                           capture_output=True, env=environment(PYTHONPATH=str(clone / "loads")), timeout=120)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "\ninterrupted; run the same command again to continue\n"
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr == f"\n{word}; run the same command again to continue\n"
+
+
+def test_run_py_started_inside_notebooks_finds_the_data_of_the_clone_and_leaves_its_results_there(clone):
+    (clone / "root").rename(clone / "data")
+    done = subprocess.run([sys.executable, "run.py", "--only", "00"], cwd=clone / "notebooks", text=True,
+                          capture_output=True, env=environment(HOME=str(clone)), timeout=300)
+    assert (done.returncode, done.stderr) == (0, "") and f"data set: {clone / 'data'}" in done.stdout
+    assert [p.parent.parent for p in clone.rglob("ran.txt")] == [clone / "submissions"]
+    assert not {"data", "submissions"} & {p.name for p in (clone / "notebooks").iterdir()}
+
+
+def test_jupyter_and_run_py_share_the_folders_of_the_clone(clone, monkeypatch):
+    (clone / "root").rename(clone / "data")
+    monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
+    monkeypatch.setenv("HOME", str(clone / "home"))
+    for here, there in ((clone, Path()), (clone / "notebooks", clone), (clone / "notebooks" / "pictures", clone)):
+        here.mkdir(exist_ok=True)
+        monkeypatch.chdir(here)
+        assert run_folder() == run_folder("") == there / "submissions" / "by-hand" and run_folder("my") == Path("my")
+        assert find_data_root() == there / "data"
+        place, is_sample = open_data(collections="tile:xla")
+        assert place.resolve().parent == clone / "data" and not is_sample
+    (clone / "kit").rename(clone / "no-kit")                 # outside of a clone: the working directory
+    (clone / "notebooks" / "pictures" / "data" / "tile").mkdir(parents=True)
+    assert run_folder() == Path("submissions/by-hand") and find_data_root() == Path("data")
 
 
 @pytest.mark.long

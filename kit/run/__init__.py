@@ -11,6 +11,7 @@ from kit.run.workflow import (
     open_data,
     read_split,
     report_problems,
+    run_folder,
     sample_truth,
     save_costs,
     training_graphs,
@@ -20,6 +21,6 @@ from kit.run.workflow import (
 
 __all__ = [
     "UNQUOTED", "checkpoint_path", "left_out", "list_runs", "load_costs", "note_settings", "noted_settings",
-    "open_data", "read_split", "record_leaderboard", "record_run", "report_problems", "sample_truth", "save_costs",
-    "training_graphs", "wanted", "write_report", "write_table",
+    "open_data", "read_split", "record_leaderboard", "record_run", "report_problems", "run_folder", "sample_truth",
+    "save_costs", "training_graphs", "wanted", "write_report", "write_table",
 ]

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from kit.data import COLLECTIONS, DataError, find_data_root, npz_paths, teaches
+from kit.data import COLLECTIONS, DataError, clone_folder, find_data_root, npz_paths, teaches
 from kit.factored import read_graph
 from kit.files import replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
@@ -28,17 +28,18 @@ DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
 SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
 
 
-def open_data(data_root=None, size="small", collections=None, folder="data"):
+def open_data(data_root=None, size="small", collections=None, folder=None):
     """Find the data set, or write the sample data, prepare it, and print what is used.
 
     `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand. The
     sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all),
     in `folder`/prepared-<8 hex digits of the data root>; sample data beside it; on Colab on Google Drive if it is
     mounted, so that the next session finds it. What is prepared already is not read again. A prepared folder is taken
-    as it is. Returns the prepared folder, and whether it is sample data.
+    as it is. `folder` None: `data` in the clone around the working directory; outside of a clone, in the working
+    directory. Returns the prepared folder, and whether it is sample data.
     DataError if `data_root` holds no data, or if one of these places holds something else.
     """
-    root = None
+    root, folder = None, clone_folder() / "data" if folder is None else folder
     if data_root != "sample":
         try:
             root = find_data_root(data_root)
@@ -63,6 +64,11 @@ def open_data(data_root=None, size="small", collections=None, folder="data"):
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
     return prepared.folder, is_sample
+
+
+def run_folder(out_dir=None):
+    """The folder of a run; None: `submissions/by-hand` in the clone around the working directory."""
+    return Path(out_dir) if out_dir else clone_folder() / "submissions" / "by-hand"
 
 
 def left_out(data_root, collections):
