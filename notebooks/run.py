@@ -36,14 +36,13 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTE
         signal.signal(number, _end)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
-import pandas as pd  # noqa: E402
 from choices import STUDIES, assignment, check, dataset, folder, select, share_out  # noqa: E402
 from steps import PROJECT, RunError, digest, lock, run_steps, show, state, use_this_python  # noqa: E402
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
 from kit.files import replace_file  # noqa: E402
 from kit.kaggle import KaggleError, plan_jobs  # noqa: E402
-from kit.run import left_out, open_data, wanted, write_report  # noqa: E402
+from kit.run import left_out, open_data, read_scores, wanted, write_report  # noqa: E402
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
@@ -151,8 +150,12 @@ def summarise(out, root, is_sample, notebooks, selected, problems, failed):
     scores, submission = out / "scores.csv", out / "submission.csv"
     judged = any(n.stem < STUDIES for n in selected)
     if scores.is_file() and judged:
-        table = pd.read_csv(scores, dtype=str, keep_default_na=False)
-        text = table.to_string(index=False) if len(table) else "none: no predictions, or no runtimes to score them by"
+        try:
+            table = read_scores(scores)
+            text = table.to_string(index=False, na_rep="") if len(table) else (
+                "none: no predictions, or no runtimes to score them by")
+        except DataError as fault:
+            text = f"none: {fault}"
         print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
     for path, reason in problems:
         kind = "submission" if path == str(submission) else "unreadable, left out"

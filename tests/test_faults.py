@@ -366,7 +366,8 @@ model, settings = TileModel(TileModelSettings(width=8)), TrainSettings(steps, 8,
 checkpoint = checkpoint_path(out, "tile", model, settings, graphs["train"])
 train(model, graphs["train"], settings, checkpoint=checkpoint, report=print)
 save_costs(out / "predictions" / "tile.npz", {f"tile:xla:{g.graph_id}": predict(model, g) for g in graphs["test"]})
-write_table(out / "scores.csv", pd.DataFrame({"collection": ["tile:xla"], "tau": [0.5]}))
+row = {"collection": "tile:xla", "model": "tile", "score": 0.5, "low": 0, "high": 1, "graphs": 1, "seeds": 1}
+write_table(out / "scores.csv", pd.DataFrame([row | {"split": "test"}]))
 write_submission(load_costs(out / "predictions" / "tile.npz"), out / "submission.csv")
 """
 PARAMETERS = "data_root = None\nout_dir = None\nsize = 'small'\nsteps = 30\ndevice = 'cpu'"

@@ -439,6 +439,7 @@ RECORD = {"model": "TileModel", "parameters": 9, "graphs": 3, "settings": {"step
     (RECORD, True), ({**RECORD, "more": "words"}, True), ({**RECORD, "parameters": "<script>"}, False), ([], False),
     ({**RECORD, "curve": {"loss": ["1"], "score": []}}, False), ({**RECORD, "curve": {"loss": "", "score": []}}, False),
     ({**RECORD, "seconds": float("inf")}, False), ({**RECORD, "model": 3}, False), ({"model": "x"}, False),
+    ({**RECORD, "peak_memory": []}, False), ({**RECORD, "peak_memory": 1 << 20}, True),
     ({**RECORD, "seconds": 10 ** 999}, False), ({**RECORD, "more": "x" * (1 << 20)}, False)])
 def test_records_of_trainings_come_along_if_a_report_can_be_made_of_them(kaggle, tmp_path, tiny_sample, record, good):
     kernel = finished(kaggle, tiny_sample, TILE, **{"results/checkpoints/tile_xla-0-0123abcd.json":

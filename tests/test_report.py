@@ -172,3 +172,57 @@ def test_a_page_that_does_not_fit_or_has_a_broken_picture_would_be_seen(run, tmp
     seen = looked_at(text.replace("</body>", '<p style="width: 500px">wide</p></body>'), 390, tmp_path)
     assert seen["scroll"] > 390 and seen["outside"] == ["P"]
     assert (seen["images"], seen["broken"]) == (1, 1)            # eight bytes of a PNG
+
+
+# what may lie in a run's folder -> what the page and the console say of it
+HEADER = "collection,model,score,low,high,graphs,seeds,split\n"
+RECORD = {"model": "M", "parameters": 1, "graphs": 1, "settings": {"steps": 1}, "configs_seen": 1, "seconds": 1.0,
+          "peak_memory": None, "curve": {"loss": [1.0], "score": [None]}}
+UNREAD = [
+    ("scores.csv", "", "is empty or no table (ValueError); run notebook 05 again"),
+    ("scores.csv", b"\xff\xfe\0", "is empty or no table (UnicodeDecodeError)"),
+    ("scores.csv", HEADER + '"', "is empty or no table (Error)"),
+    ("scores.csv", "score\n0.5\n", "has the columns score; expected collection, model, score, low, high, graphs"),
+    ("scores.csv", HEADER.replace("low", "score"), "has the columns collection, model, score, score, high"),
+    ("scores.csv", HEADER + "a,b,0.5,0,1,2,1,t\na,b,0,5,0,4,0,6,2,1,t\n", "line 3 has 11 cells; expected 8, and 0.5"),
+    ("scores.csv", HEADER + 'a,b,"0,5",0,1,2,1,t\n', "line 2: score is '0,5'; expected a number, such as 0.5"),
+    ("scores.csv", HEADER + "a,b,0.5,nan,1,2,1,t\n", "line 2: low is 'nan'; expected a number"),
+    ("scores.csv", HEADER + "a,b,,0,1,2,1,t\n", "line 2: score is ''; expected a number"),
+    ("scores.csv", HEADER + "a,b,inf,0,1,2,1,t\n", "line 2: score is 'inf'; expected a number"),
+    *(("checkpoints/mine.json", text, "is no record of a training; delete it") for text in (
+        "", "{}", "[]", "null", "{", b"\xff", "[" * 10**5, json.dumps(RECORD | {"peak_memory": []}),
+        json.dumps(RECORD | {"peak_memory": False}), json.dumps(RECORD | {"seconds": float("nan")}),
+        json.dumps(RECORD | {"curve": {"loss": "12", "score": []}}), json.dumps(RECORD | {"graphs": "3"}))),
+    *(("notebooks/05_mine.ipynb", text, "is no executed notebook (") for text in (
+        "", '{"cells": [', "[]", "{}", '{"cells": [1]}', '{"cells": [{"cell_type": "code", "outputs": [[]]}]}')),
+]
+
+
+@pytest.mark.parametrize("name, text, words", UNREAD)
+def test_a_file_that_cannot_be_read_is_a_warning_on_the_page_and_on_the_console(run, capsys, name, text, words):
+    (run / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    seen, said = page(run, "next"), capsys.readouterr().out
+    assert f"{run / name}: {words}" in seen.said and "No file was left" not in seen.said
+    assert said.startswith(f"not in the report: {run / name}: {words}") and said.count("\n") == 1
+    # the other files are shown as before
+    assert ("Scores" in seen.said) == (name != "scores.csv") and "12,345" in seen.said
+    assert "Curves & scores" in seen.said and "Traceback" not in seen.said
+
+
+def test_what_is_not_finished_is_not_shown_and_an_empty_table_is_no_fault(run, capsys):
+    (run / "notebooks" / "03_train.partial.ipynb").write_text('{"cells": [')
+    (run / "scores.csv").write_text(HEADER)
+    seen = page(run, "next")
+    assert "No file was left out" in seen.said and "03_train" not in seen.said and capsys.readouterr().out == ""
+    (run / "submission.csv").write_bytes(b"ID,TopConfigs\n\xff,0\n")
+    assert "1 rows" in page(run, "next").said                   # the check of the submission names the fault
+
+
+def test_a_score_of_one_graph_has_no_interval(run):
+    pd.DataFrame([{"collection": "tile:xla", "model": model, "score": 0.5, "low": None, "high": None, "lead": 0.25,
+                   "lead low": None, "lead high": None, "ceiling": None, "graphs": 1, "seeds": 1, "split": "valid"}
+                  for model in ("ensemble", "ridge")]).to_csv(run / "scores.csv", index=False)
+    text = write_report(run, "next").read_text()
+    seen = Page(text)
+    assert "nan" not in text and seen.said.count("one graph: no interval") == 2 and "+0.250" in seen.said
+    assert seen.said.count("+0.250 (") == 0 and text.count("#9cc3e6") == 0

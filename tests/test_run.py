@@ -37,7 +37,7 @@ print("NAME saw", len(npz_paths(data_root, "tile:xla", "train")), "kernels")
 """
 SUBMISSION = NOTE + """
 (out / "submission.csv").write_text("ID,TopConfigs\\n")
-(out / "scores.csv").write_text("collection,tau\\ntile:xla,0.5\\n")
+(out / "scores.csv").write_text("collection,model,score,low,high,graphs,seeds,split\\ntile:xla,one,0.5,,,1,1,test\\n")
 """
 PROBLEM = NOTE + """
 (out / "problems").mkdir(exist_ok=True)
@@ -121,7 +121,8 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
     assert lines[:2] == ["data set: root", "results: out"] and lines[-1] == os.path.join("out", "submission.csv")
     assert "no files, left out: layout:nlp:random" in lines
     assert any("done: 00_first saw 2 kernels" in line for line in lines)
-    assert [line.split() for line in lines if "tile:xla" in line] == [["tile:xla", "0.5"]]
+    assert [line.split() for line in lines if "tile:xla" in line] == [
+        ["tile:xla", "one", "0.5", "1", "1", "test"]]
     assert sorted(p.name for p in (clone / "out" / "notebooks").iterdir()) == ["00_first.ipynb", "01_last.ipynb"]
 
     assert run(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2  # all, and nothing again
@@ -253,10 +254,26 @@ def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
     write_notebook(clone / "notebooks" / f"{name}.ipynb", PARAMETERS,
-                   "from pathlib import Path\n(Path(out_dir) / 'scores.csv').write_text('collection,model\\n')")
+                   "from pathlib import Path\nimport pandas as pd\nfrom kit.run import write_table\n"
+                   "write_table(Path(out_dir) / 'scores.csv', pd.DataFrame([]))")
     status, lines, errors = run(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")
     assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to score them by"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("text", ["", "collection,model,score,low,high,graphs,seeds,split\\na,b,0,5,,,1,1,t\\n"])
+def test_scores_that_cannot_be_read_are_named_and_the_run_ends_with_its_submission(clone, text):
+    write_notebook(clone / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION,
+                   f"(out / 'scores.csv').write_text('{text}')")
+    (clone / "out" / "checkpoints").mkdir(parents=True)
+    (clone / "out" / "checkpoints" / "mine.json").write_text("{}")
+    status, lines, errors = run(clone)
+    scores, mine = (os.path.join("out", *name) for name in (("scores.csv",), ("checkpoints", "mine.json")))
+    assert (status, errors) == (0, "") and lines[-1] == os.path.join("out", "submission.csv")
+    assert re.match(rf"none: .*{scores}: ", lines[lines.index("scores") + 1])
+    unread = [line for line in lines if line.startswith("not in the report: ")]
+    assert len(unread) == 2 and f"{scores}: " in unread[0] and f"{mine}: is no record" in unread[1]
 
 
 @pytest.mark.long

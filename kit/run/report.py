@@ -4,6 +4,8 @@ The page is made from the files in the folder of a run (see kit/run/workflow.py)
 time. It loads no file and no address.
 """
 import base64
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -12,10 +14,12 @@ import jinja2
 import numpy as np
 import pandas as pd
 
+from kit.data import DataError
 from kit.files import replace_file
 from kit.run.workflow import SCORE_COLUMNS
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
+_NUMBERS = ("score", "low", "high", "ceiling", "lead", "lead low", "lead high", "graphs", "seeds")      # in scores.csv
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -53,7 +57,7 @@ aria-label="{{ label }}">{{ caller() }}</svg>{% endmacro %}
 <tr{% if row.model == "ensemble" %} class="first"{% endif %}>
 {%- for name, value in row.items() if name != "x" %}<td{% if name in numbers %} class="number"{% endif %}>
 {%- if name == "0 to 1" %}{% call bar(value) %}<rect width="100" height="10" fill="#f1f1f1"/>
-<rect x="{{ row.x.low }}" y="2" height="6" width="{{ row.x.width }}" fill="#9cc3e6"/>
+{%- if row.x.width %}<rect x="{{ row.x.low }}" y="2" height="6" width="{{ row.x.width }}" fill="#9cc3e6"/>{% endif %}
 <rect x="{{ row.x.score }}" width="1" height="10" fill="#0b5394"/>
 {%- if row.ceiling %}<line x1="{{ row.x.ceiling }}" x2="{{ row.x.ceiling }}" y1="0" y2="10" stroke="#000"/>
 {%- endif %}{% endcall %}
@@ -88,75 +92,128 @@ def write_report(out, next_step, problems=(), title=None):
     """Write `out`/report.html and give back its path. Sections without files in the folder are left out.
 
     `next_step` is the command to type next. `problems` are (path, reason) for each file that was left out, or for each
-    fault of the submission. `title` says what was run on which data; None: the name of the folder.
+    fault of the submission. `title` says what was run on which data; None: the name of the folder. A file in the folder
+    that cannot be read is named among the warnings of the page, and in a printed line.
     """
-    out = Path(out)
-    csv = out / "submission.csv"
-    rows = sum(1 for line in csv.read_text().splitlines() if line) - 1 if csv.is_file() else None
+    out, unread = Path(out), []
+    submission, scores = out / "submission.csv", out / "scores.csv"
+    lines = submission.read_bytes().splitlines() if submission.is_file() else []
+    books = [path for path in sorted(out.glob("notebooks/*.ipynb")) if not path.name.endswith(".partial.ipynb")]
+    shown = {
+        "scores": [_score_row(row) for table in _readable(read_scores, [scores] * scores.is_file(), unread)
+                   for row in table.to_dict("records")],
+        "trained": _readable(_training_row, sorted(out.glob("checkpoints/*.json")), unread),
+        "pictures": [book for book in _readable(_figures, books, unread) if book[2]]}
+    for _, why in unread:
+        print(f"not in the report: {why}", flush=True)
     page = jinja2.Environment(autoescape=True).from_string(PAGE)
     replace_file(out / "report.html", page.render(
-        title=title or out.name, rows=rows, faulty=any(Path(path) == csv for path, _ in problems),
-        problems=list(problems), scores=_scores(out), trained=_trained(out), pictures=_pictures(out),
-        next_step=next_step))
+        title=title or out.name, rows=sum(map(bool, lines)) - 1 if lines else None,
+        faulty=any(Path(path) == submission for path, _ in problems),
+        problems=[*problems, *unread], next_step=next_step, **shown))
     return out / "report.html"
 
 
-def _scores(out):
-    """The rows of scores.csv as shown; "x" holds the positions of the marks in a row's bar, 0 to 100."""
-    path = out / "scores.csv"
-    table = pd.read_csv(path) if path.is_file() else pd.DataFrame()
-    rows = []
-    for row in table.to_dict("records") if {*SCORE_COLUMNS} <= {*table} else ():
-        at = {name: 100 * min(max(row.get(name, 0), 0), 1) for name in ("score", "low", "high", "ceiling")}
-        lead, ceiling = row.get("lead", np.nan), row.get("ceiling", np.nan)
-        rows.append({
-            "collection": row["collection"], "model": row["model"], "score": f"{row['score']:.3f}",
-            "95% interval": f"{row['low']:.3f} to {row['high']:.3f}",
-            "ceiling": "" if pd.isna(ceiling) else f"{ceiling:.3f}", "0 to 1": f"{row['score']:.3f}",
-            "lead of the ensemble": "" if pd.isna(lead) or row["model"] == "ensemble" else
-            f"{lead:+.3f} ({row['lead low']:+.3f} to {row['lead high']:+.3f})",
-            "graphs": f"{row['graphs']} graph{'s' * (row['graphs'] != 1)}, {row['seeds']} "
-                      f"seed{'s' * (row['seeds'] != 1)}, {row['split']}",
-            "x": {name: f"{value:.1f}" for name, value in at.items()}
-            | {"score": f"{max(at['score'] - 0.5, 0):.1f}", "width": f"{max(at['high'] - at['low'], 0.5):.1f}"}})
-    return rows
-
-
-def _trained(out):
-    """One row per trained model, from the records beside the checkpoints; "x" holds the points of the loss curve."""
-    rows = []
-    for path in sorted((out / "checkpoints").glob("*.json")):
-        about = json.loads(path.read_text())
-        losses, score = ([value for value in about["curve"][name] if value is not None] for name in ("loss", "score"))
-        low, high, last = min(losses, default=0), max(losses, default=0), max(len(losses) - 1, 1)
-        memory = about["peak_memory"]
-        rows.append({
-            "trained on, model, seed": re.sub(r"-[0-9a-f]{8}$", "", path.stem), "network": about["model"],
-            "weights": f"{about['parameters']:,}", "graphs": about["graphs"], "steps": about["settings"]["steps"],
-            "configurations seen": f"{about['configs_seen']:,}", "seconds": f"{about['seconds']:.0f}",
-            "MiB at most": "" if memory is None else f"{memory >> 20:,}",
-            "loss": f"{losses[0]:.3f} to {losses[-1]:.3f}" if len(losses) > 1 else "",
-            "validation": f"{score[-1]:.3f}" if score else "",
-            "x": " ".join(f"{100 * i / last:.1f},{1 + 8 * (high - value) / ((high - low) or 1):.1f}"
-                          for i, value in enumerate(losses))})
-    return rows
-
-
-def _pictures(out):
-    """(notebook, whether its pictures are open, [(heading above a picture, base64 PNG)]) per executed notebook."""
+def _readable(read, paths, unread):
+    """What `read` gives for each path that it can read; (path, reason) of each other path goes to `unread`."""
     found = []
-    for path in sorted((out / "notebooks").glob("*.ipynb")):
-        heading, figures = path.stem, []
-        for cell in json.loads(path.read_text())["cells"]:
+    for path in paths:
+        try:
+            found.append(read(path))
+        except DataError as fault:
+            unread.append((str(path), str(fault)))
+    return found
+
+
+def read_scores(path):
+    """Read a scores.csv -> DataFrame; DataError if a column is missing or a number is none, such as 0,5 for 0.5."""
+    try:
+        header, *rows = csv.reader(io.StringIO(Path(path).read_text("utf-8")), strict=True)
+    except (OSError, ValueError, csv.Error) as fault:
+        raise DataError(f"{path}: is empty or no table ({type(fault).__name__}); run notebook 05 again") from fault
+    if len({*header}) < len(header) or not {*SCORE_COLUMNS} <= {*header}:
+        raise DataError(f"{path}: has the columns {', '.join(header)}; expected {', '.join(SCORE_COLUMNS)}, each once")
+    for line, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise DataError(f"{path}: line {line} has {len(row)} cells; expected {len(header)}, and 0.5, not 0,5")
+    table = pd.DataFrame(rows, columns=header)
+    for name in [name for name in header if name in _NUMBERS]:
+        values = pd.to_numeric(table[name], errors="coerce")
+        wrong = ~np.isfinite(values) & ((table[name] != "") | (name in ("score", "graphs", "seeds")))
+        if wrong.any():
+            raise DataError(f"{path}: line {wrong.argmax() + 2}: {name} is {table[name][wrong].iloc[0]!r}; expected a "
+                            "number, such as 0.5")
+        table[name] = values
+    return table
+
+
+def _score_row(row):
+    """A row of scores.csv as shown; "x" holds the positions of the marks in the row's bar, 0 to 100."""
+    at = {name: 100 * min(max(row.get(name, 0), 0), 1) for name in ("score", "low", "high", "ceiling")}
+    lead, ceiling = row.get("lead", np.nan), row.get("ceiling", np.nan)
+    interval = "" if pd.isna(row["low"]) else f"{row['low']:.3f} to {row['high']:.3f}"
+    ends = "" if pd.isna(row.get("lead low", np.nan)) else f" ({row['lead low']:+.3f} to {row['lead high']:+.3f})"
+    return {
+        "collection": row["collection"], "model": row["model"], "score": f"{row['score']:.3f}",
+        "95% interval": interval or "one graph: no interval",
+        "ceiling": "" if pd.isna(ceiling) else f"{ceiling:.3f}", "0 to 1": f"{row['score']:.3f}",
+        "lead of the ensemble": "" if pd.isna(lead) or row["model"] == "ensemble" else f"{lead:+.3f}{ends}",
+        "graphs": f"{row['graphs']} graph{'s' * (row['graphs'] != 1)}, {row['seeds']} "
+                  f"seed{'s' * (row['seeds'] != 1)}, {row['split']}",
+        "x": {name: f"{value:.1f}" for name, value in at.items()}
+        | {"score": f"{max(at['score'] - 0.5, 0):.1f}",
+           "width": f"{max(at['high'] - at['low'], 0.5):.1f}" if interval else ""}}
+
+
+def read_record(path):
+    """Read the record of a training, as `kit.training.run_record` makes it; DataError if a file is none."""
+    try:
+        about = json.loads(Path(path).read_bytes())
+        counts = [about["parameters"], about["graphs"], about["settings"]["steps"], about["configs_seen"]]
+        counts += [] if about["peak_memory"] is None else [about["peak_memory"]]
+        curves = [about["curve"]["loss"], about["curve"]["score"]]
+        numbers = [value for curve in curves for value in curve if value is not None] + [about["seconds"]]
+        good = (all(type(value) is int for value in counts) and all(type(curve) is list for curve in curves)
+                and all(type(value) in (int, float) for value in numbers) and np.isfinite(numbers).all()
+                and type(about["model"]) is str)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        good = False
+    if not good:
+        raise DataError(f"{path}: is no record of a training; delete it")
+    return about
+
+
+def _training_row(path):
+    """A row on one trained model, from the record beside its checkpoint; "x" holds the points of the loss curve."""
+    about = read_record(path)
+    losses, score = ([value for value in about["curve"][name] if value is not None] for name in ("loss", "score"))
+    low, high, last = min(losses, default=0), max(losses, default=0), max(len(losses) - 1, 1)
+    memory = about["peak_memory"]
+    return {
+        "trained on, model, seed": re.sub(r"-[0-9a-f]{8}$", "", path.stem), "network": about["model"],
+        "weights": f"{about['parameters']:,}", "graphs": about["graphs"], "steps": about["settings"]["steps"],
+        "configurations seen": f"{about['configs_seen']:,}", "seconds": f"{about['seconds']:.0f}",
+        "MiB at most": "" if memory is None else f"{memory >> 20:,}",
+        "loss": f"{losses[0]:.3f} to {losses[-1]:.3f}" if len(losses) > 1 else "",
+        "validation": f"{score[-1]:.3f}" if score else "",
+        "x": " ".join(f"{100 * i / last:.1f},{1 + 8 * (high - value) / ((high - low) or 1):.1f}"
+                      for i, value in enumerate(losses))}
+
+
+def _figures(path):
+    """An executed notebook -> (its name, whether its pictures are open, [(heading above a picture, base64 PNG)])."""
+    heading, figures = path.stem, []
+    try:
+        for cell in json.loads(path.read_bytes())["cells"]:
             if cell["cell_type"] == "markdown":
                 heading = (re.findall(r"^#+ (.*)", "".join(cell["source"]), flags=re.M) or [heading])[-1]
             for output in cell.get("outputs", ()):
                 image = "".join(output.get("data", {}).get("image/png", "")).replace("\n", "")
                 if image and _is_png(image):
                     figures.append((heading, image))
-        if figures:
-            found.append((path.stem, path.stem.startswith(SHOWN), figures))
-    return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        raise DataError(f"{path}: is no executed notebook ({type(fault).__name__}); run it again") from fault
+    return path.stem, path.stem.startswith(SHOWN), figures
 
 
 def _is_png(text):
