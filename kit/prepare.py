@@ -128,6 +128,7 @@ class Prepared:
         """
         path = prepared_path(self.folder, collection, split, graph_id)
         if not path.is_file():
+            npz_paths(self.folder, collection, split)            # DataError if there is no such collection
             why = self.catalogue.filter(pl.col("collection") == collection, pl.col("split") == split,
                                         pl.col("name") == graph_id)["reason"].drop_nulls()
             raise DataError(f"{path}: not there; " + (f"it was left out: {why[0]}" if len(why) else "prepare it first"))
@@ -173,7 +174,7 @@ class Prepared:
         return (graph for graph in graphs if graph is not None)
 
     def configurations(self):
-        """All configurations as a lazy table of polars; the whole data set has about 31 million rows.
+        """All configurations as a lazy table of polars; the whole data set has about 47 million rows.
 
         A file is read when a query needs it, so filter by collection, split or name before you collect. A query without
         `same` reads only the runtimes. A damaged file is left out, and a printed line names it.

@@ -145,7 +145,17 @@ def note_kit(out, fresh):
     return kit
 
 
-def summarise(out, root, is_sample, notebooks, selected, problems, failed):
+def next_command(out, source, is_sample):
+    """What to type after a run: the rest of it, then submit it, or, after sample data, run it on the data set."""
+    command = f"{quote(show(sys.executable))} notebooks/run.py"
+    if not (out / "submission.csv").is_file():
+        return f"{command} --data-root {'sample' if is_sample else quote(source)} --out {quote(show(out))}"
+    if is_sample:
+        return f"{command} --data-root path/to/npz_all"
+    return f"{command} --data-root {quote(source)} --out {quote(show(out))} --only 06 -p submit_to_kaggle=True"
+
+
+def summarise(out, root, source, is_sample, notebooks, selected, problems, failed):
     """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
     judged = any(n.stem < STUDIES for n in selected)
@@ -168,10 +178,8 @@ def summarise(out, root, is_sample, notebooks, selected, problems, failed):
     if not submission.is_file() and {*last} & {*selected}:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     if judged:
-        more = "path/to/npz_all" if is_sample else (f"{quote(str(root))} --out {quote(str(out))} --only 06 "
-                                                    "-p submit_to_kaggle=True")
-        made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else str(root)
-        page = write_report(out, f"python notebooks/run.py --data-root {more}", problems + failed,
+        made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
+        page = write_report(out, next_command(out, source, is_sample), problems + failed,
                             f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}")
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run
@@ -217,7 +225,8 @@ def run(args):
         basis = digest(kit, stats, *[fetched] * bool(args.on))
         problems = run_steps(notebooks, parameters, out, basis, args.fresh, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
-    summarise(out, root, is_sample, notebooks, selected, problems, failed)
+    source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
+    summarise(out, root, source, is_sample, notebooks, selected, problems, failed)
     return 3 if problems or failed else 0
 
 

@@ -60,13 +60,13 @@ def test_an_unknown_collection_is_answered_with_all_five(names):
 def test_open_data_takes_what_is_given_prepares_it_and_says_which_it_is(root, tmp_path, capsys):
     prepared = root.parent / "prepared"
     assert open_data(root) == open_data(root.parent) == (prepared, True)
-    assert capsys.readouterr().out == f"sample data, simulated runtimes: {root}\n" * 2
+    assert capsys.readouterr().out == f"sample data, simulated runtimes: {root}\nprepared: {prepared}\n" * 2
     assert open_data(prepared) == (prepared, True)
     assert capsys.readouterr().out == f"sample data, simulated runtimes: {prepared}\n"
     shutil.rmtree(root.parent / "truth")
     place, is_sample = open_data(str(root), collections="tile:xla", folder=tmp_path / "data")
     assert not is_sample and place.parent == tmp_path / "data" and re.fullmatch("prepared-[0-9a-f]{8}", place.name)
-    assert capsys.readouterr().out == f"data set: {root}\n"
+    assert capsys.readouterr().out == f"data set: {root}\nprepared: {place}\n"
     assert [p.name for p in place.iterdir() if p.is_dir()] == ["tile"]                 # only what was asked for
     assert open_data(root, folder=tmp_path / "data") == (place, False) and (place / "layout").is_dir()
 

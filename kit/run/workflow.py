@@ -61,6 +61,7 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     elif DRIVE.is_dir():
         place = DRIVE / "tpugraphs-prepared"
     prepared = prepare(root, place, wanted(collections))
+    print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
     return prepared.folder, is_sample
