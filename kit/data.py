@@ -17,6 +17,7 @@ this array. Nodes whose digits always change together form a *group*. In each co
 
 Data set: Phothilimthana et al., TpuGraphs, arXiv:2308.13490.
 """
+import hashlib
 import math
 import os
 import warnings
@@ -70,6 +71,27 @@ class LayoutGraph(NamedTuple):
     code_rows: np.ndarray                    # (nc, k, 18) int8; -1 throughout for codes that the group does not have
     config_runtime: np.ndarray               # (c,) int64, ns
     meetings: tuple = None                   # result of `kit.agreement.find_meetings`; None until it is computed
+
+
+def content_digest(graph):
+    """SHA-256 of all that a graph holds: the names, types, shapes and values of its fields.
+
+    Parameters
+    ----------
+    graph : LayoutGraph or TileGraph
+
+    Returns
+    -------
+    str
+        Hex digits; equal for equal graphs, whatever file they were read from.
+    """
+    digest = hashlib.sha256()
+    for name, value in graph._asdict().items():
+        for part in value if isinstance(value, tuple) else [value]:              # the meetings are a tuple of arrays
+            array = np.ascontiguousarray("" if part is None else part)
+            digest.update(f"{name} {array.dtype} {array.shape} ".encode() + b"\n")
+            digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def find_data_root(explicit=None):

@@ -4,6 +4,7 @@ A process that is killed while it writes leaves NAME as it was, and a hidden .NA
 `remove_leftovers` removes once that process is gone. `locked` lets one process at a time begin.
 """
 import errno
+import hashlib
 import json
 import math
 import os
@@ -120,6 +121,15 @@ def remove_leftovers(folder, name=None):
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
                 found.append(part.with_name(match[1]))
     return found
+
+
+def file_sha256(path):
+    """SHA-256 of the bytes of a file, as hex digits."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def put_in_place(part, path):

@@ -20,6 +20,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,13 +30,24 @@ from tqdm import tqdm
 
 from kit.agreement import find_meetings
 from kit.checks import as_path, check_whole
-from kit.data import CATALOGUE, COLLECTIONS, OPCODES, SPLITS, DataError, NpzFile, find_data_root, npz_paths, target
+from kit.data import (
+    CATALOGUE,
+    COLLECTIONS,
+    OPCODES,
+    SPLITS,
+    DataError,
+    NpzFile,
+    content_digest,
+    find_data_root,
+    npz_paths,
+    target,
+)
 from kit.factored import graph_of, read_about, read_graph, target_of, write_graph
 from kit.files import locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
-FORMAT = 3                               # of a prepared file; files of another format are prepared again
+FORMAT = 4                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
@@ -43,6 +55,7 @@ COLUMNS = {
     # changed: time in ns, as the system gives it; null if the system could not read the file, which is then retried
     "source_bytes": pl.Int64, "source_changed": pl.Int64,
     "source_sha256": pl.String, "prepared_bytes": pl.Int64,
+    "content": pl.String,                # digest of the graph, whatever file it was read from; see `content_digest`
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
     "group_nodes": pl.List(pl.Int64), "options": pl.List(pl.Int64),      # nodes and codes per group
     "configs": pl.Int64, "distinct": pl.Int64, "repeats": pl.Int64,      # repeats: the most rows of one configuration
@@ -330,6 +343,27 @@ def is_prepared(data_root):
     return (Path(data_root) / CATALOGUE).is_file()
 
 
+def content_digests(data_root, collection, split):
+    """[(file name without .npz, digest of the content)] of the readable graphs of a split.
+
+    From the catalogue of a prepared folder; in other data roots, every file is read.
+    """
+    catalogue = Path(data_root) / CATALOGUE
+    changed = catalogue.stat().st_mtime_ns if is_prepared(data_root) else tuple(_sources(data_root, [collection]))
+    return _content_digests(data_root, collection, split, changed)
+
+
+@lru_cache(256)
+def _content_digests(data_root, collection, split, changed):
+    if is_prepared(data_root):
+        rows = open_prepared(data_root).catalogue.filter(pl.col("content").is_not_null(), collection=collection,
+                                                         split=split)
+        return rows.select("name", "content").rows()
+    found = [(source, _undamaged(read_graph, source.path, collection, split)) for source in changed
+             if source.split == split]
+    return [(source.key[-1], content_digest(graph)) for source, graph in found if graph]
+
+
 def prepared_path(folder, collection, split, graph_id):
     """Where a prepared folder has a graph: like the data set itself."""
     return Path(folder).joinpath(*collection.split(":"), split, f"{graph_id}.npz")
@@ -355,6 +389,7 @@ def prepare_file(source, folder):
         return about | {"reason": reason.encode("utf-8", "backslashreplace").decode(),
                         "source_changed": None if isinstance(fault, OSError) else source.changed}
     if not known:
+        about["content"] = content_digest(graph._replace(meetings=None) if hasattr(graph, "meetings") else graph)
         if source.collection != "tile:xla" and graph.meetings is None:
             graph = graph._replace(meetings=find_meetings(graph))
         known = about | describe(graph, source.collection)
@@ -539,7 +574,7 @@ def _sources(root, collections):
             for path in npz_paths(root, collection, split):
                 try:
                     stat = path.stat()
-                    yield Source(collection, split, path, stat.st_size, stat.st_mtime_ns)
+                    yield Source(collection, split, path, stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns))
                 except OSError:              # a link to nowhere; reading it gives the reason
                     yield Source(collection, split, path, 0, 0)
 

@@ -22,7 +22,7 @@ import torch.distributed
 
 from kit import training
 from kit.checks import as_path, check_callable, check_choice, check_number, check_whole, checked_graphs, expect
-from kit.data import target, teaches
+from kit.data import content_digest, target, teaches
 from kit.files import plain, write_json
 from kit.losses import loss_across_graphs, pairwise_hinge_loss
 from kit.predict import PRECISIONS, predict
@@ -271,7 +271,7 @@ def _identity(model, settings, loss, graphs, valid):
     # a functools.partial has no name; its repr holds the function's memory address, which is cut out
     about["loss"] = getattr(loss, "__name__", re.sub(" at 0x[0-9a-f]+", "", repr(loss)))
     for name, some in (("graphs", graphs), ("valid", valid)):
-        about[name] = [[g.graph_id, len(g.node_feat), len(g.edge_index), len(g.config_runtime)] for g in some]
+        about[name] = [[g.graph_id, content_digest(g)] for g in some]
     return plain(about)
 
 
@@ -323,14 +323,15 @@ def _begin(model, settings, team):
 
 
 def _resume(path, identity, model, run):
-    """Take a model and its run from a checkpoint; ValueError if it belongs to another run."""
+    """Take a model and its run from a checkpoint; CheckpointError if it belongs to another run."""
     saved = training.read_checkpoint(path)
     before = saved.get("made_by", {})
     differ = [name for name in identity if before.get(name) != identity[name]]
     if differ:
         name = differ[0]
-        raise ValueError(f"{path}: written with other {', '.join(differ)} ({name} {before.get(name)!s:.80}, "
-                         f"now {identity[name]!s:.80}); use another checkpoint or delete it")
+        raise training.CheckpointError(
+            f"{path}: written with other {', '.join(differ)} ({name} {before.get(name)!s:.80}, now "
+            f"{identity[name]!s:.80}); use another checkpoint or delete it")
     model.load_state_dict(saved["model"])
     for name, part in run.parts().items():
         part.load_state_dict(saved[name])

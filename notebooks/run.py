@@ -14,7 +14,6 @@ the same command continues.
 import argparse
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -37,12 +36,22 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 from choices import STUDIES, assignment, check, dataset, folder, select, share_out  # noqa: E402
-from steps import PROJECT, RunError, digest, lock, run_steps, show, state, use_this_python  # noqa: E402
+from steps import PROJECT, RunError, digest, lock, move_aside, run_steps, show, use_this_python  # noqa: E402
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
-from kit.files import replace_file  # noqa: E402
 from kit.kaggle import KaggleError, plan_jobs  # noqa: E402
-from kit.run import left_out, open_data, read_scores, wanted, write_report  # noqa: E402
+from kit.run import (  # noqa: E402
+    from_data,
+    from_files,
+    left_out,
+    make_room,
+    open_data,
+    read_scores,
+    unfit,
+    wanted,
+    write_mark,
+    write_report,
+)
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
@@ -80,7 +89,8 @@ def parse(argv):
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
                         "sample data if there are two cores, else 1, because real data takes memory")
-    parser.add_argument("--fresh", action="store_true", help="run finished steps again, without checkpoints")
+    parser.add_argument("--fresh", action="store_true", help="make the results of the chosen notebooks and collections "
+                        "again; what is there is kept in the folder aside/ of the run")
     return parser.parse_args(argv)
 
 
@@ -132,19 +142,6 @@ def open_root(args, size, collections):
     return root, is_sample, name + (f"-{args.on}" if args.on else "")
 
 
-def note_kit(out, fresh):
-    """Note in the folder of checkpoints which version of the kit made them -> the sources of the kit, for a hash."""
-    kit = [path.read_text() for path in sorted((PROJECT / "kit").rglob("*.py"))]
-    if fresh:
-        shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    stamp = out / "checkpoints" / "kit.txt"
-    if stamp.is_file() and stamp.read_bytes() != digest(kit).encode():
-        print("note  another version of the kit wrote the checkpoints here; --fresh trains without them", flush=True)
-    elif not stamp.is_file():
-        replace_file(stamp, digest(kit))
-    return kit
-
-
 def next_command(out, source, is_sample):
     """What to type after a run: the rest of it, then submit it, or, after sample data, run it on the data set."""
     command = f"{quote(show(sys.executable))} notebooks/run.py"
@@ -158,8 +155,11 @@ def next_command(out, source, is_sample):
 def summarise(out, root, source, is_sample, notebooks, selected, problems, failed):
     """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
-    judged = any(n.stem < STUDIES for n in selected)
-    if scores.is_file() and judged:
+    judged, there = any(n.stem < STUDIES for n in selected), [p for p in (scores, submission) if p.is_file()]
+    stale = [(str(path), why) for path in there if (why := unfit(path, out, root))]
+    for _, why in stale:
+        print(f"not of this run: {why}")
+    if scores in there and str(scores) not in dict(stale) and judged:
         try:
             table = read_scores(scores)
             text = table.to_string(index=False, na_rep="") if len(table) else (
@@ -179,8 +179,10 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     if judged:
         made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
-        page = write_report(out, next_command(out, source, is_sample), problems + failed,
+        make_room(out / "report.html", out)
+        page = write_report(out, next_command(out, source, is_sample), problems + failed + stale,
                             f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}")
+        write_mark(page, out, "run.py", from_files(out, there))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
@@ -215,15 +217,15 @@ def run(args):
     with lock(out):
         print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
-        kit = note_kit(out, args.fresh)
-        stats = [[str(p), *state(p)] for c in files for p in files[c]]
         failed, fetched = [], {}
         if args.on:
             there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
             planned = [job for job in planned if job["collection"] not in missing]
             failed, fetched = fetch(planned, there, args, out, root, is_sample)
-        basis = digest(kit, stats, *[fetched] * bool(args.on))
-        problems = run_steps(notebooks, parameters, out, basis, args.fresh, at_once, bad)
+        if args.fresh:
+            move_aside(parameters, collections, out)
+        basis = digest(from_data(root, collections, *SPLITS), *[fetched] * bool(args.on))
+        problems = run_steps(notebooks, parameters, out, root, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
     summarise(out, root, source, is_sample, notebooks, selected, problems, failed)

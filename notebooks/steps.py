@@ -20,9 +20,20 @@ from traitlets.config import Config
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
-from kit.files import locked, put_in_place, remove_leftovers, replace_file, unwritable_named  # noqa: E402
+from kit.data import COLLECTIONS  # noqa: E402
+from kit.files import (  # noqa: E402
+    file_sha256,
+    locked,
+    put_in_place,
+    remove_leftovers,
+    replace_file,
+    unwritable_named,
+)
+from kit.run import unfit  # noqa: E402
+from kit.run.provenance import ASIDE, MARK, code_digest, imports, own_results, plain_code, set_aside  # noqa: E402
 
 LOCK = Path(".run", "lock")
+UNFINISHED = "unfinished"                       # in place of the key of a step, while it runs
 STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
@@ -75,14 +86,6 @@ def digest(*parts):
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def state(path):
-    """Size and time of a file; empty for a link to nowhere, which the reader reports."""
-    try:
-        return path.stat().st_size, path.stat().st_mtime_ns
-    except OSError:
-        return ()
-
-
 @contextmanager
 def lock(folder):
     """Keep other runs out of `folder`."""
@@ -123,27 +126,53 @@ class Step:
         self.stem, self.number = notebook.stem, notebook.stem[:2]
         self.marker, self.target = out / ".run" / f"{self.stem}.json", out / "notebooks" / notebook.name
         self.written, self.log = out / ".run" / f"{self.stem}.written", out / "problems" / f"{self.stem}.jsonl"
-        self.note = noted(self.marker) or {"key": None, "problems": [], "files": []}
+        self.note = noted(self.marker) or {"key": None, "problems": [], "files": {}}
         self.kernel = f"kit-{digest(self.stem)[:8]}"
         self.label, self.failure, self.last, self.thread, self.started = "", None, _LastLine(), None, 0.0
 
-    def is_finished(self, key):
-        """Whether an earlier run finished this step with the same key, and its files are still there."""
-        return self.note["key"] == key and all((self.out / name).exists() for name in self.note["files"])
+    def code(self):
+        """A digest of the code of the notebook and of what it imports of the kit."""
+        cells = [cell.source for cell in nbformat.read(self.notebook, 4).cells if cell.cell_type == "code"]
+        try:
+            return digest([plain_code(cell) for cell in cells],
+                          code_digest(*sorted({module for cell in cells for module in imports(cell)})))
+        except SyntaxError:                      # its execution will say where
+            return digest(cells)
+
+    def fault(self, data_root):
+        """What is wrong with the results of this step, or None: they are there, whole, and of what is there now."""
+        for name, sha in self.note["files"].items():
+            path = self.out / name
+            if not path.is_file():
+                return f"{show(path)} is gone"
+            if file_sha256(path) != sha:
+                return f"{show(path)} has changed"
+            why = unfit(str(path).removesuffix(MARK), self.out, data_root) if name.endswith(MARK) else None
+            if why:
+                return why
+        return None
 
     def start(self, key):
-        """Execute the notebook in a thread."""
-        if not self.marker.is_file() and (self.target.is_file() or _partly(self.target).is_file()):
+        """Execute the notebook in a thread; what somebody changed since it ran last is moved aside."""
+        if self.note["key"] == UNFINISHED:
             print(f"note  {self.stem} was not finished last time; it runs again", flush=True)
-        for path in (self.marker, self.log, self.written):
-            path.unlink(missing_ok=True)
+        files = self.note["files"] | {name: "" for name in self._written()}
+        for name in {self.target.relative_to(self.out).as_posix(): None, **files}:
+            path = self.out / name
+            if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
+                print(f"note  {show(path)} was changed, or not made here; it is kept as "
+                      f"{show(set_aside(path, self.out))}", flush=True)
+        self.log.unlink(missing_ok=True)
+        # "": this execution may have written the file, or not; it need not be whole
+        replace_file(self.marker, json.dumps({"key": UNFINISHED, "problems": [], "files": dict.fromkeys(files, "")}))
+        self.written.unlink(missing_ok=True)
         self.target.parent.mkdir(exist_ok=True)
         spec = get_kernel_dict(["--log-level=50"])      # silent: it calls Ctrl-C an error
         module = spec["argv"].index("-m")
         code = KERNEL.format(project=str(PROJECT), written=str(self.written), out=str(self.out) + os.sep)
         spec["argv"][module:module + 2] = "-c", code
         replace_file(self.out / ".run" / "kernels" / self.kernel / "kernel.json", json.dumps(spec))
-        self.note, self.started = {"key": key, "problems": [], "files": []}, time.monotonic()
+        self.note, self.started = {"key": key, "problems": [], "files": {}}, time.monotonic()
         self.thread = threading.Thread(target=self._execute, daemon=True)     # Ctrl-C comes to the main thread
         self.thread.start()
 
@@ -175,12 +204,18 @@ class Step:
             raise RunError(self._why(), status=1)
         put_in_place(_partly(self.target), self.target)
         met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])
-        lines = os.fsdecode(self.written.read_bytes()).splitlines() if self.written.is_file() else []
-        names = {path.relative_to(self.out) for path in (*map(Path, lines), self.target) if path.is_file()}
+        names = [*self._written(), self.target.relative_to(self.out).as_posix()]
         self.note |= {"problems": [[line["path"], line["reason"]] for line in met],
-                      "files": sorted(str(name) for name in names if name.parts[0] not in (".run", "problems"))}
+                      "files": {name: file_sha256(self.out / name) for name in sorted(names)}}
         replace_file(self.marker, json.dumps(self.note, indent=1))
         self.written.unlink(missing_ok=True)
+
+    def _written(self):
+        """Names of the files of the run that this execution wrote, or a killed one; a result that was marked counts."""
+        lines = os.fsdecode(self.written.read_bytes()).splitlines() if self.written.is_file() else []
+        paths = {Path(name) for line in lines for name in (line, line.removesuffix(MARK))}
+        names = [path.relative_to(self.out).as_posix() for path in paths if path.is_file()]
+        return [name for name in names if name.partition("/")[0] not in (".run", "problems", ASIDE)]
 
     def _why(self):
         """Why this step failed, and where the partly executed notebook is."""
@@ -191,7 +226,8 @@ class Step:
         if STILLBORN in str(error):
             text.append(f"this happened three times; {sys.executable} -m ipykernel_launcher may say why, or memory is "
                         "short")
-        if name == "KaggleError" or "cannot be written (" in sentence:      # the sentence says the reason and the cure
+        # the sentence says the reason and the cure
+        if name in ("KaggleError", "DataError") or "cannot be written (" in sentence:
             text = [f"{name}: {sentence}"]
         first = f"{self.stem} failed after {time.monotonic() - self.started:.0f} s:"
         return "\n    ".join([first, *text]) + f"\nthe partly executed notebook: {show(_partly(self.target))}"
@@ -201,12 +237,14 @@ def noted(marker):
     """The note on a finished step, or None; a damaged note is reported and counts as None."""
     try:
         step = json.loads(marker.read_bytes())
-        if [str(step["key"]), list(map(str, step["files"])), [[str(part) for part in pair] for pair in step["problems"]]
-                ] == [step["key"], step["files"], step["problems"]]:
+        texts = [step["key"], *step["files"], *step["files"].values(), *sum(step["problems"], [])]
+        inside = all(Path(name).parts and ".." not in Path(name).parts and not Path(name).is_absolute()
+                     for name in step["files"])
+        if inside and all(isinstance(text, str) for text in texts) and {len(pair) for pair in step["problems"]} <= {2}:
             return step
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     print(f"note  {show(marker)} was half-written or damaged; its step counts as not finished", flush=True)
     return None
@@ -225,17 +263,21 @@ def _ready(step, steps, left, running):
     return not delays and not any(other in unfinished for other in _needs(step, steps))
 
 
-def run_steps(notebooks, parameters, out, basis, fresh, at_once=1, bad=()):
+def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
     """Run the notebooks in `parameters` that are not done yet -> (path, reason) of `bad` and other bad files."""
     shutil.rmtree(out / "problems", ignore_errors=True)
     logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # a failure is reported by RunError
     steps, keys = [Step(notebook, parameters.get(notebook), out) for notebook in notebooks], {}
     for step in steps:
-        cells = nbformat.read(step.notebook, 4).cells
-        needed = [keys[other] if other.notebook in parameters else other.note["key"] for other in _needs(step, steps)]
-        keys[step] = digest([[c.cell_type, c.source] for c in cells], step.parameters, basis, needed)
+        needed = _needs(step, steps)
+        for other in needed if step.notebook in parameters else ():
+            if other.notebook not in parameters and other.note["key"] and (why := other.fault(data_root)):
+                raise RunError(f"{step.stem} needs the results of {other.stem}, which do not fit: {why}; run "
+                               f"{other.number}, too")
+        needed = [keys[other] if other.notebook in parameters else other.note["key"] for other in needed]
+        keys[step] = digest(step.code(), step.parameters, basis, needed)
     asked = [step for step in steps if step.notebook in parameters]
-    _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, keys, fresh, at_once)
+    _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, keys, data_root, at_once)
     problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])
     log = out / "problems.jsonl"
     log.unlink(missing_ok=True)
@@ -244,7 +286,22 @@ def run_steps(notebooks, parameters, out, basis, fresh, at_once=1, bad=()):
     return list(problems)
 
 
-def _work_off(left, steps, keys, fresh, at_once):
+def move_aside(notebooks, collections, out):
+    """Move the results of some notebooks aside, those for `collections`, so that they are made from the beginning."""
+    stems = {collection: collection.replace(":", "_") for collection in COLLECTIONS}
+    moved = []
+    for notebook in notebooks:
+        step = Step(notebook, {}, out)
+        for path in dict.fromkeys([*own_results(out, step.stem), *(out / name for name in step.note["files"])]):
+            about = {c for c, stem in stems.items() if stem in path.relative_to(out).as_posix()}
+            if not about or about & {*collections}:
+                moved += [set_aside(path, out)] if path.is_file() else []
+        step.marker.unlink(missing_ok=True)
+    if moved:
+        print(f"note  {len(moved)} results are kept in {show(out / ASIDE)}; --fresh makes them again", flush=True)
+
+
+def _work_off(left, steps, keys, data_root, at_once):
     """Execute the steps in `left`, `at_once` at the same time, and show progress."""
     running, count, shown = [], len(left), {}
     live = sys.stdout.isatty()                  # one line, rewritten every second; else a line per minute and step
@@ -253,7 +310,7 @@ def _work_off(left, steps, keys, fresh, at_once):
         for step in ready[:at_once - len(running)]:
             left.remove(step)
             step.label = f"[{count - len(left)}/{count}] {step.stem:<18}"
-            if step.is_finished(keys[step]) and not fresh:
+            if step.note["key"] == keys[step] and not step.fault(data_root):
                 print(f"{step.label} finished before", flush=True)
             else:
                 step.start(keys[step])

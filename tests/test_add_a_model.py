@@ -15,7 +15,7 @@ from kit.baselines import rank_unseen
 from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.recipes import Recipe
-from kit.run import checkpoint_path
+from kit.run import Results, checkpoint_path
 from kit.train import TrainSettings, train
 from kit.training import load_checkpoint
 
@@ -127,7 +127,7 @@ def test_it_learns_what_it_can_express():
 
 
 def test_its_recipe_ranks_unseen_programs(tmp_path):
-    costs = rank_unseen(RECIPES["alone"], "toy", 0, GRAPHS, VALID, tmp_path)
+    costs = rank_unseen(RECIPES["alone"], "toy", 0, GRAPHS, VALID, Results(tmp_path, "step", tmp_path))
     assert {name: cost.shape for name, cost in costs.items()} == {"v": (20,), "w": (20,)}
 
 

@@ -12,6 +12,7 @@ from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.recipes import Recipe
+from kit.run import Results
 from kit.sample.write import write_sample
 from kit.train import TrainSettings, train
 
@@ -46,7 +47,7 @@ def test_of_the_data_set_the_validation_programs_are_unseen(root):
 
 def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated(tmp_path, monkeypatch):
     graphs, unseen = [drawn_layout(0, c=20)], [drawn_layout(1, c=9)._replace(graph_id="unseen")]
-    costs = rank_unseen(TINY, "drawn token", 3, graphs, unseen, tmp_path)
+    costs = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Results(tmp_path, "step", tmp_path))
     model = ConfigTokenModel(replace(TINY.shape, seed=3))
     train(model, graphs, replace(TINY.settings, seed=3, keep="last"))
     assert list(costs) == ["unseen"] and (costs["unseen"] == predict(model, unseen[0])).all()
@@ -54,12 +55,12 @@ def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated
     def never(*args, **more):
         raise AssertionError("trained again")
     monkeypatch.setattr(kit.baselines.compare, "train", never)
-    again = rank_unseen(TINY, "drawn token", 3, graphs, unseen, tmp_path)
+    again = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Results(tmp_path, "step", tmp_path))
     assert (again["unseen"] == costs["unseen"]).all()
     for other in ({"seed": 4}, {"name": "other"}, {"recipe": TINY._replace(settings=TrainSettings(4, 8))}):
         with pytest.raises(AssertionError, match="trained again"):
             rank_unseen(**{"recipe": TINY, "name": "drawn token", "seed": 3, **other}, graphs=graphs, unseen=unseen,
-                        out=tmp_path)
+                        results=Results(tmp_path, "step", tmp_path))
 
 
 def test_differences_are_paired_by_seed_and_graph():

@@ -356,19 +356,19 @@ RUN = """
 from pathlib import Path
 from kit.data import npz_paths, read_tile
 from kit.models import TileModel, TileModelSettings
-from kit.submit import write_submission
 from kit.train import TrainSettings, predict, train
-from kit.run.workflow import checkpoint_path, load_costs, save_costs, write_table
+from kit.run import Results, checkpoint_path
 import pandas as pd
-out = Path(out_dir)
+out, results = Path(out_dir), Results(out_dir, "06_all", data_root)
 graphs = {s: [read_tile(p) for p in npz_paths(data_root, "tile:xla", s)] for s in ("train", "test")}
 model, settings = TileModel(TileModelSettings(width=8)), TrainSettings(steps, 8, validate_every=2, device=device)
 checkpoint = checkpoint_path(out, "tile", model, settings, graphs["train"])
 train(model, graphs["train"], settings, checkpoint=checkpoint, report=print)
-save_costs(out / "predictions" / "tile.npz", {f"tile:xla:{g.graph_id}": predict(model, g) for g in graphs["test"]})
+results.mark(checkpoint, {})
+results.save_costs("predictions/tile.npz", {f"tile:xla:{g.graph_id}": predict(model, g) for g in graphs["test"]}, {})
 row = {"collection": "tile:xla", "model": "tile", "score": 0.5, "low": 0, "high": 1, "graphs": 1, "seeds": 1}
-write_table(out / "scores.csv", pd.DataFrame([row | {"split": "test"}]))
-write_submission(load_costs(out / "predictions" / "tile.npz"), out / "submission.csv")
+results.save_table("scores.csv", pd.DataFrame([row | {"split": "test"}]), {})
+results.save_submission(results.load_costs(out / "predictions" / "tile.npz"), results.from_read())
 """
 PARAMETERS = "data_root = None\nout_dir = None\nsize = 'small'\nsteps = 30\ndevice = 'cpu'"
 SURROUNDINGS = """
@@ -411,7 +411,7 @@ class Clone:
     def results(self):
         """What a run is for; checkpoints hold seconds and executed notebooks times."""
         return {name: data for name, data in tree(self.out).items()
-                if name in ("submission.csv", "scores.csv") or name.startswith("predictions")}
+                if name in ("submission.csv", "scores.csv") or name.startswith("predictions") and name.endswith("z")}
 
     def finish(self, expected, *words):
         """The next run ends as an undisturbed one and says these words on the way."""
@@ -456,7 +456,7 @@ def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
             assert not (clone.out / "submission.csv").exists()
         else:
             assert status == -signal.SIGKILL, errors
-        assert not (clone.out / ".run" / "06_all.json").exists()
+        assert json.loads((clone.out / ".run" / "06_all.json").read_text())["key"] == "unfinished"
         before, words = moment, ["06_all was not finished last time; it runs again"]
         if moment != "notebooks/06_all.ipynb":
             words += ["was half-written when a run was killed; it is made again"]
@@ -485,8 +485,8 @@ def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, fin
         (clone.out / ".run" / name).write_bytes(b"[" * 10 ** 5)
     clone.finish(expected, "06_all.json was half-written or damaged; its step counts as not finished", "[1/1] 06_all")
     said = (clone.out / "notebooks" / "06_all.ipynb").read_text()
-    assert "was half-written or damaged; it is kept as" in said and saved.is_file()
-    assert saved.with_name(f"{saved.name}.damaged").is_file()
+    assert "is damaged, or was changed; it is kept as" in said and saved.is_file()
+    assert list(clone.out.glob(f"aside/*/checkpoints/{saved.name}"))
     for number, damage in enumerate(DAMAGES):
         (clone.folder / f"note-{number}").write_bytes(damage)
     code = "import sys; sys.path[:0] = ['notebooks']; import steps; [steps.noted(steps.Path(n)) for n in sys.argv[1:]]"

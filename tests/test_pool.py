@@ -16,6 +16,7 @@ from training import GRAPHS, SHORT, TINY, VALID
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
+from kit.run import Results
 from kit.run.members import Material, Member, train_members
 from kit.training import default_workers, run_jobs
 
@@ -102,18 +103,19 @@ def test_processes_end_with_the_one_that_started_them(tmp_path, project, how):
 def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_path):
     recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
     ranked = {"new": {g.graph_id: g for g in VALID}}
-    materials = {(name,): Material(GRAPHS, VALID, kendall_tau, ranked) for name in ("x", "y")}
+    materials = {(name,): Material(GRAPHS, VALID, kendall_tau, ranked, {}) for name in ("x", "y")}
     members = [Member(key, "gnn", seed, recipe, ("new",)) for key in materials for seed in (0, 1)]
     lines, found = [], {}
     for workers in (1, 2):
-        found[workers] = train_members(members, materials, tmp_path / str(workers), workers, report=lines.append)
+        results = Results(tmp_path / str(workers), "step", tmp_path)
+        found[workers] = train_members(members, materials, results, workers, report=lines.append)
     for one, two in zip(found[1], found[2]):
         assert {**one.history, "seconds": 0, "record": 0} == {**two.history, "seconds": 0, "record": 0}
         assert all(np.array_equal(one.costs["new"][i], two.costs["new"][i]) for i in ranked["new"])
     assert len({tuple(result.costs["new"][VALID[0].graph_id]) for result in found[1]}) == 2          # two seeds
     assert len(lines) == 2 * len(members) * 2 and all(re.match(r"[xy], gnn, seed [01]: step ", line) for line in lines)
     assert len(list((tmp_path / "2" / "checkpoints").glob("*.pt"))) == len(members)
-    again = train_members(members, materials, tmp_path / "2", 1, report=lines.append)      # all resumed, none trained
+    again = train_members(members, materials, results, 1, report=lines.append)      # all resumed, none trained
     assert len(lines) == 4 * len(members) and [a.costs for a in again][0].keys() == {"new"}
     assert np.array_equal(again[3].costs["new"][VALID[0].graph_id], found[1][3].costs["new"][VALID[0].graph_id])
 

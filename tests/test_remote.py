@@ -1,5 +1,6 @@
 """Training on Kaggle's machines, with the real client against a local server that runs what is pushed."""
 import functools
+import hashlib
 import io
 import json
 import os
@@ -22,10 +23,11 @@ from test_run import HEARS_INTERRUPTS
 
 import kit.kaggle.jobs
 import kit.kaggle.results
-from kit.data import COLLECTIONS, npz_paths
+from kit.data import COLLECTIONS, SPLITS, npz_paths
 from kit.kaggle.client import KaggleError
 from kit.kaggle.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from kit.kaggle.results import check_predictions, collect_predictions, keep_fetched, tail
+from kit.run import MARK, Results, from_data
 from kit.run.report import write_report
 from kit.run.workflow import load_costs, save_costs
 
@@ -73,7 +75,14 @@ def finished(server, root, collection, seeds=(0,), **instead):
     found = {f"{place}{seed}.{split}.npz": packed(costs_of(root, collection, split, seed))
              for seed in seeds for split in ("valid", "test")}
     files = []
-    for name, data in {**found, **instead}.items():
+    found |= instead
+    for name in [name for name in found if name.endswith(".npz") and f"{name}{MARK}" not in found]:
+        split = name.split(".")[-2]
+        known = split in SPLITS
+        found[f"{name}{MARK}"] = json.dumps({
+            "name": name, "by": "03_train_tile", "run": "there", "sha256": hashlib.sha256(found[name]).hexdigest(),
+            "made_from": from_data(root, [collection], split) if known else {}}).encode()
+    for name, data in found.items():
         path = f"/output/{len(server.files)}"
         server.files[path] = data
         files.append((name, path))
@@ -339,7 +348,7 @@ def test_a_stale_token_is_told_at_once_and_what_runs_is_kept(kaggle, tmp_path, t
     ({"status": "ERROR", "failureMessage": "no \x1b[2Jluck", "files": [("../evil", "/a")], "log": "x"},
      "failed on Kaggle: no [2Jluck\n    x"),
     ({"status": "COMPLETE", "files": [], "log": json.dumps(LOG)},
-     "failed on Kaggle: the notebook left 0 files, predictions of 0 seeds; expected one or more seeds and at most 200 "
+     "failed on Kaggle: the notebook left 0 files, predictions of 0 seeds; expected one or more seeds and at most 400 "
      "files\n    layout:xla:random: token, seed 0\n    CUDA out of memory"),
     ({"status": "ERROR", "files": [], "log": '[{"data": "cut inside a letter \\ud83d"}]'},
      "failed on Kaggle: error\n    cut inside a letter ?"),
@@ -376,7 +385,9 @@ def collected(kaggle, tmp_path, root, kernel, collection=TILE, **job):
 
 
 def tree(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    """Names of the files, without what is written down about them."""
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    return sorted(name for name in names if not name.endswith(MARK) and name != ".run/id")
 
 
 def test_only_what_a_job_should_leave_is_fetched(kaggle, tmp_path, tiny_sample):
@@ -389,7 +400,7 @@ def test_only_what_a_job_should_leave_is_fetched(kaggle, tmp_path, tiny_sample):
     done = collected(kaggle, tmp_path, tiny_sample, kernel)
     assert done["state"] == "fetched" and sorted(done["files"]) == tree(tmp_path / "out") == [
         f"predictions/tile_xla/tile_seed0.{split}.npz" for split in ("test", "valid")]
-    assert sum(call.startswith("GET") for call in kaggle.asked) == 2
+    assert sum(call.startswith("GET") for call in kaggle.asked) == 4             # each with its mark
     assert [p.name for p in tmp_path.parent.rglob("*evil*")] == []
 
 
@@ -456,7 +467,7 @@ def test_records_of_trainings_come_along_if_a_report_can_be_made_of_them(kaggle,
 def test_too_many_files_or_too_few_seeds_are_no_result(kaggle, tmp_path, tiny_sample, monkeypatch):
     kernel = finished(kaggle, tiny_sample, TILE, seeds=(2, 3))
     done = collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=3)
-    assert done["reason"] == "the notebook left 4 files, predictions of 2 seeds; expected 3 seeds and at most 200 files"
+    assert done["reason"] == "the notebook left 8 files, predictions of 2 seeds; expected 3 seeds and at most 400 files"
     monkeypatch.setattr(kit.kaggle.results, "FILES_MOST", 3)
     assert "at most 3 files" in collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=2)["reason"]
     assert not any(call.startswith("GET") for call in kaggle.asked)
@@ -477,13 +488,18 @@ def test_a_program_that_is_not_here_is_believed_but_a_file_about_none_that_is_he
         check_predictions(tmp_path / "tile_seed0.test.npz", TILE, tiny_sample)
 
 
-def test_predictions_of_earlier_plans_go_only_where_there_are_new_ones(tmp_path):
+def test_predictions_of_earlier_plans_go_only_where_there_are_new_ones(tmp_path, tiny_sample):
+    results = Results(tmp_path, "03_train_tile", tiny_sample)
     for name in ("predictions/tile_xla/tile_seed0.test.npz", "predictions/tile_xla/tile_seed9.test.npz",
                  "baselines/tile_xla/old_seed0.test.npz", "predictions/layout_xla_random/token_seed0.test.npz"):
-        save_costs(tmp_path / name, {"tile:xla:a": np.ones(2)})
+        results.save_costs(name, {"tile:xla:a": np.ones(2)}, {})
+    save_costs(tmp_path / "predictions/tile_xla/mine_seed1.test.npz", {"tile:xla:a": np.ones(2)})
     keep_fetched({"a": {"files": {"predictions/tile_xla/tile_seed0.test.npz": "sha"}}, "b": {"files": {}}}, tmp_path)
-    assert tree(tmp_path) == ["predictions/layout_xla_random/token_seed0.test.npz",
-                              "predictions/tile_xla/tile_seed0.test.npz"]
+    assert [name for name in tree(tmp_path) if not name.startswith("aside")] == [
+        "predictions/layout_xla_random/token_seed0.test.npz", "predictions/tile_xla/mine_seed1.test.npz",
+        "predictions/tile_xla/tile_seed0.test.npz"]
+    assert {name.partition("/")[2].partition("/")[2] for name in tree(tmp_path) if name.startswith("aside")} == {
+        "baselines/tile_xla/old_seed0.test.npz", "predictions/tile_xla/tile_seed9.test.npz"}
 
 
 def test_the_end_of_a_log_shows_no_secret_and_moves_no_cursor():

@@ -31,13 +31,15 @@ NOTE = """
 from pathlib import Path
 from kit.data import npz_paths
 out = Path(out_dir)
-with open(out / "ran.txt", "a") as file:
+with open(out.parent / "ran.txt", "a") as file:
     print("NAME", steps, file=file)
 print("NAME saw", len(npz_paths(data_root, "tile:xla", "train")), "kernels")
 """
 SUBMISSION = NOTE + """
-(out / "submission.csv").write_text("ID,TopConfigs\\n")
-(out / "scores.csv").write_text("collection,model,score,low,high,graphs,seeds,split\\ntile:xla,one,0.5,,,1,1,test\\n")
+from kit.run import Results
+row = "collection,model,score,low,high,graphs,seeds,split\\ntile:xla,one,0.5,,,1,1,test\\n"
+for name, text in (("submission.csv", "ID,TopConfigs\\n"), ("scores.csv", row)):
+    Results(out, "NAME", data_root).save(name, lambda path: path.write_text(text), {})
 """
 PROBLEM = NOTE + """
 (out / "problems").mkdir(exist_ok=True)
@@ -110,7 +112,7 @@ def run(clone, *args, data=("--data-root", "root")):
 
 
 def ran(clone):
-    path = clone / "out" / "ran.txt"
+    path = clone / "ran.txt"
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
@@ -255,8 +257,8 @@ def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
     write_notebook(clone / "notebooks" / f"{name}.ipynb", PARAMETERS,
-                   "from pathlib import Path\nimport pandas as pd\nfrom kit.run import write_table\n"
-                   "write_table(Path(out_dir) / 'scores.csv', pd.DataFrame([]))")
+                   "import pandas as pd\nfrom kit.run import Results\n"
+                   "Results(out_dir, 'NAME', data_root).save_table('scores.csv', pd.DataFrame([]), {})")
     status, lines, errors = run(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")
     assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to score them by"
@@ -298,7 +300,7 @@ def test_unreadable_files_are_named_once_each_time_although_the_submission_is_wr
     for _ in range(2):                                                  # the second run finds all steps finished
         status, lines, _ = run(clone)
         assert status == 3
-        assert [line for line in lines if "unreadable" in line] == [
+        assert [line for line in lines if line.startswith("unreadable")] == [
             "unreadable, left out: tile/xla/train/link.npz: is not a file, or a link to nowhere",
             "unreadable, left out: a.npz: edge_index refers to node 9"]
         assert lines[-1] == os.path.join("out", "submission.csv")

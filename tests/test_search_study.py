@@ -12,6 +12,7 @@ import kit.search.study
 from kit.data import npz_paths, read_layout
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.prune import drop_duplicate_configs, prune
+from kit.run import Results
 from kit.sample.write import write_sample
 from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
@@ -66,7 +67,7 @@ def open_spaces(root, seed=0):
 def study(root, out, report=quiet, budgets=(2, 5), seeds=3, queries=40):
     """A small study."""
     torch.set_num_threads(1)
-    return study_searches(open_spaces(Path(root)), budgets, seeds, queries, out, report)
+    return study_searches(open_spaces(Path(root)), budgets, seeds, queries, Results(out, "step", out), report)
 
 
 def same(one, other):
@@ -74,7 +75,7 @@ def same(one, other):
 
 
 def kept_files(out):
-    return {p.name: p.read_bytes() for p in Path(out, "checkpoints", "searches").iterdir()}
+    return {p.name: p.read_bytes() for p in Path(out, "checkpoints", "searches").glob("*.npz")}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def test_a_study_finds_what_each_search_called_by_itself_finds(root, tmp_path, m
     assert kit.search.study.MOST_REMEMBERED == 300
     monkeypatch.setattr(kit.search.study, "MOST_REMEMBERED", 19)
     spaces = open_spaces(root)
-    found = study_searches(spaces, BUDGETS, 2, QUERIES, tmp_path, quiet)
+    found = study_searches(spaces, BUDGETS, 2, QUERIES, Results(tmp_path, "step", tmp_path), quiet)
     assert list(found) == [*WITHOUT_MODEL, *WITH_MODEL]
     for place, collection in enumerate(("layout:xla:random", "layout:xla:default")):
         graph, space = read_layout(npz_paths(root, collection, "test")[0]), spaces[place]
@@ -225,7 +226,7 @@ def test_a_damaged_file_is_named_and_searched_again(whole, root, tmp_path, damag
     lines = []
     again = study(root, tmp_path, lines.append, seeds=1)
     assert all((again[name] == found[name][:, :1]).all() for name in found) and path.read_bytes() == good
-    assert f"note  {path} was half-written or damaged; it is searched again" in lines
+    assert f"note  {path} is not whole, or was changed; it is searched again" in lines
 
 
 def test_whatever_decides_over_a_result_gives_another_file(root, tmp_path):
@@ -235,7 +236,8 @@ def test_whatever_decides_over_a_result_gives_another_file(root, tmp_path):
     def files(graph=graph, model=model, k_hops=1, **change):
         space = open_space("layout:xla:random", graph, model, k_hops)
         before = set(kept_files(tmp_path)) if (tmp_path / "checkpoints").is_dir() else set()
-        study_searches([space], **{"budgets": [2], "seeds": 1, "queries": 4, "out": tmp_path, "report": quiet} | change)
+        more = {"budgets": [2], "seeds": 1, "queries": 4, "report": quiet} | change
+        study_searches([space], results=Results(tmp_path, "step", tmp_path), **more)
         return sorted(name.split("-")[0] for name in set(kept_files(tmp_path)) - before)
     assert files() == ["free", "guided"] and files() == []
     assert files(budgets=[3]) == files(budgets=[2, 3]) == files(seeds=2) == ["free", "guided"]
@@ -276,13 +278,14 @@ def test_rows_are_searched_as_by_a_plain_loop_and_each_seed_once(root, tmp_path,
     expected = {name: [[search_rows(graph.config_runtime, graph.config_codes, budget, np.random.default_rng(seed),
                                     cost=by).best_cost for budget in (3, 8)] for seed in range(3)]
                 for name, by in (("searched", None), ("searched with model", cost))}
-    first = study_rows(graph, cost, [3, 8], 2, tmp_path, quiet)
+    results = Results(tmp_path, "step", tmp_path)
+    first = study_rows(graph, cost, [3, 8], 2, results, quiet)
     calls = []
     monkeypatch.setattr(kit.search.study, "search_rows",
                         lambda *args, **more: calls.append(args) or search_rows(*args, **more))
-    found = study_rows(graph, cost, [3, 8], 3, tmp_path, quiet)
+    found = study_rows(graph, cost, [3, 8], 3, results, quiet)
     assert {name: costs.tolist() for name, costs in found.items()} == expected and len(calls) == 2 * 2
     assert {name: costs[:2].tolist() for name, costs in found.items()} == {n: c.tolist() for n, c in first.items()}
-    study_rows(graph, -cost, [3, 8], 1, tmp_path, quiet)
-    study_rows(graph._replace(config_runtime=graph.config_runtime + 1), cost, [3, 8], 1, tmp_path, quiet)
+    study_rows(graph, -cost, [3, 8], 1, results, quiet)
+    study_rows(graph._replace(config_runtime=graph.config_runtime + 1), cost, [3, 8], 1, results, quiet)
     assert len(calls) == 4 * 2 + 4

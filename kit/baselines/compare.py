@@ -7,7 +7,7 @@ from kit.data import SPLITS, npz_paths, teaches
 from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.prepare import prepare
-from kit.run import checkpoint_path, load_costs, read_split, save_costs
+from kit.run import checkpoint_path, from_code, read_split
 from kit.sample import write_sample
 from kit.train import train
 
@@ -38,21 +38,24 @@ def _with_truth(graph, path):
         return graph._replace(**{name: npz[name] for name in npz.files if name in graph._fields})
 
 
-def rank_unseen(recipe, name, seed, graphs, unseen, out, passes=1, report=None):
+def rank_unseen(recipe, name, seed, graphs, unseen, results, passes=1, report=None):
     """Train by a `recipe` and rank `unseen` programs -> {graph_id: cost (c,)}; what was trained before is read.
 
     The last weights are kept, because the unseen programs must choose nothing. `name`, of the recipe and its training
     data, names the checkpoint. `seed` is that of the initial weights and of the draws in training. Checkpoint and costs
-    go to checkpoints/ in `out`, the folder of the run. `passes` is as for `predict`, `report` as for `train`.
+    go to checkpoints/ in the folder of the run that `results` (Results) belongs to. `passes` is as for `predict`,
+    `report` as for `train`.
     """
     model = recipe.network(replace(recipe.shape, seed=seed))
     settings = replace(recipe.settings, seed=seed, keep="last")
+    out, code = results.out, from_code("kit.train", "kit.predict", type(model).__module__)
     costs = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, unseen).with_suffix(f".{passes}.npz")
-    if not costs.is_file():
+    if results.unfit(costs):
         checkpoint = checkpoint_path(out, f"{name} {seed}", model, settings, graphs)      # whatever is ranked with it
         train(model, graphs, settings, recipe.loss, checkpoint=checkpoint, report=report)
-        save_costs(costs, {g.graph_id: predict(model, g, passes=passes) for g in unseen})
-    return load_costs(costs)
+        results.mark(checkpoint, code)
+        results.save_costs(costs.relative_to(out), {g.graph_id: predict(model, g, passes=passes) for g in unseen}, code)
+    return results.load_costs(costs)
 
 
 def differences(scores, reference):

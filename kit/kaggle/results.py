@@ -4,6 +4,7 @@ Only predictions and training records are fetched, and only if their names are a
 unpickled. A file is put in its place once it has passed the checks.
 """
 import hashlib
+import os
 import re
 import shutil
 import tempfile
@@ -16,11 +17,23 @@ from kit.data import DataError, NpzFile, npz_paths
 from kit.files import whole_file
 from kit.kaggle.client import SECRET, KaggleError
 from kit.kaggle.notebooks import notebook_output
-from kit.run import UNQUOTED, load_costs, read_record
+from kit.run import (
+    MARK,
+    UNQUOTED,
+    load_costs,
+    make_room,
+    own_results,
+    read_mark,
+    read_record,
+    set_aside,
+    unfit,
+    write_mark,
+)
 
+TRAIN = ("03_train_tile", "04_train_layout")     # the notebooks whose predictions are fetched
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
 FILE_MOST = 1 << 28              # bytes of one file of predictions, also unpacked; the public test split takes 20 MB
-FILES_MOST = 200                 # files per notebook
+FILES_MOST = 400                 # files per notebook
 _RECORD_MOST = 1 << 20           # bytes of a record of a training
 _LOG_LINES = 12                  # of a failed notebook that are shown
 _NO_FILE = r"(?!)"               # a regular expression that nothing matches
@@ -51,7 +64,7 @@ def _expected_names(job):
     if job["seeds"] is not None:
         seeds = "|".join(str(job["first_seed"] + number) for number in range(job["seeds"]))
     return (rf"\A{RESULTS}/(?:predictions/{stem}/{word}_seed(?:{seeds})|baselines/{stem}/{word}_seed(?:{seeds}|0))"
-            rf"\.(?:valid|test)\.npz\Z|\A{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.json\Z")
+            rf"\.(?:valid|test)\.npz(?:{re.escape(MARK)})?\Z|\A{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.json\Z")
 
 
 def look_into(ref, client=None):
@@ -67,16 +80,28 @@ def _fetch(job, only, out, root, client):
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=store) as folder:
         files = list(dict.fromkeys(notebook_output(job["ref"], folder, only, FILE_MOST, client=client)["files"]))
+        there, files = Path(folder, RESULTS), [file for file in files if not file.name.endswith(MARK)]
         for file in files:
             if file.suffix == ".json":
                 _check_record(file)
             else:
                 check_predictions(file, job["collection"], root)
-        kept = {file.relative_to(Path(folder, RESULTS)).as_posix(): file_digest(file) for file in files}
+                _check_mark(file, there, root)
+        kept = {file.relative_to(there).as_posix(): file_digest(file) for file in files}
         for name, file in zip(kept, files):
+            make_room(Path(out, name), out)
             with whole_file(Path(out, name)) as part:        # a folder of `out` may lie on another disk
                 shutil.copyfile(file, part)
+            mark = read_mark(file) or {"by": job["ref"], "made_from": {}}
+            write_mark(Path(out, name), out, mark["by"], mark["made_from"])
     return kept
+
+
+def _check_mark(path, there, root):
+    """Raise KaggleError unless predictions come whole, with what they were made from, from the data that are here."""
+    why = unfit(path, there, root, kinds=("data",))
+    if why:
+        raise KaggleError("damaged", printable(why.replace(f"{there}{os.sep}", "")))
 
 
 def check_predictions(path, collection, root):
@@ -134,13 +159,12 @@ def _check_record(path):
 
 
 def keep_fetched(jobs, out):
-    """Remove the predictions of earlier plans in each collection for which `jobs` has new ones."""
+    """Move aside the predictions of earlier plans in each collection for which `jobs` has new ones."""
     kept = {Path(out, name) for job in jobs.values() for name in job["files"]}
-    for stem in {path.parent.name for path in kept}:
-        for kind in ("predictions", "baselines"):
-            for path in Path(out, kind, stem).glob("*_seed*.npz"):
-                if path not in kept:
-                    path.unlink()
+    stems = {path.parent.name for path in kept}
+    for path in own_results(out, *TRAIN):
+        if path not in kept and path.parent.name in stems and path.suffix == ".npz":
+            print(f"note  {path} is of an earlier plan; it is kept as {set_aside(path, out)}")
 
 
 def tail(text):

@@ -1,6 +1,20 @@
 """What a run needs besides the models: what the notebooks share, the ledger, the report."""
 from kit.run.ledger import list_runs, record_leaderboard, record_run
+from kit.run.provenance import (
+    MARK,
+    from_code,
+    from_data,
+    from_files,
+    from_settings,
+    make_room,
+    own_results,
+    read_mark,
+    set_aside,
+    unfit,
+    write_mark,
+)
 from kit.run.report import read_record, read_scores, write_report
+from kit.run.results import Results
 from kit.run.workflow import (
     UNQUOTED,
     checkpoint_path,
@@ -20,7 +34,9 @@ from kit.run.workflow import (
 )
 
 __all__ = [
-    "UNQUOTED", "checkpoint_path", "left_out", "list_runs", "load_costs", "note_settings", "noted_settings",
-    "open_data", "read_record", "read_scores", "read_split", "record_leaderboard", "record_run", "report_problems",
-    "run_folder", "sample_truth", "save_costs", "training_graphs", "wanted", "write_report", "write_table",
+    "MARK", "Results", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files", "from_settings",
+    "left_out", "list_runs", "load_costs", "make_room", "note_settings", "noted_settings", "open_data", "own_results",
+    "read_mark", "read_record", "read_scores", "read_split", "record_leaderboard", "record_run", "report_problems",
+    "run_folder", "sample_truth", "save_costs", "set_aside", "training_graphs", "unfit", "wanted", "write_mark",
+    "write_report", "write_table",
 ]

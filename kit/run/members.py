@@ -4,14 +4,17 @@ Not imported by `kit.run` itself, because it loads PyTorch.
 """
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from kit.files import file_sha256
 from kit.predict import predict
 from kit.recipes import Recipe
+from kit.run.provenance import from_code, from_settings, set_aside
 from kit.run.workflow import checkpoint_path
 from kit.train import train, train_parallel
-from kit.training import default_workers, run_jobs
+from kit.training import CheckpointError, default_workers, run_jobs
 
 FEW_GRAPHS = 5           # with fewer validation graphs, their mean score is mostly chance
 
@@ -22,6 +25,7 @@ class Material(NamedTuple):
     valid: list              # to choose the best weights by
     score: Callable          # (cost, runtime) -> float, higher is better
     ranked: dict             # {name of a set of graphs: {ID: graph}}
+    made_from: dict          # where `graphs` and `valid` come from, as from `from_data`
 
 
 class Member(NamedTuple):
@@ -37,15 +41,17 @@ class Trained(NamedTuple):
     """The result of training and ranking with one member."""
     history: dict            # as `train` returns it
     costs: dict              # {name of a set of graphs: {ID: cost (c,)}}
+    made_from: dict          # where the weights come from: data, code, settings
 
 
-def train_members(members, materials, out, workers=None, processes=1, report=print):
+def train_members(members, materials, results, workers=None, processes=1, report=print):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 
-    `materials`: {collections that are trained on: Material}. `workers`: models that are trained at the same time; None:
-    one per CPU core, or one per GPU. With `processes` above 1, models are trained one after another, each by this
-    number of processes. Returns one Trained per member, in the order of `members`; the results do not depend on
-    `workers`. A model with a checkpoint in `out` resumes from it. RuntimeError if training fails in another process.
+    `materials`: {collections that are trained on: Material}. `results`: the Results of the step. `workers`: models that
+    are trained at the same time; None: one per CPU core, or one per GPU. With `processes` above 1, models are trained
+    one after another, each by this number of processes. Returns one Trained per member, in the order of `members`;
+    the costs do not depend on `workers`. A model with a checkpoint in the folder of the run resumes from it.
+    RuntimeError if training fails in another process.
     """
     if not members:
         return []
@@ -56,24 +62,33 @@ def train_members(members, materials, out, workers=None, processes=1, report=pri
         recipe = recipe._replace(shape=replace(recipe.shape, seed=member.seed),
                                  settings=replace(recipe.settings, seed=member.seed, keep=keep))
         name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}"
-        path = checkpoint_path(out, name, recipe.network(recipe.shape), recipe.settings, material.graphs,
+        path = checkpoint_path(results.out, name, recipe.network(recipe.shape), recipe.settings, material.graphs,
                                material.valid)
-        jobs.append((member.trained_on, (member._replace(recipe=recipe), path, processes)))
+        jobs.append((member.trained_on, (member._replace(recipe=recipe), path, processes, results.out)))
     if workers is None:
         workers = default_workers(members[0].recipe.settings.device)
-    return run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report)
+    trained = run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report)
+    for (_, (_, path, *_)), result in zip(jobs, trained):
+        for file in (path, path.with_suffix(".json")):
+            results.mark(file, result.made_from)
+    return trained
 
 
 def _train_member(job, material, report):
     """Train one member from its checkpoint on, and rank."""
-    member, path, processes = job
+    member, path, processes, out = job
     recipe, title = member.recipe, f"{' + '.join(member.trained_on)}, {member.kind}, seed {member.seed}"
     model = recipe.network(recipe.shape)
     fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path,
            "report": lambda line: report(f"{title}: {line}"), "record": Path(path).with_suffix(".json")}
-    if processes > 1:
-        history = train_parallel(model, material.graphs, recipe.settings, processes, **fit)
-    else:
-        history = train(model, material.graphs, recipe.settings, **fit)
+    run = train if processes == 1 else partial(train_parallel, processes=processes)
+    try:
+        history = run(model, material.graphs, recipe.settings, **fit)
+    except CheckpointError as fault:
+        report(f"note  {fault}; it is kept as {set_aside(path, out)}, and training starts anew")
+        model = recipe.network(recipe.shape)
+        history = run(model, material.graphs, recipe.settings, **fit)
     costs = {name: {i: predict(model, graph) for i, graph in material.ranked[name].items()} for name in member.ranks}
-    return Trained(history, costs)
+    made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__)
+                 | from_settings(settings=recipe.settings, shape=recipe.shape) | {"weights": file_sha256(path)})
+    return Trained(history, costs, made_from)

@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from kit.data import DataError
-from kit.files import replace_file
+from kit.files import file_sha256, replace_file
+from kit.run.provenance import MARK, read_mark
 from kit.run.workflow import SCORE_COLUMNS
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
@@ -98,11 +99,12 @@ def write_report(out, next_step, problems=(), title=None):
     out, unread = Path(out), []
     submission, scores = out / "submission.csv", out / "scores.csv"
     lines = submission.read_bytes().splitlines() if submission.is_file() else []
+    tables = [scores] * (scores.is_file() and str(scores) not in dict(problems))
     books = [path for path in sorted(out.glob("notebooks/*.ipynb")) if not path.name.endswith(".partial.ipynb")]
     shown = {
-        "scores": [_score_row(row) for table in _readable(read_scores, [scores] * scores.is_file(), unread)
+        "scores": [_score_row(row) for table in _readable(read_scores, tables, unread)
                    for row in table.to_dict("records")],
-        "trained": _readable(_training_row, sorted(out.glob("checkpoints/*.json")), unread),
+        "trained": _readable(_training_row, _records(out), unread),
         "pictures": [book for book in _readable(_figures, books, unread) if book[2]]}
     for _, why in unread:
         print(f"not in the report: {why}", flush=True)
@@ -112,6 +114,15 @@ def write_report(out, next_step, problems=(), title=None):
         faulty=any(Path(path) == submission for path, _ in problems),
         problems=[*problems, *unread], next_step=next_step, **shown))
     return out / "report.html"
+
+
+def _records(out):
+    """The records of the trainings that predictions come from; without weights here, they were trained on Kaggle."""
+    marks = [read_mark(str(path).removesuffix(MARK)) for path in out.glob(f"*s/*/*{MARK}")]
+    used = {mark["made_from"].get("weights") for mark in marks if mark}
+    paths = [path for path in sorted(out.glob("checkpoints/*.json")) if not path.name.endswith(MARK)]
+    weights = [path.with_suffix(".pt") for path in paths]
+    return [path for path, file in zip(paths, weights) if not file.is_file() or file_sha256(file) in used]
 
 
 def _readable(read, paths, unread):

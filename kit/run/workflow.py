@@ -16,11 +16,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from kit.data import COLLECTIONS, DataError, clone_folder, find_data_root, npz_paths, teaches
+from kit.data import COLLECTIONS, DataError, clone_folder, content_digest, find_data_root, npz_paths, teaches
 from kit.factored import read_graph
-from kit.files import replace_file, unwritable_named, whole_file
+from kit.files import file_sha256, replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, prune
+from kit.run.provenance import from_code, read_mark, set_aside
 from kit.sample import write_sample
 
 UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # matches file stems that need no quotes in a CSV
@@ -159,17 +160,18 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
 def checkpoint_path(out, name, model, settings, graphs, valid=()):
     """The checkpoint of a training run; other settings or other graphs give another file.
 
-    `out`/checkpoints/`name`-<8 hex digits>.pt. A damaged file of this name is renamed, and a line says so; training
-    then starts anew. `model` has its `settings`; `graphs` and `valid` are as for `train`.
+    `out`/checkpoints/`name`-<8 hex digits>.pt. The digits change with the settings, the content of the graphs and the
+    code that trains. A damaged file of this name is moved aside, and a line says so; training then starts anew. `model`
+    has its `settings`; `graphs` and `valid` are as for `train`.
     """
-    about = repr((model.settings, replace(settings, device=""),
-                  [[(g.graph_id, len(g.node_feat), len(g.config_runtime)) for g in some] for some in (graphs, valid)]))
+    about = repr((model.settings, replace(settings, device=""), from_code("kit.train", type(model).__module__),
+                  [[content_digest(graph) for graph in some] for some in (graphs, valid)]))
     stem = name.replace(":", "_").replace(" ", "-")
     path = Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
-    if path.is_file() and not _is_whole(path):
-        aside = path.with_name(f"{path.name}.damaged")
-        os.replace(path, aside)
-        print(f"note  {path} was half-written or damaged; it is kept as {aside.name}, and training starts anew")
+    mark = read_mark(path)
+    if path.is_file() and (not _is_whole(path) or (mark and mark["sha256"] != file_sha256(path))):
+        print(f"note  {path} is damaged, or was changed; it is kept as {set_aside(path, out)}, and training starts "
+              "anew")
     return path
 
 

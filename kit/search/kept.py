@@ -1,29 +1,28 @@
 """Search results on disk: a result is read if its file exists; otherwise the search runs and its result is written."""
 import hashlib
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from kit.data import DataError
-from kit.run import load_costs, save_costs
+from kit.run import from_code
 
-SEARCH_FORM = 2            # raise it where a search or the simulator changes: results kept before are searched again
+CODE = ("kit.search.study", "kit.search.spaces")            # with what they import: all that decides a result
 
 
-def kept(out, kind, names, size, about, search, report):
+def kept(results, kind, names, size, about, search, report):
     """{strategy: (size,) float64}: read where it was kept, else `search()`, which is then kept."""
-    path = Path(out, "checkpoints", "searches", f"{kind}-{fingerprint(about)[:16]}.npz")
-    if path.is_file():
+    name = f"checkpoints/searches/{kind}-{fingerprint([about, from_code(*CODE)])[:16]}.npz"
+    if (results.out / name).is_file():
         try:
-            found = load_costs(path)
+            found = results.load_costs(results.out / name)
         except DataError:
             found = {}
         if {name: (len(c), c.dtype) for name, c in found.items()} == dict.fromkeys(names, (size, np.float64)):
             return found
-        report(f"note  {path} was half-written or damaged; it is searched again")
+        report(f"note  {results.out / name} is not whole, or was changed; it is searched again")
     found = {name: np.array(numbers, np.float64).ravel() for name, numbers in search().items()}
-    save_costs(path, found)
+    results.save_costs(name, found, from_code(*CODE))
     return found
 
 

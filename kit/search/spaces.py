@@ -12,7 +12,7 @@ from kit.prune import config_ids, prune
 from kit.sample import LayoutSimulator
 from kit.search.droplet_search import droplet
 from kit.search.gradient import on_codes, relaxed_token_cost
-from kit.search.kept import SEARCH_FORM, fingerprint
+from kit.search.kept import fingerprint
 from kit.search.strategies import genetic, random_search
 from kit.training import versions
 
@@ -68,7 +68,7 @@ def open_space(collection, graph, model, k_hops=1, device="cpu"):
     rows = graph.config_codes[np.sort(np.unique(config_ids(graph), return_index=True)[1])].astype(np.int64)
     ranked = truth(rows[np.argsort(on_codes(relaxed, dims, device)(rows), kind="stable")])
     program = fingerprint([graph.node_feat, graph.node_opcode, graph.edge_index, graph.node_config_ids,
-                           graph.node_group, graph.code_rows, dims, SEARCH_FORM, versions()])
+                           graph.node_group, graph.code_rows, dims, versions()])
     return SearchSpace(collection, graph.graph_id, dims, truth, relaxed, ranked,
                        np.nan if default is None else float(truth(default[None])[0]), str(device), program,
                        fingerprint([program, tuple(graph), model, k_hops, str(device), torch.get_num_threads()]))

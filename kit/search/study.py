@@ -7,7 +7,7 @@ import numpy as np
 from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gaussian_process import MOST_REMEMBERED
 from kit.search.gradient import gradient_search, on_codes
-from kit.search.kept import SEARCH_FORM, fingerprint, kept
+from kit.search.kept import fingerprint, kept
 from kit.search.rows import search_rows
 from kit.search.strategies import annealing, genetic, guided, random_search
 from kit.training import versions
@@ -18,13 +18,14 @@ ROW_SEARCHES = ("searched", "searched with model")
 SECONDS_PER_LINE = 60      # a line per seed would fill a stored notebook
 
 
-def study_searches(spaces, budgets, seeds, queries, out, report=print):
+def study_searches(spaces, budgets, seeds, queries, results, report=print):
     """Search every space with every strategy, budget and seed (0, 1, 2...); earlier results are read from disk.
 
     `budgets` are ascending numbers of measurements; explore-then-droplet is run up to 300, because its Gaussian process
     remembers no more points. `queries` are those of the model, per search of a whole space. Finished searches go to
-    checkpoints/searches/ of `out`, two files per space and seed: with a model, and without one, which all models share.
-    Their names depend on program, weights, settings and versions. `report` gets a line per space, and one per minute.
+    checkpoints/searches/ in the folder of the run that `results` (Results) belongs to. There are two files per space
+    and seed: with a model, and without one, which all models share. Their names depend on program, weights, settings,
+    code and versions. `report` gets a line per space, and one per minute.
 
     Returns {strategy: (3, seeds, spaces, budgets)}: ns of the best measured, measurements, queries; NaN: not run.
     """
@@ -36,24 +37,24 @@ def study_searches(spaces, budgets, seeds, queries, out, report=print):
                 shown = time.monotonic()
                 report(f"{place + 1} of {len(spaces)}  {space.collection}, seed {seed + 1} of {seeds}: "
                        f"{space.graph_id}")
-            free = kept(out, "free", WITHOUT_MODEL, size, [space.program, budgets, seed],
+            free = kept(results, "free", WITHOUT_MODEL, size, [space.program, budgets, seed],
                         partial(_search_free, space, budgets, seed), report)
-            guided_by_model = kept(out, "guided", WITH_MODEL, size, [space.model, budgets, seed, queries],
+            guided_by_model = kept(results, "guided", WITH_MODEL, size, [space.model, budgets, seed, queries],
                                    partial(_search_guided, space, budgets, seed, queries), report)
             for name, numbers in (free | guided_by_model).items():
                 found[name][:, seed, place] = numbers.reshape(3, -1)
     return found
 
 
-def study_rows(graph, cost, budgets, seeds, out, report=print):
-    """Search the rows of a file with every budget and seed, with a model and without; resumed as `study_searches`.
+def study_rows(graph, cost, budgets, seeds, results, report=print):
+    """Search the rows of a file with every budget and seed, with a model and without; resumed as by `study_searches`.
 
     `graph` has each configuration once, else a ValueError; `cost` (c,) is predicted by the model. `report` gets a line
     where a kept search was damaged. Returns {"searched" or "searched with model": (seeds, budgets)}: the runtime of the
     best measured.
     """
-    key = fingerprint([graph.config_runtime, graph.config_codes, cost, SEARCH_FORM, versions()])
-    found = [kept(out, "rows", ROW_SEARCHES, len(budgets), [key, budgets, seed],
+    key = fingerprint([graph.config_runtime, graph.config_codes, cost, versions()])
+    found = [kept(results, "rows", ROW_SEARCHES, len(budgets), [key, budgets, seed],
                   partial(_search_rows, graph, cost, budgets, seed), report) for seed in range(seeds)]
     return {name: np.array([one[name] for one in found]) for name in ROW_SEARCHES}
 

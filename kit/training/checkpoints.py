@@ -6,6 +6,10 @@ import torch
 from kit.files import whole_file
 
 
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or belongs to another training."""
+
+
 def save_checkpoint(path, model, **extra):
     """Write the weights of a model, with plain data and tensors as `extra`, all or nothing."""
     file = io.BytesIO()              # on a full disk, torch.save would only say "unexpected pos"
@@ -17,7 +21,7 @@ def save_checkpoint(path, model, **extra):
 def read_checkpoint(path):
     """Read a checkpoint -> {"model": the weights, and everything else that was saved}; only plain data and tensors.
 
-    A ValueError if the file is damaged or is no checkpoint, a FileNotFoundError if there is none.
+    A CheckpointError if the file is damaged or is no checkpoint, a FileNotFoundError if there is none.
     """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
@@ -25,7 +29,7 @@ def read_checkpoint(path):
     except FileNotFoundError:
         raise
     except Exception as fault:               # torch.load raises a dozen types of errors
-        raise ValueError(f"{path}: not a checkpoint, or a damaged one ({type(fault).__name__}); delete it and "
+        raise CheckpointError(f"{path}: not a checkpoint, or a damaged one ({type(fault).__name__}); delete it and "
                          "train anew, or fetch it again") from fault
     return saved
 
@@ -33,12 +37,12 @@ def read_checkpoint(path):
 def load_checkpoint(path, model):
     """Load weights into a model of the same settings -> everything else that was saved, as a dict.
 
-    A training checkpoint gives its best weights. A ValueError as `read_checkpoint`, and if the weights do not fit.
+    A training checkpoint gives its best weights. A CheckpointError as `read_checkpoint`, and if the weights do not fit.
     """
     saved = read_checkpoint(path)
     weights = saved.pop("model")
     try:
         model.load_state_dict(saved.get("best", weights))
     except (RuntimeError, TypeError, AttributeError) as fault:       # the last two: it is no dict of tensors
-        raise ValueError(f"{path}: holds the weights of another model than {model.settings}") from fault
+        raise CheckpointError(f"{path}: holds the weights of another model than {model.settings}") from fault
     return saved

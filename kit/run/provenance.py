@@ -1,0 +1,286 @@
+"""What each result of a run was made from, and whether that still holds.
+
+Beside a result NAME lies NAME.made.json. It holds the SHA-256 of the result, the step that made it, the folder of the
+run, and what the result was made from: a digest per source. So a result can be copied to another folder or machine
+together with this file. `unfit` tells whether a result is whole, and was made from what is there now. The sources are:
+
+- "data COLLECTION SPLIT": the content of the graphs, as the catalogue of the prepared data has it
+- "code MODULE ...": these modules of the kit, and what they import from the kit; see `code_digest`
+- "file NAME": another result in the folder of the run
+- any other name: a setting, which only the step that made the result can compare
+"""
+import ast
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from functools import lru_cache
+from pathlib import Path
+
+import kit
+from kit.data import COLLECTIONS, SPLITS
+from kit.files import file_sha256, replace_file, write_json
+from kit.prepare import content_digests
+
+MARK = ".made.json"
+ASIDE = "aside"                          # in the folder of a run: results that made room for others
+_MODULES = re.compile(r"code kit[a-z_.]*( kit[a-z_.]*)*")
+
+
+def from_data(data_root, collections, *splits):
+    """What a result was made from: all graphs of some splits.
+
+    Parameters
+    ----------
+    data_root : str or Path
+        A prepared folder.
+    collections : sequence of str
+    *splits : str
+
+    Returns
+    -------
+    dict of str to str
+    """
+    return {f"data {c} {split}": _data_digest(data_root, c, split) for c in collections for split in splits}
+
+
+def from_code(*modules):
+    """What a result was made from: modules of the kit, and what they import from the kit.
+
+    Parameters
+    ----------
+    *modules : str
+        Names such as "kit.train". Modules outside the kit do not count.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    modules = sorted({name for name in modules if name.partition(".")[0] == "kit"})       # others are not the kit's
+    return {f"code {' '.join(modules)}": code_digest(*modules)}
+
+
+def from_files(out, paths):
+    """What a result was made from: other results of the same run.
+
+    Parameters
+    ----------
+    out : str or Path
+        The folder of the run.
+    paths : sequence of str or Path
+        In that folder.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    return {f"file {Path(path).relative_to(out).as_posix()}": file_sha256(path) for path in paths}
+
+
+def from_settings(**settings):
+    """What a result was made from: settings by name.
+
+    Parameters
+    ----------
+    **settings
+        Any values that their repr tells apart.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    return {name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in settings.items()}
+
+
+def unfit(path, out, data_root, kinds=("file", "data", "code")):
+    """Why a result cannot be used.
+
+    Parameters
+    ----------
+    path : str or Path
+        The result, in the folder `out` of a run.
+    out, data_root : str or Path
+        Folder of the run; prepared folder.
+    kinds : sequence of str
+        The kinds of sources to compare.
+
+    Returns
+    -------
+    str or None
+        None if the result is whole and was made from the data, the code and the files that are there now.
+    """
+    path, mark = Path(path), read_mark(path)
+    if not path.is_file():
+        return f"{path}: not there"
+    if mark is None:
+        return f"{path}: without a readable {path.name}{MARK}, which says what it was made from"
+    if file_sha256(path) != mark["sha256"]:
+        return f"{path}: changed after {mark['by']} wrote it"
+    for source, digest in mark["made_from"].items():
+        kind, _, name = source.partition(" ")
+        if kind not in kinds:
+            continue
+        place = Path(os.path.abspath(Path(out, name)))
+        if kind == "file" and place.is_relative_to(os.path.abspath(out)):
+            why = unfit(place, out, data_root) if place.is_file() else f"{place}: not there"
+            if why is None and file_sha256(place) != digest:
+                why = f"{place}: another one now"
+            if why:
+                return f"{path}: made from a result that cannot be used: {why}"
+        elif kind == "data" and name in _DATA and _data_digest(data_root, *name.split()) != digest:
+            return f"{path}: made from other data: {name} has changed since"
+        elif kind == "code" and _MODULES.fullmatch(source) and code_digest(*name.split()) != digest:
+            return f"{path}: made by other code of {name}, or of what that imports"
+    return None
+
+
+_DATA = {f"{collection} {split}" for collection in COLLECTIONS for split in SPLITS}
+
+
+def _data_digest(data_root, collection, split):
+    """A digest of the content of all prepared graphs of a split, with their names."""
+    return _digest(content_digests(data_root, collection, split))
+
+
+def _digest(value):
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def write_mark(path, out, by, made_from):
+    """Write down what a result was made from; `by` is the step."""
+    name = Path(path).relative_to(out).as_posix()
+    write_json(Path(f"{path}{MARK}"), {"name": name, "sha256": file_sha256(path), "by": by, "run": run_id(out),
+                                       "made_from": made_from})
+
+
+def read_mark(path):
+    """What is written down about a result; None if there is nothing, or something else."""
+    try:
+        mark = json.loads(Path(f"{path}{MARK}").read_bytes()[:1 << 20])
+        texts = [mark[name] for name in ("name", "sha256", "by", "run")]
+        texts += [text for pair in mark["made_from"].items() for text in pair]
+        return mark if all(isinstance(text, str) for text in texts) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def run_id(out):
+    """A random name of the folder of a run, which tells its own results from those of other machines."""
+    place = Path(out, ".run", "id")
+    if not place.is_file():
+        replace_file(place, secrets.token_hex(8))
+    return place.read_text("utf-8", "replace")[:40]
+
+
+def is_own(path, out):
+    """Whether a file is a result that this run made, unchanged, at its place."""
+    mark = read_mark(path)
+    return (mark is not None and mark["run"] == run_id(out) and Path(out, mark["name"]) == Path(path)
+            and Path(path).is_file() and file_sha256(path) == mark["sha256"])
+
+
+def set_aside(path, out):
+    """Move a file, with what is written down about it, to `out`/aside/TIME/ -> its new path, or None without a file."""
+    if not os.path.lexists(path):
+        return None
+    number, name = 0, Path(path).relative_to(out)
+    stamp = time.strftime("%Y-%m-%d_%H%M%S")
+    while os.path.lexists(place := Path(out, ASIDE, stamp + f"-{number}" * bool(number), name)):
+        number += 1
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(path, place)                                     # a part of the folder may lie on another disk
+    if os.path.lexists(f"{path}{MARK}"):
+        shutil.move(f"{path}{MARK}", f"{place}{MARK}")
+    return place
+
+
+def make_room(path, out):
+    """Before a result is written to `path`: move away a file that this run did not make, and say so."""
+    if os.path.lexists(path) and not is_own(path, out):
+        print(f"note  {path} was not made by this run, or changed since; it is kept as {set_aside(path, out)}")
+
+
+def own_results(out, *steps):
+    """Paths of the results of these steps of this run that are there, unchanged."""
+    marks = [path for path in sorted(Path(out).rglob(f"*{MARK}")) if path.relative_to(out).parts[0] != ASIDE]
+    found = [Path(str(mark).removesuffix(MARK)) for mark in marks]
+    return [path for path in found if is_own(path, out) and read_mark(path)["by"] in steps]
+
+
+# --- the code of the kit
+
+
+@lru_cache(256)
+def code_digest(*modules):
+    """A digest of modules of the kit, and of the modules that they take names from.
+
+    Comments, docstrings and the layout of the code do not count. A name that a package only passes on counts as a name
+    of the module that defines it. So a change of a picture does not change the digest of a training.
+
+    >>> code_digest("kit.losses") == code_digest("kit.losses"), code_digest("kit.losses") == code_digest("kit.pad")
+    (True, False)
+    """
+    found, todo = {}, [*modules]
+    while todo:
+        module = todo.pop()
+        if module not in found and _source(module):
+            found[module] = hashlib.sha256(plain_code(_source(module).read_text("utf-8")).encode()).hexdigest()
+            todo += imports(_source(module).read_text("utf-8"))
+    return _digest(sorted(found.items()))
+
+
+def _source(module):
+    """The file of a module of the kit, or None."""
+    place = Path(kit.__file__).parent.joinpath(*module.split(".")[1:])
+    return next((path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file()), None)
+
+
+@lru_cache(4096)
+def imports(text):
+    """The modules of the kit that define the names which some code imports."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("kit."):
+            found |= {_home(node.module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if f"{alias.name}.".startswith("kit.")}
+    return sorted(found)
+
+
+def _home(module, name):
+    """The module that defines a name: a module of a package, one from which the package passes the name on, or it."""
+    if _source(f"{module}.{name}"):
+        return f"{module}.{name}"
+    passed_on = ast.parse(_source(module).read_text("utf-8")).body if _source(module) else []
+    for node in passed_on if _source(module) and _source(module).name == "__init__.py" else ():
+        if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
+            return _home(node.module, name)
+    return module
+
+
+@lru_cache(4096)
+def plain_code(text):
+    """Python code as text that says what it does: without comments, docstrings and layout.
+
+    >>> plain_code("x = 1  # one") == plain_code("x=(1)") != plain_code("x = 2")
+    True
+    """
+    return _plain(ast.parse(text))
+
+
+def _plain(node):
+    """A part of a syntax tree as text; what only some versions of Python note is left out."""
+    if isinstance(node, list):
+        return f"[{','.join(_plain(one) for one in node if not _is_text(one))}]"
+    if isinstance(node, ast.AST):
+        fields = [f"{name}={_plain(value)}" for name, value in ast.iter_fields(node) if value not in ([], None)]
+        return f"{type(node).__name__}({','.join(fields)})"
+    return repr(node)
+
+
+def _is_text(node):
+    """Whether a statement is nothing but a text, such as a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,0 +1,263 @@
+"""What results were made from: every change of data, code, files or bytes is noticed, and nothing else is."""
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import kit
+from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, read_layout, read_tile
+from kit.files import file_sha256
+from kit.prepare import content_digests, prepare
+from kit.run import Results, from_code, from_data, from_files, from_settings, load_costs, unfit
+from kit.run.provenance import MARK, code_digest, imports, is_own, own_results, plain_code, read_mark, set_aside
+
+NAME = "predictions/tile_xla/tile_seed0.test.npz"
+COSTS = {"tile:xla:a": np.arange(3.0)}
+CODE = 'def double(x):\n    """Twice x."""\n    return 2 * x\n'
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, tiny_sample):
+    """A copy of the sample data, prepared."""
+    folder = tmp_path_factory.mktemp("data") / "data"
+    shutil.copytree(tiny_sample, folder)
+    prepare(folder / "npz", folder / "prepared", progress=False)
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path, made):
+    """The prepared folder of a copy that a test may change; its sources lie beside it."""
+    shutil.copytree(made, tmp_path / "data")
+    return tmp_path / "data" / "prepared"
+
+
+def rewrite(path, **arrays):
+    with np.load(path) as npz:
+        arrays = {name: npz[name] for name in npz.files} | arrays
+    np.savez(path, **arrays)
+
+
+# --- the content of data
+
+
+def test_the_content_of_a_graph_is_all_its_arrays_and_not_its_file(data, tiny_sample):
+    for collection in COLLECTIONS:
+        read = read_tile if collection == "tile:xla" else read_layout
+        for split in SPLITS:
+            found = [(p.stem, content_digest(read(p))) for p in npz_paths(tiny_sample / "npz", collection, split)]
+            assert found == content_digests(data, collection, split) and found
+            assert found == content_digests(tiny_sample / "npz", collection, split)
+    path = npz_paths(data.parent / "npz", "layout:xla:random", "train")[0]
+    before, bytes_before = content_digest(read_layout(path)), path.read_bytes()
+    rewrite(path)                                                        # the same arrays, without compression
+    assert content_digest(read_layout(path)) == before and path.read_bytes() != bytes_before
+    graph = read_layout(path)
+    digests = {before}
+    for name in ("node_feat", "node_opcode", "edge_index", "config_codes", "code_rows", "config_runtime"):
+        array = getattr(graph, name).copy()
+        array.flat[0] += 1
+        digests.add(content_digest(graph._replace(**{name: array})))
+    digests |= {content_digest(graph._replace(graph_id="other")),
+                content_digest(graph._replace(config_runtime=graph.config_runtime[::-1])),
+                content_digest(graph._replace(config_runtime=graph.config_runtime.astype(np.int32)))}
+    assert len(digests) == 10
+
+
+def test_data_that_changed_in_content_alone_are_other_data(data):
+    before = {(c, s): from_data(data, [c], s) for c in COLLECTIONS for s in SPLITS}
+    path = npz_paths(data.parent / "npz", "layout:nlp:random", "train")[0]
+    with np.load(path) as npz:
+        runtime = npz["config_runtime"]
+    rewrite(path, config_runtime=runtime.max() + runtime.min() - runtime)
+    prepare(data.parent / "npz", data, progress=False)
+    after = {(c, s): from_data(data, [c], s) for c in COLLECTIONS for s in SPLITS}
+    assert [key for key in before if before[key] != after[key]] == [("layout:nlp:random", "train")]
+    rewrite(path, config_runtime=runtime)                                # restored, in another file
+    prepare(data.parent / "npz", data, progress=False)
+    assert before == {(c, s): from_data(data, [c], s) for c in COLLECTIONS for s in SPLITS}
+
+
+# --- the code of the kit
+
+
+@pytest.mark.parametrize("text", [
+    "def double(x):\n    return 2 * x\n", "# why\ndef double(x):\n    return (2 *\n            x)   # here\n",
+    'def double(x):\n    """Other words."""\n\n    return 2*x\n', '"""A module."""\ndef double(x): return 2 * x\n'])
+def test_comments_docstrings_and_layout_are_no_code(text):
+    assert plain_code(text) == plain_code(CODE)
+
+
+@pytest.mark.parametrize("text", [
+    "def double(x):\n    return 3 * x\n", "def double(y):\n    return 2 * y\n", "def double(x):\n    return x * 2\n",
+    "def double(x, y=None):\n    return 2 * x\n", "def double(x):\n    return '2 * x'\n", "def double(x):\n    2 * x\n",
+    "@cache\ndef double(x):\n    return 2 * x\n", "def double(x):\n    return 2.0 * x\n",
+    "def double(x):\n    return None\n", "def double(x):\n    return\n", "double = lambda x: 2 * x\n"])
+def test_everything_else_is_code(text):
+    assert plain_code(text) != plain_code(CODE)
+
+
+def test_a_name_belongs_to_the_module_that_defines_it():
+    assert imports("from kit.models import LayoutGNN, SparseMean\nimport numpy\nfrom kit import training") == [
+        "kit.models.layers", "kit.models.layout_gnn", "kit.training"]
+    assert imports("import kit.data\nfrom kit.run import load_costs") == ["kit.data", "kit.run.workflow"]
+
+
+def test_a_change_of_the_kit_counts_where_it_is_used_and_only_there(tmp_path, project, monkeypatch):
+    shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def change(name, add):
+        path = tmp_path / "kit" / name
+        path.write_text(path.read_text() + add)
+        code_digest.cache_clear()
+        return {name: code_digest(name) for name in ("kit.train", "kit.submit", "kit.plots", "kit.models.tile")}
+    before = change("train.py", "")
+    monkeypatch.setattr(kit, "__file__", str(tmp_path / "kit" / "__init__.py"))
+    assert change("train.py", "") == before and len({*before.values()}) == 4
+    for name, add, expected in (("train.py", "# a comment\n\n", []), ("plots/__init__.py", '"""More words."""\n', []),
+                                ("losses.py", "LATER = 1\n", ["kit.train"]), ("submit.py", "X = 1\n", ["kit.submit"]),
+                                ("plots/scores.py", "X = 1\n", ["kit.plots"]), ("models/tile.py", "X = 1\n", [
+                                    "kit.models.tile"]), ("training/sampling.py", "X = 1\n", ["kit.train"])):
+        after = change(name, add)
+        assert [one for one in before if before[one] != after[one]] == expected, name
+        before = after
+    monkeypatch.undo()
+    code_digest.cache_clear()
+
+
+# --- results
+
+
+def test_a_result_is_fit_until_something_changes(data, tmp_path):
+    out = tmp_path / "out"
+    results = Results(out, "03_train_tile", data, {"steps": 3})
+    sources = from_data(data, ["tile:xla"], "train", "test") | from_code("kit.train") | from_settings(steps=3)
+    path = results.save_costs(NAME, COSTS, sources)
+    assert path == out / NAME and results.unfit(path) is None and results.load_costs(path).keys() == COSTS.keys()
+    both = results.save_costs("ensemble/tile_xla.test.npz", COSTS, results.from_read())
+    assert results.unfit(both) is None and from_files(out, [path]).items() <= read_mark(both)["made_from"].items()
+    whole = path.read_bytes()
+    for damage in (whole[:100], whole[:-1] + b"x", b""):
+        path.write_bytes(damage)
+        assert "changed after 03_train_tile wrote it" in results.unfit(path)
+        assert results.unfit(both).startswith(f"{both}: made from a result that cannot be used: {path}: changed")
+        with pytest.raises(DataError, match="changed after 03_train_tile wrote it; run the step again that makes it"):
+            results.load_costs(path)
+    path.unlink()
+    assert results.unfit(path) == f"{path}: not there" and "not there" in results.unfit(both)
+    path.write_bytes(whole)
+    assert results.unfit(both) is None
+    results.save_costs(NAME, {"tile:xla:a": np.zeros(3)}, sources)
+    assert results.unfit(path) is None and "another one now" in results.unfit(both)
+    train, *_ = npz_paths(data.parent / "npz", "tile:xla", "train")
+    rewrite(train, config_runtime=np.load(train)["config_runtime"][::-1])
+    prepare(data.parent / "npz", data, progress=False)
+    assert unfit(path, out, data) == f"{path}: made from other data: tile:xla train has changed since"
+    assert unfit(path, out, data, kinds=("code",)) is None
+
+
+def test_other_code_is_named(data, tmp_path):
+    results = Results(tmp_path, "03_train_tile", data)
+    source, = from_code("kit.train", "kit.models.tile")
+    path = results.save_costs(NAME, COSTS, {source: "of yesterday"})
+    assert results.unfit(path) == f"{path}: made by other code of kit.models.tile kit.train, or of what that imports"
+
+
+@pytest.mark.parametrize("mark", [None, b"", b"{", b"[]", b"[" * 10 ** 5, b"{}", b'{"sha256": 3}', b"\xff"])
+def test_without_a_readable_mark_a_result_is_not_used(tmp_path, data, mark):
+    results = Results(tmp_path, "step", data)
+    path = results.save_costs(NAME, COSTS, {})
+    Path(f"{path}{MARK}").unlink() if mark is None else Path(f"{path}{MARK}").write_bytes(mark)
+    assert read_mark(path) is None and "says what it was made from" in results.unfit(path)
+
+
+@pytest.mark.parametrize("source", ["file ../../etc/passwd", "file /etc/passwd", "data ../x train", "code ../../x",
+                                    "code kit.none", "data", "file", "", "anything"])
+def test_a_mark_from_elsewhere_reads_no_other_files(tmp_path, data, source):
+    results = Results(tmp_path, "step", data)
+    path = results.save_costs(NAME, COSTS, {source: "x"})
+    assert (results.unfit(path) is None) == (source in ("file ../../etc/passwd", "file /etc/passwd", "data ../x train",
+                                                        "code ../../x", "data", "", "anything"))
+
+
+def test_what_the_run_did_not_make_is_moved_aside_and_named_before_it_is_written(tmp_path, data, capsys):
+    results, path = Results(tmp_path, "step", data), tmp_path / NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    results.save_costs(NAME, COSTS, {})
+    kept, = tmp_path.glob(f"aside/*/{NAME}")
+    assert kept.read_bytes() == b"mine" and str(kept) in capsys.readouterr().out
+    results.save_costs(NAME, {"tile:xla:b": np.zeros(2)}, {})                        # its own: replaced in place
+    assert capsys.readouterr().out == "" and load_costs(path).keys() == {"tile:xla:b"}
+    path.write_bytes(b"edited")
+    results.save_costs(NAME, COSTS, {})
+    there = Results(tmp_path / "elsewhere", "step", data).save_costs(NAME, {"tile:xla:c": np.ones(1)}, {})
+    for suffix in ("", MARK):
+        shutil.copy(f"{there}{suffix}", f"{path}{suffix}")                           # of another machine
+    assert not is_own(path, tmp_path) and results.unfit(path) is None
+    results.save_costs(NAME, COSTS, {})
+    kept = {p.read_bytes() for p in tmp_path.glob(f"aside/*/{NAME}")}
+    assert kept == {b"mine", b"edited", there.read_bytes()} and len([*tmp_path.glob(f"aside/*/{NAME}{MARK}")]) == 2
+
+
+def test_only_what_this_step_of_this_run_made_is_retired(tmp_path, data, capsys):
+    first = Results(tmp_path, "04_train_layout", data)
+    names = [f"predictions/layout_xla_random/token_seed{seed}.test.npz" for seed in range(3)]
+    other = "predictions/layout_nlp_random/token_seed2.test.npz"
+    for name in (*names, other, "checkpoints/layout_xla_random-token-0-01234567.npz"):
+        first.save_costs(name, COSTS, {})
+    Results(tmp_path, "03_train_tile", data).save_costs("predictions/layout_xla_random/x_seed9.test.npz", COSTS, {})
+    brought = Results(tmp_path / "far", "04_train_layout", data).save_costs(names[0].replace("0", "7"), COSTS, {})
+    copies = [tmp_path / "predictions/layout_xla_random/token_seed7.test.npz",
+              tmp_path / "my-best/layout_xla_random/token_seed1.test.npz",
+              tmp_path / "predictions/layout_xla_random/b.npz"]
+    copies[1].parent.mkdir(parents=True)
+    for copy, source in zip(copies, (brought, tmp_path / names[1], tmp_path / names[1])):
+        for suffix in ("", MARK):
+            shutil.copy(f"{source}{suffix}", f"{copy}{suffix}")
+    edited = tmp_path / names[1]
+    edited.write_bytes(b"edited")
+    second = Results(tmp_path, "04_train_layout", data)
+    second.save_costs(names[0], COSTS, {})
+    before = {p for p in tmp_path.rglob("*") if p.is_file()}
+    capsys.readouterr()
+    second.retire(["layout:xla:random"])
+    gone = before - {p for p in tmp_path.rglob("*") if p.is_file()}
+    assert gone == {tmp_path / names[2], Path(f"{tmp_path / names[2]}{MARK}")}
+    assert "token_seed2.test.npz is of an earlier run of this step; it is kept as" in capsys.readouterr().out
+    assert set(own_results(tmp_path, "04_train_layout")) == {
+        tmp_path / names[0], tmp_path / other, tmp_path / "checkpoints/layout_xla_random-token-0-01234567.npz"}
+
+
+def test_a_narrower_submission_keeps_the_wider_one_and_says_so(tmp_path, data, capsys):
+    results = Results(tmp_path, "06_submit", data)
+    wide = {"tile:xla:a": np.arange(6.0), "layout:xla:random:b": np.arange(3.0), "layout:nlp:random:c": np.arange(2.0)}
+    csv = results.save_submission(wide, {})
+    text = csv.read_text()
+    results.save_submission(wide, {})
+    assert capsys.readouterr().out == "" and not (tmp_path / "aside").exists()
+    results.save_submission({"tile:xla:a": wide["tile:xla:a"]}, {})
+    said, (kept,) = capsys.readouterr().out, tmp_path.glob("aside/*/submission.csv")
+    assert kept.read_text() == text
+    assert "2 rows, of layout:nlp:random, layout:xla:random, that the new one lacks" in said
+    results.save_submission(wide, {})
+    assert csv.read_text() == text and capsys.readouterr().out == ""                 # a wider one replaces it
+    csv.write_text("not a submission")
+    results.save_submission(wide, {})
+    assert {p.read_text() for p in tmp_path.glob("aside/*/submission.csv")} == {text, "not a submission"}
+
+
+def test_moving_aside_never_overwrites(tmp_path):
+    for number in range(4):
+        (tmp_path / "a.txt").write_text(str(number))
+        set_aside(tmp_path / "a.txt", tmp_path)
+    assert sorted(p.read_text() for p in tmp_path.glob("aside/*/a.txt")) == ["0", "1", "2", "3"]
+    assert set_aside(tmp_path / "a.txt", tmp_path) is None
+
+
+def test_a_digest_of_a_file_is_that_of_its_bytes(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * (3 << 20))
+    expected = subprocess.run(["sha256sum", str(tmp_path / "a")], capture_output=True, text=True).stdout.split()[0]
+    assert file_sha256(tmp_path / "a") == expected
