@@ -403,7 +403,7 @@ def test_run_py_started_inside_notebooks_finds_the_data_of_the_clone_and_leaves_
     done = subprocess.run([sys.executable, "run.py", "--only", "00"], cwd=clone / "notebooks", text=True,
                           capture_output=True, env=environment(HOME=str(clone)), timeout=300)
     assert (done.returncode, done.stderr) == (0, "") and f"data set: {clone / 'data'}" in done.stdout
-    assert [p.parent.parent for p in clone.rglob("ran.txt")] == [clone / "submissions"]
+    assert [p.parents[1] for p in clone.rglob(".run")] == [clone / "submissions"]
     assert not {"data", "submissions"} & {p.name for p in (clone / "notebooks").iterdir()}
 
 
