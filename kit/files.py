@@ -23,6 +23,11 @@ _CURES = ((("ENOSPC", "EDQUOT", "EFBIG"), "make room, then run it again"),
 _NO_LOCKS = ("ENOTSUP", "EOPNOTSUPP", "ENOLCK", "EINVAL")       # of file systems without locks
 
 
+def as_text(path):
+    """A path as text that can be printed: bytes that are not UTF-8 are written as escapes."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
+
+
 def part_name(path):
     """What `path` is called while this thread writes it."""
     return Path(path).with_name(f".{Path(path).name}.{os.getpid()}-{threading.get_native_id()}.part")

@@ -43,7 +43,7 @@ from kit.data import (
     target,
 )
 from kit.factored import graph_of, read_about, read_graph, target_of, write_graph
-from kit.files import locked, remove_leftovers, whole_file
+from kit.files import as_text, locked, remove_leftovers, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -93,7 +93,7 @@ class Source(NamedTuple):
     @property
     def key(self):
         """What names the file in a catalogue, where text is UTF-8."""
-        return self.collection, self.split, self.path.stem.encode("utf-8", "backslashreplace").decode()
+        return self.collection, self.split, as_text(self.path.stem)
 
 
 class Prepared:
@@ -386,7 +386,7 @@ def prepare_file(source, folder):
     except (DataError, OSError) as fault:
         path.unlink(missing_ok=True)
         reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
-        return about | {"reason": reason.encode("utf-8", "backslashreplace").decode(),
+        return about | {"reason": as_text(reason),
                         "source_changed": None if isinstance(fault, OSError) else source.changed}
     if not known:
         about["content"] = content_digest(graph._replace(meetings=None) if hasattr(graph, "meetings") else graph)

@@ -8,9 +8,9 @@ import numpy as np
 
 try:
     from kit.data import DataError, NpzFile, as_path, npz_paths
-    from kit.files import replace_file
+    from kit.files import as_text, replace_file
 except ImportError:              # pasted into a notebook: only the check against test files needs the kit
-    DataError, as_path, npz_paths, replace_file = ValueError, Path, None, Path.write_text
+    DataError, as_path, as_text, npz_paths, replace_file = ValueError, Path, str, None, Path.write_text
 
 # repeated from kit/data.py, so that this file works alone
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
@@ -167,7 +167,7 @@ def check_submission(path, data_root=None, sample=None):
 def _split_id(name):
     """"layout:xla:random:abc" -> ("layout:xla:random", "abc"); (None, None) for anything but an ID."""
     collection, _, stem = str(name).rpartition(":")
-    ok = collection in COLLECTIONS and re.fullmatch(r"[^\s,;\"/\\]+", stem)
+    ok = collection in COLLECTIONS and re.fullmatch(r"[^\s,;\"/\\\ud800-\udfff]+", stem)      # \ud800: not UTF-8
     return (collection, stem) if ok else (None, None)
 
 
@@ -222,13 +222,13 @@ def _config_counts(data_root):
         except DataError as fault:
             return {}, [str(fault)]
         for path in paths:
-            name = f"{collection}:{path.stem}"
+            name = f"{collection}:{as_text(path.stem)}"
             counts[name] = None
             try:
                 with NpzFile(path) as npz:
                     (counts[name],) = npz.open("config_runtime", "iuf")[1]
             except ValueError as fault:                       # DataError, or a shape of another rank
-                problems.append(f"{name}: the number of its configurations is unknown ({fault})")
+                problems.append(f"{name}: the number of its configurations is unknown ({as_text(fault)})")
     return counts, problems or ([] if counts else [f"no test file under {data_root}"])
 
 
@@ -257,6 +257,6 @@ def _listed(kind, where, names):
     """One problem per collection, not per row: an incomplete submission may lack hundreds."""
     groups = {}
     for name in sorted(names):
-        groups.setdefault(name.rpartition(":")[0], []).append(name)
+        groups.setdefault(next(c for c in COLLECTIONS if name.startswith(c)), []).append(name)
     return [f"{collection}: {len(group)} {kind} ID, {where}: {', '.join(group[:3])}{', ...' * (len(group) > 3)}"
             for collection, group in groups.items()]

@@ -3,7 +3,9 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import pytest
+from matplotlib.cbook import is_math_text
 from matplotlib.collections import LineCollection
+from matplotlib.text import Text
 
 from kit.data import COLLECTIONS, OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
 from kit.plots import (
@@ -15,6 +17,7 @@ from kit.plots import (
     opcode_shares,
     per_graph_scores,
     program_graph,
+    regret_curves,
     runtime_spread,
     scores_with_intervals,
     spaced,
@@ -280,3 +283,22 @@ def test_seeds_of_one_graph_are_a_dot_and_its_range():
     assert ax.lines[0].get_xdata() == pytest.approx([0.4, 0.9])
     ends = [segment[:, 0].tolist() for segment in ax.collections[0].get_segments()]
     assert ends == [[0.2, 0.6], [0.9, 0.9]]
+
+
+@pytest.mark.parametrize("name", [r"$\frac{a}{b$", "$$", "a$b", r"\$a$", "$a$ and $b$"])
+def test_a_name_of_a_file_is_shown_letter_by_letter(name):
+    """And not as a formula, which matplotlib may be unable to read."""
+    drawn = [per_graph_scores({name: {name: 0.5}}, title=name),
+             runtime_spread([described(name, [1, 2, 3])], title=name),
+             group_options({name: ([1], [2])}, title=name), learning_curve({name: [history([0.1])]}, title=name),
+             scores_with_intervals([(name, name, 0.5, 0.4, 0.6)], title=name),
+             ensemble_gain({name: [0.5]}, {name: {name: 0.6}}, title=name),
+             graph_scatter({name: [(1, 2)]}, name, name, title=name), draw_drawn([0, 1, 2], title=name),
+             collection_lines({(name, ""): ([1, 2], [1, 2])}, name, name, title=name),
+             regret_curves({name: [[0.1, 0.2]]}, [1, 2], title=name)]
+    for ax in drawn:
+        ax.figure.canvas.draw()
+        ours = [text for text in ax.figure.findobj(Text) if "$" in text.get_text() and "mathdefault" not in
+                text.get_text()]
+        assert not any(is_math_text(text.get_text()) for text in ours)
+        assert {text.get_text().replace(r"\$", "$").partition(" (")[0] for text in ours} == {name}

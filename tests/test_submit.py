@@ -138,6 +138,9 @@ CHANGES = [
     (("bb,", "bb,1.0;"), "is not integers joined by ';'"),
     (("bb,", "bb,;"), "is not integers joined by ';'"),
     (("bb,", "bb,+1;"), "is not integers joined by ';'"),
+    (("bb,", "bb,-0;"), "is not integers joined by ';'"),
+    (("bb,", "bb,0012;"), "is not integers joined by ';'"),
+    (("bb,", "bb,1_0;"), "is not integers joined by ';'"),
     (("bb,", "bb,\u0661;"), "is not integers joined by ';'"),
     (("bb,", "bb,99999999999999999999;"), "is not integers joined by ';'"),
 ]
@@ -363,3 +366,49 @@ def test_the_ledger_lists_every_run_even_a_damaged_one(tmp_path, good):
         one_run(ledger, good, "e")
     assert len({tuple(row) for row in rows}) == 1
     assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_a_name_that_no_submission_can_hold_is_a_problem_that_can_be_printed(good, root, capsys):
+    for stem in ("a:b", "a\udcffb"):
+        shutil.copy(root / "tile/xla/test/aa.npz", root / f"tile/xla/test/{stem}.npz")
+        shutil.copy(good, root / f"tile/xla/test/{stem}2.npz")                            # no npz file
+    for problem in check_submission(good, root):
+        print(problem)
+    said = capsys.readouterr().out
+    assert r"4 missing ID" in said and r"tile:xla:a\udcffb" in said
+    for stem in ("a:b", "a\udcffb"):
+        with pytest.raises(ValueError, match="is not COLLECTION:STEM"):
+            write_submission({f"tile:xla:{stem}": [1.0]}, good)
+
+
+def is_row(field, tile):
+    """Slowly: each index is written as Python writes the number; no number twice; a layout row has 0 to n - 1."""
+    parts = field.split(";")
+    canonical = all(part and all(letter in "0123456789" for letter in part) and str(int(part)) == part
+                    for part in parts)
+    if not canonical:
+        return False
+    numbers = sorted(map(int, parts))
+    return len({*numbers}) == len(numbers) and (len(numbers) <= 5 if tile else numbers == [*range(len(numbers))])
+
+
+def test_without_data_an_index_is_exactly_a_decimal_number(tmp_path):
+    rng = np.random.default_rng(0)
+    letters = [*"0011223;;;;-+_. \t", "\u0661", "\uff11", "\u00b2", "10", "01", "-0"]
+    fields = ["".join(rng.choice(letters, rng.integers(1, 8))) for _ in range(3000)]
+    fields += [";".join(map(str, rng.permutation(int(rng.integers(1, 8))))) for _ in range(300)]
+    good = {True: 0, False: 0}
+    for number, field in enumerate(fields):
+        tile = bool(number % 2)
+        expected = is_row(field, tile)
+        found = check_submission(csv_of(tmp_path, f"{'tile:xla' if tile else 'layout:xla:random'}:a,{field}"))
+        assert (found == []) == expected, (field, found)
+        good[tile] += expected
+    assert min(good.values()) > 100
+
+
+def test_a_header_alone_is_no_submission(tmp_path):
+    for path in (csv_of(tmp_path), edited(csv_of(tmp_path), ("TopConfigs\n", "TopConfigs"))):
+        assert check_submission(path) == ["line 2: is missing; expected a row per graph after the header"]
+        with pytest.raises(DataError, match="line 2: is missing"):
+            read_submission(path)

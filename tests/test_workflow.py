@@ -156,8 +156,28 @@ def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, col
     assert [json.loads(line)["reason"] for line in (tmp_path / "problems.jsonl").read_text().splitlines()] == [
         f"{valid[0]}: config_runtime is 0 throughout, the placeholder of test files; expected measured runtimes in "
         "valid",
-        f"{copy}: its name cannot stand in a submission; expected no space, comma, semicolon or quote; if it is a "
-        "copy, delete it"]
+        f"{copy}: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if "
+        "it is a copy, delete it"]
+
+
+@pytest.mark.parametrize("name, splits, words", [
+    ("a:b", ("valid",), "its name holds a colon, which separates the collection from the name in predictions; rename"),
+    ("a:b", ("test",), "its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote"),
+    ("a\udcffb", ("train", "valid", "test"), "its name is not UTF-8; rename the file")])
+def test_a_file_whose_name_would_stop_a_later_step_is_left_out(root, tmp_path, capsys, name, splits, words):
+    for split in splits:
+        good = npz_paths(root, "layout:xla:random", split)
+        try:
+            shutil.copy(good[0], good[0].with_name(f"{name}.npz"))
+        except OSError:
+            pytest.skip("this file system has no such names")
+        graphs = read_split(root, "layout:xla:random", split, tmp_path / "problems.jsonl")
+        assert [g.graph_id for g in graphs] == [p.stem for p in good]
+        shown = f"{good[0].parent / name}.npz".replace("\udcff", r"\udcff")
+        (told,) = [json.loads(line) for line in (tmp_path / "problems.jsonl").read_text().splitlines()]
+        assert told["path"] == shown and told["reason"].startswith(f"{shown}: {words}")
+        assert capsys.readouterr().out == f"left out: {told['reason']}\n"          # which stdout can encode
+        (tmp_path / "problems.jsonl").unlink()
 
 
 def test_a_good_split_reports_no_problem(root, tmp_path, capsys):

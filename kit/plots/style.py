@@ -23,13 +23,15 @@ def new_axes(ax=None, height=4.0, width=8.0):
 
 def dress(ax, title, xlabel, ylabel, grid="both"):
     """Add labels, a light grid, and a legend to the right; write "nothing to show" if there is no data."""
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    ax.set_title(title, loc="left", fontsize="medium")
+    ax.set(xlabel=literal(xlabel), ylabel=literal(ylabel))
+    ax.set_title(literal(title), loc="left", fontsize="medium")
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis=grid, color="0.92")
     ax.set_axisbelow(True)
-    if ax.get_legend_handles_labels()[1]:
-        ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
+    handles, labels = ax.get_legend_handles_labels()
+    if labels:
+        ax.legend(handles, [*map(literal, labels)], loc="upper left", bbox_to_anchor=(1, 1), frameon=False,
+                  fontsize="small")
     if not np.isfinite(ax.dataLim.get_points()).all():          # no point, or only NaN
         ax.text(0.5, 0.5, "nothing to show", transform=ax.transAxes, ha="center", color=QUIET)
     return ax
@@ -47,7 +49,7 @@ def collection_style(name):
 
 def name_rows(ax, names, top_first=True):
     """Make the y axis a list of names, one row per name."""
-    ax.set_yticks(range(len(names)), names, fontsize="small")
+    ax.set_yticks(range(len(names)), [*map(literal, names)], fontsize="small")
     bottom, top = -0.6, len(names) - 0.4
     ax.set_ylim(*((top, bottom) if top_first and names else (bottom, max(top, 0.4))))
 
@@ -57,6 +59,15 @@ def row_marks(ax, values, label):
     marks = [(value, y) for y, value in enumerate(values) if np.isfinite(value)]
     if marks:
         ax.plot(*zip(*marks), linestyle="", marker="|", markersize=12, markeredgewidth=2, color="black", label=label)
+
+
+def literal(text):
+    """A text that matplotlib shows letter by letter: two `$` in the name of a file enclose no formula.
+
+    >>> literal("a$b$")
+    'a\\\\$b\\\\$'
+    """
+    return str(text).replace("$", r"\$")
 
 
 def spaced(names, most):

@@ -18,13 +18,13 @@ import polars as pl
 
 from kit.data import COLLECTIONS, DataError, clone_folder, content_digest, find_data_root, npz_paths, teaches
 from kit.factored import read_graph
-from kit.files import file_sha256, replace_file, unwritable_named, whole_file
+from kit.files import as_text, file_sha256, replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, prune
 from kit.run.provenance import from_code, read_mark, set_aside
 from kit.sample import write_sample
 
-UNQUOTED = re.compile(r"[^\s,;\"/\\]+")         # matches file stems that need no quotes in a CSV
+UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
 SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
 
@@ -102,9 +102,9 @@ def wanted(collections=None):
 def read_split(data_root, collection, split, problems=None, k_hops=None):
     """Read every file of a split; a damaged file is reported and left out.
 
-    Test files whose names cannot stand in a submission are left out, too. `problems`: a JSON-lines file that gets
-    {"path", "reason"} per left-out file. `k_hops`: prune each layout graph to this neighbourhood when it is read, so
-    that a split takes little memory.
+    Files whose names cannot stand in a submission or in predictions are left out, too. `problems`: a JSON-lines file
+    that gets {"path", "reason"} per left-out file. `k_hops`: prune each layout graph to this neighbourhood when it is
+    read, so that a split takes little memory.
     """
     paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
     shown = start
@@ -115,7 +115,7 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
         except DataError as fault:
             print(f"left out: {fault}")
             if problems is not None:
-                report_problems(problems, path, [str(fault)])
+                report_problems(problems, as_text(path), [str(fault)])
         if time.monotonic() - shown > 10:
             shown = time.monotonic()
             print(f"{collection} {split}: read {number} of {len(paths)} files in {shown - start:.0f} s")
@@ -124,9 +124,14 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
 
 def _read_graph(path, collection, split):
     """Read one file; DataError if it is damaged or cannot be used in its split."""
+    if as_text(path.name) != path.name:
+        raise DataError(f"{as_text(path)}: its name is not UTF-8; rename the file")
     if split == "test" and not UNQUOTED.fullmatch(path.stem):
-        raise DataError(f"{path}: its name cannot stand in a submission; expected no space, comma, semicolon or "
+        raise DataError(f"{path}: its name cannot stand in a submission; expected no space, comma, colon, semicolon or "
                         "quote; if it is a copy, delete it")
+    if split == "valid" and ":" in path.stem:
+        raise DataError(f"{path}: its name holds a colon, which separates the collection from the name in predictions; "
+                        "rename the file")
     return read_graph(path, collection, split)
 
 
