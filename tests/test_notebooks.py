@@ -338,6 +338,29 @@ def test_damaged_files_are_named_and_the_others_go_through(tiny_sample, tmp_path
     assert sorted(Path(path).name for path in written) == sorted([cut.name, without.name])
 
 
+@pytest.mark.long
+def test_files_with_odd_names_are_left_out_or_shown_as_they_are(tiny_sample, tmp_path):
+    shutil.copytree(tiny_sample, tmp_path / "data")
+    odd = {"train": os.fsdecode(b"a\xff"), "valid": r"$\frac{a}{b$", "test": "a:b"}
+    for split, name in odd.items():
+        folder = tmp_path / "data" / "npz" / "layout" / "xla" / "random" / split
+        path = sorted(folder.glob("*.npz"))[0]
+        shutil.copy(path, folder / f"{name}.npz")
+        truth = Path(str(path).replace("/npz/", "/truth/"))
+        if truth.is_file():
+            shutil.copy(truth, truth.with_name(f"{name}.npz"))
+    status, lines, errors = run(tmp_path, "--only", "01,03,04,05,06", "--collections", "layout:xla:random")
+    assert (status, errors) == (3, ""), errors or "\n".join(lines[-30:])
+    assert [re.sub(".*/", "", line) for line in lines if line.startswith("unreadable, left out: ")] == [
+        r"a\udcff.npz: its name is not UTF-8; rename the file",
+        "a:b.npz: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if it is a "
+        "copy, delete it"]
+    assert any("layout:xla:random: 1 missing ID" in line and "layout:xla:random:a:b" in line for line in lines)
+    assert f"layout:xla:random:{odd['valid']}" in load_costs(
+        tmp_path / "out" / "predictions" / "layout_xla_random" / "token_seed0.valid.npz")
+    assert len(read_submission(tmp_path / "out" / "submission.csv")) == len(list(folder.glob("*.npz"))) - 1
+
+
 @pytest.fixture(scope="module")
 def prepared(tiny_sample, tmp_path_factory):
     """A prepared folder whose sources are gone."""
