@@ -593,7 +593,7 @@ class NpzFile:
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
         words = {"f": "floats", "iu": "integers", "i": "signed integers", "u": "unsigned integers"}
         self.check(dtype.kind in kinds and dtype.itemsize <= 8, name, f"has dtype {dtype}, expected "
-                   f"{words.get(kinds, 'integers or floats')}")
+                   f"{words.get(kinds, 'integers or floats')}{' (nanoseconds)' * name.startswith('config_runtime')}")
         declared, stored = dtype.itemsize * math.prod(shape), info.file_size - stream.tell()
         self.check(declared == stored and min(shape, default=0) >= 0, name,
                    f"of shape {shape} needs {declared} bytes, the file holds {stored}")

@@ -506,7 +506,8 @@ DAMAGE = {
     "negative runtime": ({"config_runtime": np.arange(-1, 59)}, "config_runtime holds -1, expected at least 0"),
     "runtimes half missing": ({"config_runtime": np.arange(60) // 2},
                               "config_runtime holds 2 zeros beside 58 measured runtimes"),
-    "float runtime": ({"config_runtime": np.arange(60.0)}, "config_runtime has dtype float64, expected integers"),
+    "float runtime": ({"config_runtime": np.arange(60.0)}, "config_runtime has dtype float64, expected integers "
+                      "(nanoseconds)"),
     "17 digits": ({"node_config_feat": np.zeros((60, 10, 17))},
                   "node_config_feat has shape (60, 10, 17), expected (60, 10, 18)"),
     "objects for digits": ({"node_config_feat": np.zeros((60, 10, 18), bool)},

@@ -96,6 +96,13 @@ def test_no_cell_holds_what_belongs_elsewhere(name):
                 assert not re.match(r"/\w|~/|[A-Za-z]:[\\/]", node.value), f"{where}: absolute path"
 
 
+@pytest.mark.parametrize("name", [name for name in BOOKS if name[:2] in ("03", "04", "05", "07", "10", "11", "12")])
+def test_tables_of_scores_leave_the_interval_of_one_graph_empty(name):
+    calls = [node for cell in code(name) for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
+    tables = [call for call in calls if ast.unparse(call.func).endswith(".style.format")]
+    assert tables and all("na_rep" in {keyword.arg for keyword in call.keywords} for call in tables)
+
+
 def execute(name, **given):
     """Run the cells of a notebook in this process with the parameters `given` that it declares -> its names."""
     names = {}
@@ -353,8 +360,8 @@ def test_files_with_odd_names_are_left_out_or_shown_as_they_are(tiny_sample, tmp
     assert (status, errors) == (3, ""), errors or "\n".join(lines[-30:])
     assert [re.sub(".*/", "", line) for line in lines if line.startswith("unreadable, left out: ")] == [
         r"a\udcff.npz: its name is not UTF-8; rename the file",
-        "a:b.npz: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if it is a "
-        "copy, delete it"]
+        "a:b.npz: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if it is "
+        "a copy, delete it"]
     assert any("layout:xla:random: 1 missing ID" in line and "layout:xla:random:a:b" in line for line in lines)
     assert f"layout:xla:random:{odd['valid']}" in load_costs(
         tmp_path / "out" / "predictions" / "layout_xla_random" / "token_seed0.valid.npz")
