@@ -1,12 +1,17 @@
 """Counts of digits are what a slow loop counts, and ridge regression on them learns what digits decide."""
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy.stats import kendalltau
+from sklearn.linear_model import RidgeCV
 
 import kit.baselines.ridge
 from kit.baselines.ridge import digit_counts, fit_digit_ridge
 from kit.data import LayoutGraph, dense_configs, read_tile
 from kit.metrics import default_tile_score
+from kit.noise import noise_ceiling
+from kit.prune import config_ids
 
 OPCODES = (26, 34, 75)           # convolution, dot, reshape
 
@@ -91,6 +96,41 @@ def test_of_many_configurations_an_even_share_of_each_graph_is_used(monkeypatch)
         graphs[0].config_runtime[::5].tolist(), graphs[1].config_runtime.tolist(),
         graphs[2].config_runtime[[33 * i // 20 for i in range(20)]].tolist()]
     assert all((g.config_codes[:1] == whole.config_codes[:1]).all() for g, whole in zip(seen, graphs))
+
+
+def test_the_cost_is_that_of_scikit_learn_on_the_counts(monkeypatch):
+    rng, fitted = np.random.default_rng(8), []
+
+    class Ridge(RidgeCV):
+        def fit(self, *args):
+            fitted.append(self)
+            return super().fit(*args)
+    monkeypatch.setattr(kit.baselines.ridge, "RidgeCV", Ridge)
+    cost = fit_digit_ridge([made_up(rng) for _ in range(3)])
+    for graph in (made_up(rng), made_up(rng, c=1, groups=1), made_up(rng, opcodes=(1,))):
+        assert cost(graph) == pytest.approx(fitted[0].predict(slow_counts(graph)), abs=1e-12)
+
+
+def test_a_file_of_many_configurations_takes_little_memory():
+    """100,000 configurations of 400 configurable nodes; as counts they would take 300 MB, as digits 3 GB."""
+    graph = made_up(np.random.default_rng(9), c=100, nc=400, groups=20, opcodes=(34,))
+    codes = np.random.default_rng(10).integers(0, 3, (100_000, 20), dtype=np.uint8)
+    graph = graph._replace(config_codes=codes, config_runtime=10**9 + codes @ np.arange(20) + 17)
+    tracemalloc.start()
+    try:
+        cost = fit_digit_ridge([graph])
+        fitting = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        tau = kendalltau(cost(graph), graph.config_runtime).statistic
+        predicting = tracemalloc.get_traced_memory()[1] - before
+        tracemalloc.reset_peak()
+        noise_ceiling(graph.config_runtime, config_ids(graph), draws=2)
+        ceiling = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert tau > 0.9
+    assert fitting < 500e6 and predicting < 20e6 and ceiling < 300e6, (fitting, predicting, ceiling)
 
 
 def test_ridge_needs_a_graph():

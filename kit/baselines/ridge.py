@@ -7,24 +7,32 @@ from kit.data import OPCODE_NAMES
 # the only configurable opcodes in the data set
 CONFIGURABLE = tuple(map(OPCODE_NAMES.index, ("convolution", "dot", "reshape")))
 PENALTIES = tuple(10.0 ** p for p in range(-2, 6))
-RIDGE_ROWS = 100_000                     # 300 MB of counts; a whole collection has a million configurations
+RIDGE_ROWS = 20_000                      # fitting takes 300 MB; a whole collection has a million configurations
 
 
 def digit_counts(graph):
     """Per configuration, how many nodes of each configurable opcode have each digit in each place; (c, 3 * 18 * 7)."""
+    return _added_up(graph, _digit_table(graph))
+
+
+def _digit_table(graph):
+    """The same per group and code, (groups, codes, 3 * 18 * 7); a configuration is one code per group."""
     nc, codes, places = graph.code_rows.shape
     opcode = graph.node_opcode[graph.node_config_ids]                                   # (nc,)
     slot, counted = np.searchsorted(CONFIGURABLE, opcode).clip(max=2), np.isin(opcode, CONFIGURABLE)
-    # a table with one row per (group, code), summed over the group's nodes; then one look-up per (configuration, group)
     groups = graph.config_codes.shape[1]
     table = np.zeros((groups, codes, 3, places, 7))
     node, code, place = np.ogrid[:nc, :codes, :places]
     np.add.at(table, (graph.node_group[node], code, slot[node], place, graph.code_rows + 1), counted[node])
-    table = table.reshape(groups, codes, 3 * places * 7)
-    counts = np.zeros((len(graph.config_codes), 3 * places * 7))
-    for g in range(groups):
-        counts += table[g, graph.config_codes[:, g]]
-    return counts
+    return table.reshape(groups, codes, 3 * places * 7)
+
+
+def _added_up(graph, table):
+    """Sum the rows of a table (groups, codes, ...) that the codes of each configuration name; (c, ...)."""
+    total = np.zeros((len(graph.config_codes), *table.shape[2:]))
+    for g, rows in enumerate(table):
+        total += rows[graph.config_codes[:, g]]
+    return total
 
 
 def fit_digit_ridge(graphs):
@@ -43,7 +51,8 @@ def fit_digit_ridge(graphs):
     ranks = np.concatenate([(rank - rank.mean()) / max(rank.max(), 1) for rank in ranks])
     weights = np.concatenate([np.full(len(x), 1 / len(x)) for x in counts])
     ridge = RidgeCV(PENALTIES).fit(features, ranks, weights / weights.mean())
-    return lambda graph: ridge.predict(digit_counts(graph))
+    # the cost is linear in the counts, so it is a sum of one term per group; counts take 3 kB per configuration
+    return lambda graph: ridge.intercept_ + _added_up(graph, _digit_table(graph) @ ridge.coef_)
 
 
 def _evenly_spaced(graph, most):
