@@ -49,6 +49,20 @@ def test_a_table_has_medians_and_ratios_to_the_first_case(run):
     assert run.table(found)[2:] == ["| published | 4.00 | 16 | 1.00 | 2 |", "| ours | 0.500 | 64 | 4.00 | 2 |"]
 
 
+def test_both_commands_are_those_of_the_readme_and_the_table_has_their_medians(project):
+    sys.path.insert(0, str(RUN.parent))
+    try:
+        page = loaded(RUN.with_name("commands.py"))
+    finally:
+        del sys.path[0]
+    install, found = page.commands((project / "README.md").read_text())
+    assert install == "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt"
+    assert found == [".venv/bin/python notebooks/run.py", ".venv/bin/python -m pytest"]
+    with pytest.raises(SystemExit, match="expected two commands"):
+        page.commands("no commands")
+    assert page.table({"a": [3.0, 1.4, 2.0]})[2:] == ["| a | 2 s | 3, 1, 2 s |"]
+
+
 def test_a_table_replaces_the_one_between_its_marks(run, tmp_path, monkeypatch):
     page = tmp_path / "README.md"
     page.write_text("a\n<!-- gnn -->\nold\n<!-- end gnn -->\nb\n<!-- gst -->\nkept\n<!-- end gst -->\n")
