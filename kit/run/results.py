@@ -142,10 +142,19 @@ class Results:
                     report_problems(self.out / "problems" / f"{self.step}.jsonl", path, [str(fault)])
         return found
 
-    def from_read(self, *collections):
-        """What was read of these collections (none named: of all), for what a result was made from."""
-        stems = [collection.replace(":", "_") for collection in collections]
-        return from_files(self.out, [path for path in self.read if not stems or path.parent.name in stems])
+    def from_read(self, folder="", collection=""):
+        """What a result was made from: what was read of this folder and collection; "": of all.
+
+        Parameters
+        ----------
+        folder, collection : str
+
+        Returns
+        -------
+        dict of str to str
+        """
+        start = "/".join(filter(None, [folder, collection.replace(":", "_")]))
+        return {name: sha for name, sha in from_files(self.out, self.read).items() if name.startswith(f"file {start}")}
 
     def retire(self, collections):
         """Move aside what this step of this run made earlier for these collections, but not now.
