@@ -265,7 +265,6 @@ def _ready(step, steps, left, running):
 
 def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
     """Run the notebooks in `parameters` that are not done yet -> (path, reason) of `bad` and other bad files."""
-    shutil.rmtree(out / "problems", ignore_errors=True)
     logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # a failure is reported by RunError
     steps, keys = [Step(notebook, parameters.get(notebook), out) for notebook in notebooks], {}
     for step in steps:
