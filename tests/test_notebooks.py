@@ -22,6 +22,7 @@ import kit.prepare
 import kit.recipes
 from kit.data import CATALOGUE, npz_paths, read_layout
 from kit.prepare import open_prepared, prepare
+from kit.run import Results
 from kit.run.workflow import load_costs, save_costs
 from kit.sample.write import write_sample
 from kit.submit import check_submission, read_submission
@@ -184,7 +185,7 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
             shutil.copytree(part.parent if part.name == "npz" else part, tmp_path / "data")
         for path in npz_paths(part, collection, "valid"):
             shutil.copy(path, npz_paths(tmp_path / "data", collection, "valid")[0].parent)
-    rng, costs = np.random.default_rng(0), {}
+    rng, costs, results = np.random.default_rng(0), {}, Results(tmp_path / "out", "mine", tmp_path / "data")
     for split in ("valid", "test"):
         graphs = [read_layout(path) for path in npz_paths(tmp_path / "data", collection, split)]
         assert len(graphs) >= 5 or split == "test"
@@ -192,11 +193,11 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
             costs[member, split] = {f"{collection}:{g.graph_id}": rng.standard_normal(len(g.config_codes)) * abs(share)
                                     + np.sign(share) * (stats.zscore(g.config_runtime) if split == "valid" else 0)
                                     for g in graphs}
-            save_costs(tmp_path / "out" / "predictions" / name / f"{member}.{split}.npz", costs[member, split])
-    shutil.copy(tmp_path / "out" / "predictions" / name / "mine.valid.npz",
-                tmp_path / "out" / "predictions" / name / "late_seed0.valid.npz")
+            results.save_costs(f"predictions/{name}/{member}.{split}.npz", costs[member, split], {})
+    results.save_costs(f"predictions/{name}/late_seed0.valid.npz", costs["mine", "valid"], {})
+    save_costs(tmp_path / "out" / "predictions" / name / "unknown_seed0.test.npz", costs["mine", "test"])
     status, lines, errors = run(tmp_path, "--only", "05", "--collections", collection)
-    assert (status, errors) == (0, ""), errors
+    assert (status, errors) == (3, "") and "unknown_seed0.test.npz: without a readable" in "".join(lines), errors
     book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
     said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
     assert f"left out: {collection} late_seed0, which has no predictions for the test split\n" in said

@@ -161,7 +161,7 @@ def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle
         assert (body["isPrivate"], body["enableGpu"], body["enableInternet"]) == (True, True, False)
         assert body["newTitle"].replace(" ", "-") == body["slug"].partition("/")[2] and len(body["newTitle"]) <= 50
     out = tmp_path / "out"
-    tiles = sorted(path.name for path in (out / "predictions" / "tile_xla").iterdir())
+    tiles = sorted(path.name for path in (out / "predictions" / "tile_xla").glob("*.npz"))
     assert tiles == [f"tile_seed{seed}.{split}.npz" for seed in (0, 1) for split in ("test", "valid")]
     first, second = (load_costs(out / "predictions" / "tile_xla" / name) for name in (tiles[0], tiles[2]))
     assert first.keys() == second.keys() and all((first[name] != second[name]).any() for name in first)

@@ -268,7 +268,7 @@ def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentenc
 @pytest.mark.parametrize("text", ["", "collection,model,score,low,high,graphs,seeds,split\\na,b,0,5,,,1,1,t\\n"])
 def test_scores_that_cannot_be_read_are_named_and_the_run_ends_with_its_submission(clone, text):
     write_notebook(clone / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION,
-                   f"(out / 'scores.csv').write_text('{text}')")
+                   f"Results(out, 'NAME', data_root).save('scores.csv', lambda path: path.write_text('{text}'), {{}})")
     (clone / "out" / "checkpoints").mkdir(parents=True)
     (clone / "out" / "checkpoints" / "mine.json").write_text("{}")
     status, lines, errors = run(clone)
