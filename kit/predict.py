@@ -17,7 +17,7 @@ def autocast_to(precision, device):
 
 
 @torch.no_grad()
-def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32", tensors=None):
+def predict(model, graph, budget=None, seed=0, passes=1, precision="float32", tensors=None):
     """The cost of every configuration of a graph, in bounded memory.
 
     Parameters
@@ -25,8 +25,9 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
     model : Module
         As `kit.models` describes, trained.
     graph : LayoutGraph or TileGraph
-    budget : int
+    budget : int, optional
         Bytes for activations. Configurations are scored in chunks of equal size that fit into it, at least one each.
+        None: 1 GiB; 128 MiB on a CPU, where small chunks are faster, unless the model is transductive.
     seed : int
         Seeds the random order of configurations in chunks. A transductive model sees as many configurations together
         as in training, or fewer if `budget` is too small. Configurations of other chunks fill up the last chunk.
@@ -49,7 +50,7 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
         If the model was never trained, a cost is not finite, the graph has no configuration or is of the wrong kind, or
         another argument is not as above.
     """
-    check_whole(locals(), budget=0, seed=0, passes=1)
+    check_whole(locals(), seed=0, passes=1, **{} if budget is None else {"budget": 0})
     check_choice(locals(), precision=PRECISIONS)
     expect(hasattr(model, "configs_within"), "model", model, "a model as kit.models describes")
     expect(hasattr(graph, "config_runtime"), "graph", graph, "a TileGraph or a LayoutGraph")
@@ -58,12 +59,14 @@ def predict(model, graph, budget=1 << 30, seed=0, passes=1, precision="float32",
     if not model.fitted:
         raise ValueError("this model has no feature statistics; train it or load a checkpoint first")
     tensors = model.prepare(graph) if tensors is None else tensors
+    device = next(model.parameters()).device
+    if budget is None:
+        budget = 1 << (27 if device.type == "cpu" and not model.transductive else 30)
     size = min(c, model.configs_within(tensors, budget))
     if model.transductive:
         size = min(size, int(model.set_size))
     else:
         size = -(-c // -(-c // size))        # chunks of equal size, so that few configurations are scored twice
-    device = next(model.parameters()).device
     passes = passes if model.transductive and size < c else 1            # with a single chunk all passes are equal
     cost = np.zeros(c)
     training = model.training

@@ -190,7 +190,7 @@ def calls(w):
                               rng=generator(none=...), sigma=real(0.1, none=...)),
         "train": training | more,
         "train_parallel": training | dict(processes=whole(1), as_for_train=free(None)),
-        "predict": dict(model=choice(w.gnn), graph=graph(w.layout), budget=whole(1 << 20), seed=whole(0),
+        "predict": dict(model=choice(w.gnn), graph=graph(w.layout), budget=whole(1 << 20, none=...), seed=whole(0),
                         passes=whole(1), precision=choice("float32"), tensors=free(None)),
         "TrainSettings": {name: free(value) for name, value in vars(api.TrainSettings()).items()} | dict(
             steps=whole(1), configs_per_step=whole(4), graphs_per_step=whole(1), learning_rate=real(1e-3),

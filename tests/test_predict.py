@@ -183,3 +183,12 @@ def test_a_graph_of_10_000_nodes_is_scored_in_the_memory_it_was_given():
     chunk, prepared, in_chunks, at_once = map(int, child.stdout.split())
     assert 0.5 * budget < chunk < 1.2 * budget
     assert in_chunks < budget + prepared < at_once
+
+
+@pytest.mark.parametrize("transductive, most", [(False, 1 << 27), (True, 1 << 30)])
+def test_by_itself_it_takes_128_mib_on_a_cpu_unless_costs_depend_on_the_chunk(transductive, most, monkeypatch):
+    model, asked = Plain(transductive=transductive), []
+    monkeypatch.setattr(Plain, "configs_within", lambda self, tensors, budget: asked.append(budget) or 4)
+    predict(model, graph_of(10))
+    predict(model, graph_of(10), 1 << 20)
+    assert asked == [most, 1 << 20]
