@@ -30,7 +30,16 @@ from kit.files import (  # noqa: E402
     unwritable_named,
 )
 from kit.run import unfit  # noqa: E402
-from kit.run.provenance import ASIDE, MARK, code_digest, imports, own_results, plain_code, set_aside  # noqa: E402
+from kit.run.provenance import (  # noqa: E402
+    ASIDE,
+    MARK,
+    code_digest,
+    imports,
+    is_own,
+    own_results,
+    plain_code,
+    set_aside,
+)
 
 LOCK = Path(".run", "lock")
 UNFINISHED = "unfinished"                       # in place of the key of a step, while it runs
@@ -38,6 +47,7 @@ STILLBORN = "Kernel died before replying"       # nbclient's words, before the f
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
          "08": (), "09": ()}
+READS = {"05": ("predictions", "baselines")}     # folders where a step also reads what other machines made
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
 SUBMITS = "06"                                  # the others start once this one is done
 # ipykernel's launcher. It notes which files the notebook writes, and is silent about what its event loops log: a
@@ -139,6 +149,12 @@ class Step:
         except SyntaxError:                      # its execution will say where
             return digest(cells)
 
+    def brought(self):
+        """What this step reads and no step of this run made, such as predictions of other machines: names, digests."""
+        paths = [path for name in READS.get(self.number, ()) for path in sorted((self.out / name).rglob("*.npz"))]
+        brought = [place for path in paths if not is_own(path, self.out) for place in (path, Path(f"{path}{MARK}"))]
+        return [[str(place.relative_to(self.out)), file_sha256(place)] for place in brought if place.is_file()]
+
     def fault(self, data_root):
         """What is wrong with the results of this step, or None: they are there, whole, and of what is there now."""
         for name, sha in self.note["files"].items():
@@ -239,7 +255,7 @@ def noted(marker):
         step = json.loads(marker.read_bytes())
         texts = [step["key"], *step["files"], *step["files"].values(), *sum(step["problems"], [])]
         inside = all(Path(name).parts and ".." not in Path(name).parts and not Path(name).is_absolute()
-                     for name in step["files"])
+                     and max(len(os.fsencode(part)) for part in Path(name).parts) < 256 for name in step["files"])
         if inside and all(isinstance(text, str) for text in texts) and {len(pair) for pair in step["problems"]} <= {2}:
             return step
     except FileNotFoundError:
@@ -274,7 +290,7 @@ def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
                 raise RunError(f"{step.stem} needs the results of {other.stem}, which do not fit: {why}; run "
                                f"{other.number}, too")
         needed = [keys[other] if other.notebook in parameters else other.note["key"] for other in needed]
-        keys[step] = digest(step.code(), step.parameters, basis, needed)
+        keys[step] = digest(step.code(), step.parameters, basis, needed, step.brought())
     asked = [step for step in steps if step.notebook in parameters]
     _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, keys, data_root, at_once)
     problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])

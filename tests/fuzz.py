@@ -1,10 +1,11 @@
 """Feed every reader with broken and odd files: python tests/fuzz.py --inputs 10000 --seed 0
 
 Files are drawn small, then truncated, bit-flipped, renamed, retyped, reshaped, filled with huge or negative values,
-given headers that lie, or blown up; some stay whole but odd: no edges, one configuration, 65,537 codes. A reader may
-answer with the error that it documents, which names the file and, where an npz file can be opened, the array, or with
-a result that agrees with a second, plain way of reading. Anything else, more than `SECONDS` or more than `MEGABYTES`
-is foreign, is printed, and makes the exit status 1. The same seed gives the same inputs.
+given headers that lie, or blown up; some stay whole but odd: no edges, one configuration, 65,537 codes. "run_folder" is
+the folder of a run in which one file is damaged: a result that changed must not be taken for fit, nor be overwritten.
+A reader may answer with the error that it documents, which names the file and, where an npz file can be opened, the
+array, or with a result that agrees with a second, plain way of reading. Anything else, more than `SECONDS` or more than
+`MEGABYTES` is foreign, is printed, and makes the exit status 1. The same seed gives the same inputs.
 """
 import argparse
 import faulthandler
@@ -28,6 +29,7 @@ import polars as pl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
+from fuzz_folder import read_folder, write_folder
 from test_data import grouped_digits, mutated, npy, numbered_digits, patched, tile_arrays, zipped
 from test_own_program import every_option, small_network
 from test_proto import drawn_layout_file, drawn_tile_file
@@ -518,6 +520,7 @@ def readers():
         "settings": Reader(".json", write_json, read_settings),
         "load_checkpoint": Reader(".pt", write_checkpoint, read_weights, (ValueError,)),
         "load_costs": Reader(".npz", write_costs, read_costs),
+        "run_folder": Reader("", write_folder, read_folder),
         "unpack": Reader(".archive", write_archive, read_archive, (KaggleError,))}
 
 

@@ -13,10 +13,10 @@ from kit.run.workflow import load_costs, noted_settings
 
 @pytest.mark.long
 def test_a_share_of_the_inputs_meets_no_foreign_exception(project):
-    done = subprocess.run([sys.executable, "tests/fuzz.py", "--inputs", "640", "--seed", "1"], cwd=project, text=True,
+    done = subprocess.run([sys.executable, "tests/fuzz.py", "--inputs", "680", "--seed", "1"], cwd=project, text=True,
                           capture_output=True)
     lines = done.stdout.splitlines()
-    assert (done.returncode, lines[-1]) == (0, "640 inputs, 0 foreign"), done.stdout[-3000:] + done.stderr[-3000:]
+    assert (done.returncode, lines[-1]) == (0, "680 inputs, 0 foreign"), done.stdout[-3000:] + done.stderr[-3000:]
     for line in lines[1:-1]:
         name, inputs, results, refused, foreign, *_ = line.split()
         assert (inputs, foreign) == ("40", "0") and int(results) and int(refused), line
@@ -93,12 +93,24 @@ def test_one_seed_gives_the_same_inputs_and_another_gives_others(tmp_path):
         files = []
         for name, reader in fuzz.readers().items():
             toy = reader._replace(read=lambda path: files.append(path.read_bytes()))
-            if name != "load_checkpoint":                # a zip with a time in it
+            if name not in ("load_checkpoint", "run_folder"):        # a zip with a time in it, a folder
                 fuzz.fuzz({name: toy}, 3, seed, tmp_path)
         return files
     first = seen(0)
     assert len(first) == 45 and sum(a != b for a, b in zip(first, seen(1))) > 40
     assert sum(a == b for a, b in zip(first, seen(0))) > 22                            # zips hold the time
+
+
+def test_a_damaged_folder_of_a_run_is_noticed(tmp_path):
+    reader = fuzz.readers()["run_folder"]
+    said = []
+    results, refused, foreign, *_ = fuzz.fuzz({"run_folder": reader}, 25, 0, tmp_path, said.append)["run_folder"]
+    assert foreign == 0 and results and refused, said
+
+
+def test_a_changed_result_that_is_taken_for_fit_is_foreign(tmp_path, monkeypatch):
+    monkeypatch.setattr("fuzz_folder.unfit", lambda *_: None)
+    assert fuzz.fuzz({"run_folder": fuzz.readers()["run_folder"]}, 8, 0, tmp_path, lambda text: None)["run_folder"][2]
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, "1"])

@@ -173,6 +173,20 @@ def test_without_a_readable_mark_a_result_is_not_used(tmp_path, data, mark):
     assert read_mark(path) is None and "says what it was made from" in results.unfit(path)
 
 
+def test_a_mark_that_somebody_changed_is_no_mark(tmp_path, data):
+    results = Results(tmp_path, "step", data)
+    path = results.save_costs(NAME, COSTS, {"steps": "3"})
+    mark = Path(f"{path}{MARK}")
+    for before, after in (('"steps"', '"width"'), ('"3"', '"4"'), ('"by": "step"', '"by": "x"'), (NAME, f"x{NAME}")):
+        whole = mark.read_text()
+        mark.write_text(whole.replace(before, after))
+        assert mark.read_text() != whole and not is_own(path, tmp_path)
+        assert "without a readable tile_seed0.test.npz.made.json" in results.unfit(path)
+        mark.write_text(whole.replace("\n", "\r\n"))                                # as some programs copy texts
+        assert results.unfit(path) is None
+        mark.write_text(whole)
+
+
 @pytest.mark.parametrize("source", ["file ../../etc/passwd", "file /etc/passwd", "data ../x train", "code ../../x",
                                     "code kit.none", "data", "file", "", "anything"])
 def test_a_mark_from_elsewhere_reads_no_other_files(tmp_path, data, source):

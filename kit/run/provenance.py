@@ -1,8 +1,9 @@
 """What each result of a run was made from, and whether that still holds.
 
 Beside a result NAME lies NAME.made.json. It holds the SHA-256 of the result, the step that made it, the folder of the
-run, and what the result was made from: a digest per source. So a result can be copied to another folder or machine
-together with this file. `unfit` tells whether a result is whole, and was made from what is there now. The sources are:
+run, what the result was made from (a digest per source), and a digest of all this. So a result can be copied to another
+folder or machine together with this file. `unfit` tells whether a result is whole, and was made from what is there now.
+The sources are:
 
 - "data COLLECTION SPLIT": the content of the graphs, as the catalogue of the prepared data has it
 - "code MODULE ...": these modules of the kit, and what they import from the kit; see `code_digest`
@@ -125,7 +126,7 @@ def unfit(path, out, data_root, kinds=("file", "data", "code")):
             continue
         place = Path(os.path.abspath(Path(out, name)))
         if kind == "file" and place.is_relative_to(os.path.abspath(out)):
-            why = unfit(place, out, data_root) if place.is_file() else f"{place}: not there"
+            why = unfit(place, out, data_root) if os.path.isfile(place) else f"{place}: not there"
             if why is None and file_sha256(place) != digest:
                 why = f"{place}: another one now"
             if why:
@@ -152,17 +153,18 @@ def _digest(value):
 def write_mark(path, out, by, made_from):
     """Write down what a result was made from; `by` is the step."""
     name = Path(path).relative_to(out).as_posix()
-    write_json(Path(f"{path}{MARK}"), {"name": name, "sha256": file_sha256(path), "by": by, "run": run_id(out),
-                                       "made_from": made_from})
+    mark = {"name": name, "sha256": file_sha256(path), "by": by, "run": run_id(out), "made_from": made_from}
+    write_json(Path(f"{path}{MARK}"), {**mark, "digest": _digest(mark)})
 
 
 def read_mark(path):
-    """What is written down about a result; None if there is nothing, or something else."""
+    """What is written down about a result; None if there is nothing, or something else, or somebody changed it."""
     try:
         mark = json.loads(Path(f"{path}{MARK}").read_bytes()[:1 << 20])
+        whole = mark.pop("digest") == _digest(mark)
         texts = [mark[name] for name in ("name", "sha256", "by", "run")]
         texts += [text for pair in mark["made_from"].items() for text in pair]
-        return mark if all(isinstance(text, str) for text in texts) else None
+        return mark if whole and all(isinstance(text, str) for text in texts) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

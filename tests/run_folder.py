@@ -1,0 +1,284 @@
+"""A small data set, a copy of the kit, and the real run.py with notebooks 03 to 06 in this process, in a second.
+
+A kernel of Jupyter is what takes time in a run, so papermill is replaced: the cells are executed here. An audit hook
+takes the place of the one in the kernel. It can also end a run at any change of a file, as SIGKILL would.
+"""
+import contextlib
+import importlib.util
+import io
+import os
+import shutil
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import papermill
+
+PROJECT = Path(__file__).resolve().parents[1]
+for folder in (PROJECT, PROJECT / "notebooks"):
+    sys.path.insert(0, str(folder))
+import kit  # noqa: E402
+import kit.plots  # noqa: E402
+from kit.data import SPLITS  # noqa: E402
+from kit.files import file_sha256  # noqa: E402
+from kit.run.provenance import code_digest  # noqa: E402
+from kit.sample.write import write_sample  # noqa: E402
+
+spec = importlib.util.spec_from_file_location("program_of_a_run", PROJECT / "notebooks" / "run.py")
+program = importlib.util.module_from_spec(spec)          # the benchmarks have a module `run`, too
+sys.modules[spec.name] = program
+spec.loader.exec_module(program)
+
+FULL = ("--only", "03,04,05,06")
+SMALL = {"seeds": 1, "first_seed": 0, "steps": 3, "token_steps": 3, "gnn_steps": 2, "gnn_width": 8, "width": 8,
+         "workers": 1, "aggregation": "sparse", "most_configs": 40, "how": "mean_zscore", "k_hops": 1}
+COLLECTIONS = ("tile:xla", "layout:nlp:random")
+ENDED = -9                               # in place of an exit status: the run was killed
+
+
+class Killed(BaseException):
+    """The run ends here, and nothing that unwinds may change a file any more."""
+
+
+class Watch:
+    """What the audit hook does: notes files that cells write, counts changes of files, and ends a run."""
+    place, written, left, dead = None, None, None, False
+
+
+def _hook(event, args):
+    """Before a file below `Watch.place` changes."""
+    if Watch.place is None or event not in ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+        return
+    if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)):
+        return
+    path = args[1] if event == "os.rename" else args[0]
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return
+    path = os.fsdecode(path)
+    if not path.startswith(Watch.place) or os.path.basename(path).startswith(("lock", ".prepare.lock")):
+        return
+    if Watch.left is not None:
+        Watch.left -= 1
+        Watch.dead |= Watch.left < 0
+    if Watch.dead:
+        raise Killed
+    if Watch.written and event in ("open", "os.rename") and path != Watch.written:
+        out = os.path.dirname(os.path.dirname(Watch.written)) + os.sep
+        if path.startswith(out):
+            file = os.open(Watch.written, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(file, os.fsencode(path) + b"\n")
+            os.close(file)
+
+
+def _execute(source, target, parameters, **_):
+    """In place of papermill.execute_notebook."""
+    book, out, names = nbformat.read(source, 4), Path(target).parents[1], {"__name__": "__main__"}
+    nbformat.write(book, target)
+    Watch.written = str(out / ".run" / f"{Path(source).stem}.written")
+    try:
+        for cell in book.cells:
+            if cell.cell_type == "code":
+                exec(compile(cell.source, str(source), "exec"), names)
+                names |= parameters if "parameters" in cell.metadata.get("tags", []) else {}
+    except SystemExit:
+        pass
+    except Exception as fault:                           # as papermill gives it
+        fault.ename, fault.evalue = type(fault).__name__, str(fault)
+        fault.traceback = traceback.format_exception(fault)
+        raise
+    finally:
+        Watch.written = None
+    nbformat.write(book, target)
+
+
+@contextlib.contextmanager
+def in_process():
+    """While this lasts, `World.run` works."""
+    pictures = {name: getattr(kit.plots, name) for name in kit.plots.__all__ if callable(getattr(kit.plots, name))}
+    before = papermill.execute_notebook, program.use_this_python, os.fsync
+    modules = [(vars(module), dict(vars(module))) for name, module in sys.modules.items()
+               if name.partition(".")[0] == "kit" or name == spec.name]
+    papermill.execute_notebook, program.use_this_python, os.fsync = _execute, lambda folder: None, lambda file: None
+    for name in pictures:
+        setattr(kit.plots, name, lambda *args, **named: None)            # they take half of the time
+    if not getattr(_hook, "added", False):
+        sys.addaudithook(_hook)
+        _hook.added = True
+    try:
+        yield
+    finally:
+        papermill.execute_notebook, program.use_this_python, os.fsync = before
+        for now, names in modules:                       # `reload_code` made others; pickle takes only the first ones
+            now.update(names)
+        for name, value in pictures.items():
+            setattr(kit.plots, name, value)
+
+
+# {name of a change of the kit: (file, before, after)}
+CHANGES = {
+    "comment": ("train.py", "CHECKPOINT_SECONDS = 60 ", "# a comment\nCHECKPOINT_SECONDS = (60)   "),
+    "docstring": ("losses.py", '"""Ranking losses: pure', '"""Losses for ranking: pure'),
+    "losses": ("losses.py", "    return (remaining - score).mean()", "    return (2 * remaining - score).mean()"),
+    "hinge": ("losses.py", "hinge = F.relu(margin - (", "hinge = F.relu(margin + 1 - ("),
+    "loss of tiles": ("recipes.py", "TileModel, shape, settings, list_mle_loss,",
+                      "TileModel, shape, settings, pairwise_hinge_loss,"),
+    "rate": ("recipes.py", "learning_rate=5e-3", "learning_rate=2e-1"),
+    "ensemble": ("ensemble.py", "    stacked /= np.where(", "    stacked = stacked ** 3 / np.where("),
+    "submit": ("submit.py", "np.lexsort((bits, cost))", "np.lexsort((bits, -cost))"),
+    "predict": ("predict.py", "cost[chunk[:c - start]] += scored", "cost[chunk[:c - start]] -= scored"),
+    "token": ("models/config_token.py", "return cost + pair_terms", "return cost - pair_terms")}
+
+
+def module_of(file):
+    return "kit." + file.removesuffix(".py").replace("/", ".")
+
+
+def reload_code(module, text):
+    """Give a module of the kit, and every other one that took names from it, the functions and classes of a text."""
+    old = dict(vars(module))
+    exec(compile(text, module.__file__, "exec"), module.__dict__)
+    new = {id(old[n]): value for n, value in vars(module).items()
+           if n in old and value is not old[n] and getattr(value, "__module__", None) == module.__name__}
+    for name, other in list(sys.modules.items()):
+        if other is not None and (name == "kit" or name.startswith("kit.")) or name == spec.name:
+            for key, value in list(vars(other).items()):
+                if id(value) in new and other is not module:
+                    setattr(other, key, new[id(value)])
+
+
+class World:
+    """A data set, a kit and folders of runs below `place`; `template`: see `finished_world`."""
+
+    def __init__(self, place, template=None):
+        self.place, self.data, self.kit = Path(place), Path(place, "data", "npz"), Path(place, "kit")
+        self.place.mkdir(parents=True, exist_ok=True)
+        if template:
+            for name in ("data", "kit"):
+                shutil.copytree(template / name, self.place / name, copy_function=os.link)
+            shutil.copytree(template / "out", self.place / "out")
+        else:
+            self._write_data()
+            shutil.copytree(PROJECT / "kit", self.kit, ignore=shutil.ignore_patterns("__pycache__"))
+        self.changed, self.said = {}, ""
+        self.pristine = {path: path.read_bytes() for path in self.sources()}
+
+    def _write_data(self):
+        """Two collections of the tiny sample data, two or three files per split, as if they were real data."""
+        sample = write_sample(self.place / "sample", size="tiny")
+        for collection in COLLECTIONS:
+            for split in SPLITS:
+                folder = self.data.joinpath(*collection.split(":"), split)
+                folder.mkdir(parents=True)
+                paths = sorted(sample.joinpath(*collection.split(":"), split).glob("*.npz"))
+                for path in paths[:3 if split == "train" and collection == "tile:xla" else 2]:
+                    shutil.copy(path, folder)
+                    change_arrays(folder / path.name)
+        shutil.rmtree(self.place / "sample")
+
+    def sources(self, collection=None, split=None):
+        """The files of the data set."""
+        folder = self.data.joinpath(*(collection or "*:*").split(":")) if collection else self.data
+        return sorted(folder.rglob(f"{split}/*.npz" if split else "*.npz"))
+
+    def run(self, *args, out="out", kill=None, **settings):
+        """`run.py ARGS` -> exit status; `said` then has what was printed. `kill`: end at this change of a file."""
+        settings = [word for name, value in (SMALL | settings).items() if name in self._declared(args)
+                    for word in ("-p", f"{name}={value}")]
+        text = io.StringIO()
+        before = program.PROJECT, kit.__file__
+        program.PROJECT, kit.__file__ = self.place, str(self.kit / "__init__.py")
+        Watch.place, Watch.left, Watch.dead = str(self.place) + os.sep, kill, False
+        status = None
+        code_digest.cache_clear()
+        try:
+            with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                status = program.main(["--data-root", str(self.data), "--out", str(self.place / out), "--jobs", "1",
+                                       *(args or FULL), *settings])
+        except Killed:
+            status = ENDED
+        except Exception:
+            status = None
+            text.write(traceback.format_exc())
+        finally:
+            status = ENDED if Watch.dead else status
+            Watch.place, Watch.left, Watch.dead = None, None, False
+            program.PROJECT, kit.__file__ = before
+            self.said = text.getvalue()
+        return status
+
+    def _declared(self, args):
+        """Settings that the notebooks of this call declare."""
+        only = args[args.index("--only") + 1] if "--only" in args else FULL[1]
+        own = {"03": ("seeds", "first_seed", "steps", "width", "workers"), "05": ("how",),
+               "04": ("seeds", "first_seed", "token_steps", "gnn_steps", "gnn_width", "workers", "aggregation",
+                      "most_configs", "k_hops")}
+        return {name for number in only.split(",") for name in own.get(number, ())}
+
+    def change_kit(self, name, there=True):
+        """Change a line of the kit, or take the change back."""
+        file, old, new = CHANGES[name]
+        path = self.kit / file
+        text = (PROJECT / "kit" / file).read_text()
+        self.changed = {**self.changed, name: True} if there else {k: v for k, v in self.changed.items() if k != name}
+        for one in self.changed:
+            other, old, new = CHANGES[one]
+            if other == file:
+                assert text.count(old) == 1, one
+                text = text.replace(old, new)
+        path.unlink()
+        path.write_text(text)
+        reload_code(importlib.import_module(module_of(file)), text)
+
+    def restore_kit(self):
+        """The kit of the project again."""
+        for name in [*self.changed]:
+            self.change_kit(name, False)
+
+
+def finished_world(folder):
+    """Make a World `folder`/world with a finished run, and move it -> its new path, for copies at the old one.
+
+    A run at another path is another run, because the path of its data is one of its parameters.
+    """
+    world = World(Path(folder, "world"))
+    if world.run():
+        raise AssertionError(world.said)
+    return world.place.rename(Path(folder, "template"))
+
+
+def change_arrays(path, **changes):
+    """Change arrays of an npz file by functions; without compression, so that its size stays the same."""
+    with np.load(path) as npz:
+        arrays = {name: npz[name] for name in npz.files}
+    arrays |= {name: change(arrays[name]) for name, change in changes.items()}
+    part = path.with_suffix(".new")
+    with open(part, "wb") as file:
+        np.savez(file, **arrays)
+    os.replace(part, path)
+
+
+def invert(path):
+    """The fastest configuration of a file becomes the slowest one."""
+    change_arrays(path, config_runtime=lambda runtime: runtime.max() + runtime.min() - runtime)
+
+
+def permute(path):
+    """The configurations of a file in another order."""
+    with np.load(path) as npz:
+        names = [n for n in ("config_feat", "node_config_feat", "config_runtime", "config_runtime_normalizers")
+                 if n in npz.files]
+        order = np.random.default_rng(0).permutation(len(npz["config_runtime"]))
+    change_arrays(path, **{name: lambda array: array[order] for name in names})
+
+
+def digests(folder):
+    """{SHA-256: paths} of all files below a folder."""
+    found = {}
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            found.setdefault(file_sha256(path), []).append(path)
+    return found

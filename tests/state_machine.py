@@ -1,0 +1,381 @@
+"""Random sequences of what users do in the folder of a run: python tests/state_machine.py --sequences 500 --seed 0
+
+After each sequence, a full run must give exactly the submission of a new folder with the same data, kit, settings,
+collections and brought predictions, or refuse with a sentence. After each run, each file that the user put or changed
+must still exist, at its place or in aside/, and so must each finished checkpoint. A failing sequence is made as short
+as possible, and printed with the option that repeats it. The exit status is then 1.
+
+An operation is a pair of a name and a number that seeds its draws. `tests/run_folder.py` has the small data set, the
+copy of the kit, and the real run.py and notebooks 03 to 06 in this process.
+"""
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from run_folder import CHANGES, COLLECTIONS, FULL, World, digests, finished_world, in_process, invert, permute
+
+from kit.files import file_sha256
+from kit.run.provenance import ASIDE, MARK, is_own, read_mark
+
+CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4), "how": (
+    "mean_zscore", "mean_rank")}
+STEPS = ("03", "04", "03,04", "05", "06", "05,06", "04,05,06")
+NAMES = ("submission.csv", "scores.csv", "report.html", "predictions/tile_xla/tile_seed0.test.npz",
+         "predictions/tile_xla/tile_seed1.valid.npz", "ensemble/tile_xla.test.npz", "notebooks/05_ensemble.ipynb",
+         "predictions/layout_nlp_random/mine_seed0.test.npz", "settings/05_ensemble.json", "my-best/notes.txt",
+         "checkpoints/notes.txt", "problems/notes.txt", "predictions/layout_nlp_random/gnn_seed0.test.npz.made.json")
+
+
+class Fault(AssertionError):
+    """What must hold does not."""
+
+
+class Machine:
+    """A user at a folder of a run. `known` has the submissions of new folders, for all sequences of a process."""
+
+    def __init__(self, world, known):
+        self.world, self.known, self.out = world, known, world.place / "out"
+        self.settings, self.collections, self.log = {}, None, []
+        self.mine, self.made, self.saved, self.pool = {}, {}, {}, []
+        self.note_made()
+
+    # --- what must hold
+
+    def files(self, *folders):
+        """Files in the folder of the run, not in aside/; with `folders`, those in them."""
+        found = [path for path in sorted(self.out.rglob("*")) if path.is_file()]
+        return [p for p in found if (first := p.relative_to(self.out).parts[0]) != ASIDE
+                and (not folders or first in folders)]
+
+    def note_made(self):
+        """Remember what runs made: content per path."""
+        for path in self.files():
+            self.made.setdefault(path, set()).add(file_sha256(path))
+
+    def run(self, *args, kill=None):
+        """A run in the folder; then all files of the user must exist -> exit status."""
+        place = self.out / "submission.csv"
+        before = place.read_bytes() if place.is_file() else b""
+        costly = {file_sha256(p): p for p in self.out.glob("checkpoints/*.pt")
+                  if (mark := read_mark(p)) and mark["sha256"] == file_sha256(p)}
+        if self.collections and "--collections" not in args:
+            args = (*args, "--collections", self.collections)
+        status = self.world.run(*args, kill=kill, **self.settings)
+        self.log.append(f"{' '.join(args)}{f' killed at {kill}' * (kill is not None)} -> {status}")
+        if status is None or "Traceback" in self.world.said:
+            raise Fault(f"a traceback:\n{self.world.said[-3000:]}")
+        there = digests(self.out)
+        for kind, wanted in (("file of the user", self.mine), ("checkpoint", costly)):
+            gone = [str(path) for sha, path in wanted.items() if sha not in there]
+            if gone:
+                raise Fault(f"gone: {kind}, {gone}")
+        after = place.read_bytes().splitlines() if place.is_file() else []
+        lost = {row.split(b",")[0] for row in before.splitlines()} - {row.split(b",")[0] for row in after}
+        if lost and before not in [path.read_bytes() for path in self.out.rglob("submission.csv")]:
+            raise Fault(f"the wider submission is gone, with {lost}")
+        self.note_made()
+        return status
+
+    def edited(self, *paths):
+        """The user changed these files, or put them there."""
+        for path in paths:
+            inside = path.relative_to(self.out).parts[0]
+            logs = inside in (".run", "problems.jsonl") or (inside == "problems" and path.suffix == ".jsonl")
+            # a mark in which only the layout changed says the same
+            logs |= path.name.endswith(MARK) and is_own(str(path).removesuffix(MARK), self.out)
+            if path.is_file() and not logs and file_sha256(path) not in self.made.get(path, ()):
+                self.mine[file_sha256(path)] = path
+        there = digests(self.out)
+        self.mine = {sha: path for sha, path in self.mine.items() if sha in there}   # the user removed the others
+
+    def brought(self):
+        """{path: content} of predictions that this run did not make, with what is written down about them."""
+        found = {}
+        for path in self.files("predictions", "baselines", "ensemble"):
+            if path.suffix == ".npz" and not is_own(path, self.out):
+                for one in (path, Path(f"{path}{MARK}")):
+                    if one.is_file():
+                        found[one.relative_to(self.out).as_posix()] = one.read_bytes()
+        return found
+
+    def key(self):
+        """All that a new folder depends on, but for what was brought."""
+        files = [(path.relative_to(self.world.data).as_posix(), file_sha256(path)) for path in self.world.sources()]
+        kit = sorted({*self.world.changed} - {"comment", "docstring"})
+        return json.dumps([files, kit, sorted(self.settings.items()), self.collections])
+
+    def expected(self, brought):
+        """(exit status, submission) of a new folder."""
+        key = self.key() + repr(sorted(brought.items()))
+        if key not in self.known:
+            out = self.world.place / "new"
+            for name, data in brought.items():
+                (out / name).parent.mkdir(parents=True, exist_ok=True)
+                (out / name).write_bytes(data)
+            args = ("--collections", self.collections) if self.collections else ()
+            status = self.world.run(*FULL, *args, out="new", **self.settings)
+            csv = out / "submission.csv"
+            self.known[key] = status, csv.read_bytes() if csv.is_file() else None, self.world.said
+            shutil.rmtree(out)
+        return self.known[key]
+
+    def check(self):
+        """A full run gives the submission of a new folder, or refuses with a sentence."""
+        brought = self.brought()
+        status = self.run(*FULL)
+        said, csv = self.world.said, self.out / "submission.csv"
+        data = csv.read_bytes() if csv.is_file() else None
+        wanted_status, wanted, words = self.expected(brought)
+        if status in (1, 2):
+            if "run.py: " not in said:
+                raise Fault(f"exit status {status} without a sentence:\n{said}")
+            return "refused, as a new folder" if wanted_status == status else f"refused: {said.strip()[-300:]}"
+        if data != wanted:
+            raise Fault(f"exit status {status}, and another submission than that of a new folder (its exit status is "
+                        f"{wanted_status}):\n{said}\n--- the new folder:\n{words}")
+        if status == 3 and wanted_status == 0 and not {"left out", "submission: "} & {
+                line.split(":")[0] for line in said.splitlines()}:
+            raise Fault(f"exit status 3 without a reason:\n{said}")
+        return f"same submission, {status}" if data else f"no submission, {status}"
+
+    # --- operations: each takes a generator
+
+    def op_run(self, rng):
+        fresh = ("--fresh",) * (rng.random() < 0.25)
+        self.check() if not fresh and rng.random() < 0.5 else self.run(*FULL, *fresh)
+
+    def op_some_steps(self, rng):
+        only = STEPS[rng.integers(len(STEPS))]
+        some = ("--collections", COLLECTIONS[rng.integers(2)]) if rng.random() < 0.2 else ()
+        self.run("--only", only, *("--fresh",) * (rng.random() < 0.3), *some)
+
+    def op_kill(self, rng):
+        only = FULL[1] if rng.random() < 0.6 else STEPS[rng.integers(len(STEPS))]
+        self.run("--only", only, *("--fresh",) * (rng.random() < 0.3), kill=int(rng.integers(1, 250)))
+
+    def op_data(self, rng):
+        """Change, delete, damage or restore a file of the data set."""
+        files = self.world.sources()
+        kind = rng.integers(8)
+        if kind >= 6 or not files:
+            for path, data in self.world.pristine.items() if kind == 6 else [
+                    [*self.world.pristine.items()][rng.integers(len(self.world.pristine))]]:
+                if not path.is_file() or path.read_bytes() != data:
+                    path.unlink(missing_ok=True)
+                    path.write_bytes(data)
+            return
+        path = files[rng.integers(len(files))]
+        others = [other for other in files if other.parent == path.parent]
+        if kind in (0, 1):
+            before = path.stat()
+            try:
+                invert(path) if kind else permute(path)
+            except Exception:                            # it is damaged already
+                return
+            if rng.random() < 0.5:
+                os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        elif kind == 2:
+            path.unlink()
+        elif kind == 3:
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data[:rng.integers(len(data))])
+        elif kind == 4:
+            data = others[rng.integers(len(others))].read_bytes()
+            path.unlink()
+            path.write_bytes(data)
+        else:
+            shutil.copy(path, path.with_name(f"copy_of_{path.name}" if rng.random() < 0.7 else f"a copy {path.name}"))
+
+    def op_setting(self, rng):
+        name = [*CHOICES][rng.integers(len(CHOICES))]
+        self.settings = self.settings | {name: CHOICES[name][rng.integers(2)]}
+
+    def op_kit(self, rng):
+        name = [*CHANGES][rng.integers(len(CHANGES))]
+        self.world.change_kit(name, name not in self.world.changed)
+
+    def op_collections(self, rng):
+        self.collections = (None, *COLLECTIONS)[rng.integers(3)]
+
+    def op_file(self, rng):
+        """Delete, cut, edit, copy or restore a file in the folder of the run."""
+        files = self.files()
+        if not files:
+            return
+        folders = sorted({path.relative_to(self.out).parts[0] for path in files})
+        folder = folders[rng.integers(len(folders))]
+        files = [path for path in files if path.relative_to(self.out).parts[0] == folder]
+        path, kind = files[rng.integers(len(files))], rng.integers(6)
+        data = path.read_bytes()
+        if kind == 5:
+            back = [p for p in self.saved if p.parent.is_dir()]
+            if back:
+                path = back[rng.integers(len(back))]
+                path.write_bytes(self.saved[path])
+                self.edited(path)
+            return
+        self.saved[path] = data
+        if kind == 0:
+            path.unlink()
+        elif kind == 1:
+            path.write_bytes(data[:100 if rng.random() < 0.5 else rng.integers(len(data) + 1)])
+        elif kind == 2:
+            place = rng.integers(len(data) + 1)
+            path.write_bytes(data[:place] + bytes([rng.integers(256)]) + data[place + 1:])
+        elif kind == 3:
+            path.write_bytes(b"\n".join(data.splitlines()[:2]) + b"\n")
+        else:
+            self.copy(path, [p for p in files if p.suffix == path.suffix and not p.name.endswith(MARK)], rng)
+        self.edited(path)
+
+    def copy(self, path, others, rng):
+        """Copy a result over another one, or to a name of its own, with or without what is written down about it."""
+        if not others:
+            return
+        target = others[rng.integers(len(others))]
+        if rng.random() < 0.4:
+            target = path.with_name(f"copy_{path.name}")
+        for suffix in ("", MARK)[:rng.integers(1, 3)]:
+            if Path(f"{path}{suffix}").is_file() and path != target:
+                shutil.copy(f"{path}{suffix}", f"{target}{suffix}")
+                self.edited(Path(f"{target}{suffix}"))
+
+    def op_own_file(self, rng):
+        """Put a file of one's own at some name."""
+        path = self.out / NAMES[rng.integers(len(NAMES))]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"mine " + rng.bytes(8))
+        self.edited(path)
+
+    def op_bring(self, rng):
+        """Bring predictions of a machine with the same data and other seeds, or those of earlier data."""
+        key = "elsewhere" + json.dumps([self.key(), 7])
+        if key not in self.known:
+            self.world.run("--only", "03,04", out="elsewhere", **self.settings | {"first_seed": 7, "seeds": 1})
+            folder = self.world.place / "elsewhere"
+            self.known[key] = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*")
+                               if p.is_file() and p.relative_to(folder).parts[0] == "predictions"}
+            shutil.rmtree(folder, ignore_errors=True)
+        self.pool.append(self.known[key])
+        files = self.pool[rng.integers(len(self.pool))]
+        marks = rng.random() < 0.8
+        for name, data in files.items():
+            if marks or not name.endswith(MARK):
+                (self.out / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.out / name).write_bytes(data)
+                self.edited(self.out / name)
+
+    def op_take_away(self, rng):
+        for path in self.files("predictions"):
+            if "_seed7" in path.name:
+                path.unlink()
+        self.edited()
+
+
+OPERATIONS = {"run": 2, "some_steps": 3, "kill": 2, "data": 4, "setting": 2, "kit": 1, "collections": 1, "file": 6,
+              "own_file": 1, "bring": 1, "take_away": 0.3}
+
+
+def draw(seed, number, most=8):
+    """The operations of one sequence."""
+    rng = np.random.default_rng([seed, number])
+    chances = np.array([*OPERATIONS.values()])
+    names = rng.choice([*OPERATIONS], rng.integers(1, most + 1), p=chances / chances.sum())
+    return [(str(name), int(rng.integers(1 << 30))) for name in names]
+
+
+def play(operations, template, place, known):
+    """Play a sequence -> what the last full run gave; a Fault if something does not hold."""
+    shutil.rmtree(place, ignore_errors=True)
+    world = World(place, template)
+    machine = Machine(world, known)
+    try:
+        for name, seed in operations:
+            machine.log.append(name)
+            getattr(machine, f"op_{name}")(np.random.default_rng(seed))
+        return machine.check()
+    except Fault as fault:
+        raise Fault(f"{fault}\n{machine.log}") from None
+    finally:
+        world.restore_kit()
+
+
+def fails(operations, template, place, known):
+    """The fault of a sequence as text, or None."""
+    try:
+        play(operations, template, place, known)
+    except Fault as fault:
+        return str(fault)
+
+
+def shortest(operations, template, place, known):
+    """The operations without those that a fault does not need."""
+    number = 0
+    while number < len(operations):
+        fewer = operations[:number] + operations[number + 1:]
+        if fails(fewer, template, place, known):
+            operations = fewer
+        else:
+            number += 1
+    return operations
+
+
+def search(sequences, seed, folder, first=0, report=print, shorten=True):
+    """Play sequences -> Counter of how they ended."""
+    ends, known, start = Counter(), {}, time.monotonic()
+    with in_process():
+        template = finished_world(folder)
+        for number in range(first, first + sequences):
+            operations = draw(seed, number)
+            try:
+                end = play(operations, template, Path(folder, "world"), known)
+            except Fault as fault:
+                end = "FAULT"
+                if shorten:
+                    operations = shortest(operations, template, Path(folder, "world"), known)
+                    fault = fails(operations, template, Path(folder, "world"), known) or fault
+                report(f"sequence {number} of seed {seed}: {fault}\nrepeat: python tests/state_machine.py --play "
+                       f"'{json.dumps(operations)}'", flush=True)
+            ends[end] += 1
+            if (number - first) % 20 == 19:
+                report(f"{number - first + 1} sequences, {time.monotonic() - start:.0f} s, {len(known)} new folders, "
+                       f"{ends['FAULT']} faults", flush=True)
+    return ends
+
+
+def main(argv=None):
+    """Print how the sequences ended; 1 if there was a fault."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sequences", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first sequence")
+    parser.add_argument("--play", type=json.loads, help="operations to play instead, as a failure prints them")
+    args = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        if args.play:
+            with in_process():
+                end = fails(args.play, finished_world(folder), Path(folder, "world"), {})
+            print(end or "no fault")
+            return 1 if end else 0
+        ends = search(args.sequences, args.seed, folder, args.first)
+    for end, count in ends.most_common():
+        print(f"{count:>6}  {end}")
+    print(f"{args.sequences} sequences, {ends['FAULT']} faults")
+    return 1 if ends["FAULT"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
