@@ -179,7 +179,7 @@ def test_the_file_s_folder_is_made_and_holds_nothing_else(tmp_path):
     (dict(graphs=GRAPHS[:1]), "graphs (graphs [['a', 12, 18, 20, '"),
     (dict(graphs=(GRAPHS[0]._replace(edge_index=GRAPHS[0].edge_index[1:]), *GRAPHS[1:])),
      "graphs (graphs [['a', 12, 18, 20, '"),
-    (dict(graphs=(GRAPHS[0]._replace(config_runtime=GRAPHS[0].config_runtime[::-1]), *GRAPHS[1:])),
+    (dict(graphs=(GRAPHS[0]._replace(config_runtime=GRAPHS[0].config_runtime[::-1].copy()), *GRAPHS[1:])),
      "graphs (graphs [['a', 12, 18, 20, '"),
     (dict(valid=VALID[:1]), "valid (valid [['v', 12, 18, 20, '"),
 ])
