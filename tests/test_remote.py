@@ -78,10 +78,10 @@ def finished(server, root, collection, seeds=(0,), **instead):
     found |= instead
     for name in [name for name in found if name.endswith(".npz") and f"{name}{MARK}" not in found]:
         split = name.split(".")[-2]
-        known = split in SPLITS
-        found[f"{name}{MARK}"] = json.dumps({
-            "name": name, "by": "03_train_tile", "run": "there", "sha256": hashlib.sha256(found[name]).hexdigest(),
-            "made_from": from_data(root, [collection], split) if known else {}}).encode()
+        mark = {"name": name, "sha256": hashlib.sha256(found[name]).hexdigest(), "by": "03_train_tile", "run": "there",
+                "made_from": from_data(root, [collection], split) if split in SPLITS else {}}
+        digest = hashlib.sha256(json.dumps(mark).encode()).hexdigest()
+        found[f"{name}{MARK}"] = json.dumps({**mark, "digest": digest}).encode()
     for name, data in found.items():
         path = f"/output/{len(server.files)}"
         server.files[path] = data
