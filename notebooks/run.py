@@ -135,7 +135,10 @@ def open_root(args, size, collections):
         except DataError as fault:
             raise RunError(f"{fault}; 05 and 06 need the data here, too: give --data-root, or --data-root sample to "
                            "train on sample data on Kaggle") from None
-    root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
+    try:
+        root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
+    except RuntimeError as fault:                # a process that prepared files died
+        raise RunError(str(fault), status=1) from fault
     root = root.resolve()
     name = root.name.replace("prepared-", "data-") if root.parent == PROJECT / "data" else (
         root.parent.name if root.parent.parent == PROJECT / "data" else f"data-{digest(str(root))[:8]}")

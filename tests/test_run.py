@@ -173,6 +173,14 @@ def main(project, monkeypatch):
     return module.main
 
 
+def test_a_process_that_died_while_it_prepared_files_is_one_sentence(main, monkeypatch, tmp_path, capsys):
+    def died(*args):
+        raise RuntimeError("a process that prepared files died; out of memory?")
+    monkeypatch.setitem(main.__globals__, "open_data", died)
+    assert main(["--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == "run.py: a process that prepared files died; out of memory?\n"
+
+
 @pytest.fixture
 def choices(project, monkeypatch):
     """The module notebooks/choices.py."""
