@@ -406,6 +406,7 @@ def test_an_interrupt_while_modules_are_loaded_is_one_sentence(clone, how, statu
     assert done.stderr == f"\n{word}; run the same command again to continue\n"
 
 
+@pytest.mark.long
 def test_run_py_started_inside_notebooks_finds_the_data_of_the_clone_and_leaves_its_results_there(clone):
     (clone / "root").rename(clone / "data")
     done = subprocess.run([sys.executable, "run.py", "--only", "00"], cwd=clone / "notebooks", text=True,
@@ -415,6 +416,7 @@ def test_run_py_started_inside_notebooks_finds_the_data_of_the_clone_and_leaves_
     assert not {"data", "submissions"} & {p.name for p in (clone / "notebooks").iterdir()}
 
 
+@pytest.mark.long
 def test_jupyter_and_run_py_share_the_folders_of_the_clone(clone, monkeypatch):
     (clone / "root").rename(clone / "data")
     monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)

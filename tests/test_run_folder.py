@@ -10,6 +10,7 @@ from run_folder import CHANGES, FULL, World, digests, finished_world, in_process
 from kit.files import file_sha256
 from kit.run.provenance import ASIDE, MARK
 
+pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
 TOKEN = "predictions/layout_nlp_random/token_seed0.test.npz"
 LAYOUT = ("layout:nlp:random", "layout_nlp_random")
 
@@ -59,7 +60,7 @@ def as_in_a_new_folder(world, *args, **settings):
     return same
 
 
-@pytest.mark.parametrize("old_time", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.parametrize("old_time", [True, False])
 def test_training_data_of_the_same_size_and_other_content_are_trained_on_anew(world, old_time):
     before, trained = files(world, f"predictions/{LAYOUT[1]}/*.npz"), files(world, "checkpoints/*.pt")
     for path in world.sources(LAYOUT[0], "train"):
@@ -213,7 +214,6 @@ def test_a_sequence_ends_as_a_new_folder(template, operations):
     assert "same submission" in end
 
 
-@pytest.mark.long
 def test_a_share_of_the_sequences_finds_nothing(tmp_path):
     said = []
     ends = state_machine.search(20, 1000, tmp_path, report=lambda text, **_: said.append(text), shorten=False)
