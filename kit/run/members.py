@@ -89,6 +89,7 @@ def _train_member(job, material, report):
         model = recipe.network(recipe.shape)
         history = run(model, material.graphs, recipe.settings, **fit)
     costs = {name: {i: predict(model, graph) for i, graph in material.ranked[name].items()} for name in member.ranks}
-    made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__)
+    judged = ["kit.metrics"] * (recipe.settings.keep == "best")          # the scores choose the weights
+    made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)
                  | from_settings(settings=recipe.settings, shape=recipe.shape) | {"weights": file_sha256(path)})
     return Trained(history, costs, made_from)

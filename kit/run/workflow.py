@@ -171,7 +171,9 @@ def checkpoint_path(out, name, model, settings, graphs, valid=()):
     code that trains. A damaged file of this name is moved aside, and a line says so; training then starts anew. `model`
     has its `settings`; `graphs` and `valid` are as for `train`.
     """
-    about = repr((model.settings, replace(settings, device=""), from_code("kit.train", type(model).__module__),
+    # where validation chooses the weights, the scores count, too
+    code = from_code("kit.train", type(model).__module__, *["kit.metrics"] * (settings.keep == "best" and bool(valid)))
+    about = repr((model.settings, replace(settings, device=""), code,
                   [[content_digest(graph) for graph in some] for some in (graphs, valid)]))
     stem = name.replace(":", "_").replace(" ", "-")
     path = Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
