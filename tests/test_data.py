@@ -439,7 +439,8 @@ def test_nothing_is_unpickled(write, tmp_path):
         path = write(layout | {name: bomb})
         with pytest.raises(DataError) as error:
             read_layout(path)
-        words = re.escape(f"{path}: {name} has dtype object, expected ") + r"(integers( \(nanoseconds\))?|floats|integers or floats)"
+        kinds = r"(integers( \(nanoseconds\))?|floats|integers or floats)"
+        words = re.escape(f"{path}: {name} has dtype object, expected ") + kinds
         assert re.fullmatch(words, str(error.value))
     for name in (tile := tile_arrays(np.random.default_rng(0))):
         path = write(tile | {name: bomb})
