@@ -81,6 +81,7 @@ def test_the_page_has_a_place_for_every_bench_file(run):
         assert f"<!-- {name} -->" in text and f"<!-- end {name} -->" in text
 
 
+@pytest.mark.long
 def test_an_unknown_case_is_an_error():
     done = subprocess.run([sys.executable, str(RUN), "--case", "baselines", "nothing"], capture_output=True, text=True)
     assert done.returncode != 0 and "nothing" in done.stderr
@@ -114,6 +115,7 @@ def test_a_rehearsal_in_small_goes_through_every_step(rehearsal, tmp_path):
         assert graph.config_runtime.any() == (file["split"] != "test") and path.parent.name == file["split"]
 
 
+@pytest.mark.long
 def test_a_step_that_takes_more_than_the_limit_ends_the_rehearsal(rehearsal, tmp_path):
     code = f"""import sys; sys.path.insert(0, {str(REHEARSAL.parent)!r}); import rehearsal
 rehearsal.STEPS["greedy"] = lambda root, size: (len(bytearray(rehearsal.LIMIT)), {{}})

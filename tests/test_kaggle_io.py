@@ -126,6 +126,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was(kaggle, tmp_path, source):
     assert len(tree(root / "tile")) == 2 and not (tmp_path / ".download").exists()
 
 
+@pytest.mark.long
 def test_a_second_download_of_the_same_names_the_first_and_goes_on_where_that_was_killed(kaggle, tmp_path, project):
     path = mirrored(kaggle, "tile:xla", "train")
     half, part = len(kaggle.files[path]) // 2, tmp_path / "data/.download/npz_tile_xla_train.tar.part"

@@ -311,6 +311,7 @@ def test_no_cell_of_a_study_warns(finished, studied):
     assert_no_cell_warns(finished[0])
 
 
+@pytest.mark.long
 def test_a_second_run_executes_nothing_again(finished):
     folder, submission = finished[0], finished[0] / "out" / "submission.csv"
     before = submission.stat().st_mtime_ns

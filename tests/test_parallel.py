@@ -149,6 +149,7 @@ def dies(cost, runtime):
     return pairwise_hinge_loss(cost, runtime)
 
 
+@pytest.mark.long
 def test_processes_bring_weights_history_and_lines_back(tmp_path):
     model, lines = LayoutGNN(MODEL), []
     history = train_parallel(model, GRAPHS, FOUR, 2, lines.append, valid=VALID, score=correlation,

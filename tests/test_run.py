@@ -302,6 +302,7 @@ def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_the
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
+@pytest.mark.long
 def test_unreadable_files_are_named_once_each_time_although_the_submission_is_written(clone):
     write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, PROBLEM)
     (clone / "root" / "tile" / "xla" / "train" / "link.npz").symlink_to(clone / "nowhere")
