@@ -45,7 +45,7 @@ from kit.proto import read_layout_pb, read_tile_pb
 from kit.run.ledger import list_runs, record_leaderboard
 from kit.run.workflow import load_costs, noted_settings, save_costs
 from kit.submit import check_submission, read_submission
-from kit.training.checkpoints import load_checkpoint, save_checkpoint
+from kit.training.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
 
 SECONDS = 20                     # of CPU time; the slowest whole file takes a tenth
 MEGABYTES = 512                  # that the process may grow by at one input
@@ -518,7 +518,7 @@ def readers():
         "submissions": Reader(".csv", write_submission, read_csv),
         "ledger": Reader(".json", write_json, read_ledger, (ValueError,)),
         "settings": Reader(".json", write_json, read_settings),
-        "load_checkpoint": Reader(".pt", write_checkpoint, read_weights, (ValueError,)),
+        "load_checkpoint": Reader(".pt", write_checkpoint, read_weights, (CheckpointError,)),
         "load_costs": Reader(".npz", write_costs, read_costs),
         "run_folder": Reader("", write_folder, read_folder),
         "unpack": Reader(".archive", write_archive, read_archive, (KaggleError,))}
