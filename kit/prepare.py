@@ -514,14 +514,19 @@ def _work_off(sources, folder, processes):
 @contextmanager
 def _interrupts_held_back():
     """Let Ctrl-C take effect at the end; processes that are started meanwhile never notice it."""
-    if not hasattr(signal, "pthread_sigmask"):                   # Windows
-        yield
+    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
+        yield                                                    # Windows; or a thread, which gets no signals
         return
+    held = []                        # the mask is for the processes: another thread of this one may take the signal
+    handler = signal.signal(signal.SIGINT, lambda *of: held.append(of))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+    if held:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _end_with_parent():
