@@ -29,13 +29,20 @@ PAGE = HERE / "README.md"
 MIB = 1 << 20
 
 
-def cases(name):
-    """CASES of one bench file."""
+def bench_file(name):
+    """The module bench_NAME.py."""
     sys.path[:0] = [str(PROJECT), str(HERE)]
     spec = importlib.util.spec_from_file_location(f"bench_{name}", HERE / f"bench_{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.CASES
+    return module
+
+
+def measured_on(device):
+    """The bench files for a device, joined by commas; a file without DEVICES is for all."""
+    kind = torch.device(device).type
+    names = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+    return ",".join(name for name in names if kind in getattr(bench_file(name), "DEVICES", [kind]))
 
 
 def resident(kind):
@@ -46,7 +53,7 @@ def resident(kind):
 def measure(name, case, steps, threads, device):
     """Run one case in this process -> seconds per step, configurations per step, peak bytes."""
     torch.set_num_threads(threads)
-    step, configs = cases(name)[case](device)
+    step, configs = bench_file(name).CASES[case](device=device)
     cuda, seconds = torch.device(device).type == "cuda", []
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -105,7 +112,7 @@ def write_page(name, lines):
 def main():
     """Measure the chosen bench files, print and write their tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=",".join(sorted(p.stem[6:] for p in HERE.glob("bench_*.py"))))
+    parser.add_argument("--only", help="bench files, joined by commas; default: all that the device can run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="timed steps per round")
     parser.add_argument("--threads", type=int, default=2)
@@ -115,10 +122,10 @@ def main():
     args = parser.parse_args()
     if args.case:
         return print(json.dumps(measure(*args.case, args.steps, args.threads, args.device)))
-    for name in args.only.split(","):
+    for name in (args.only or measured_on(args.device)).split(","):
         found = {}
         for turn in range(args.rounds):
-            for case in cases(name):
+            for case in bench_file(name).CASES:
                 command = [sys.executable, __file__, "--case", name, case, "--steps", str(args.steps),
                            "--threads", str(args.threads), "--device", args.device]
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True)

@@ -1,0 +1,65 @@
+"""Training steps of the recipe "full", for one program after pruning; only on a GPU, because a CPU takes hours for it.
+
+A function in CASES returns (step, configs): `step` does one step as `kit.train` does it, with the recipe's optimiser,
+loss, precision and memory budget, on `configs` configurations.
+"""
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from bench_baselines import drawn_kernel
+from bench_gnn import drawn_graph
+from rehearsal import write_program
+
+from kit import train, training
+from kit.data import read_layout
+from kit.prune import prune
+from kit.recipes import recipes_for
+
+DEVICES = ("cuda",)                  # `run.py` measures this file on no other device
+NODES = (1000, 2850)                 # after pruning; the pruned real files at hand have 73 to 2,850
+LARGEST = 43_615, 3143               # nodes and configurable nodes of the largest public program, before pruning
+
+
+def drawn_program(nodes, configs):
+    """A program of random features: 1.6 edges and 0.2 configurable nodes for each node."""
+    return drawn_graph(nodes, int(1.6 * nodes), nodes // 5, configs)
+
+
+def largest_program(configs):
+    """A generated network of the size of the largest public program, pruned."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "largest.npz")
+        write_program(path, np.random.default_rng(0), "train", *LARGEST, configs)
+        return prune(read_layout(path))
+
+
+def full_step(collection, name, nodes=None, device="cuda", precision="float32"):
+    """One step of a model of the recipe "full"; without `nodes`, for the largest program."""
+    recipe = recipes_for(collection, "full")[name]
+    settings = replace(recipe.settings, device=device, precision=precision)
+    configs = settings.configs_per_step
+    graphs = [drawn_kernel(c=configs) if name == "tile" else
+              drawn_program(nodes, configs) if nodes else largest_program(configs)]
+    team = training.join_team(device)
+    model = recipe.network(recipe.shape).to(team.device)
+    model.fit_scale(graphs)
+    tasks = training.make_tasks(model, graphs, recipe.loss, settings, team.device)
+    run = train._begin(model, settings, team)
+
+    def step():
+        train.train_step(model, tasks, recipe.loss, run.step, settings, team, run.optimizer, run.scaler)
+        run.step += 1
+    return step, sum(len(draw.index) for draw in training.draw_step(tasks, 0, settings))
+
+
+MODELS = {"GNN, random": ("layout:xla:random", "gnn"), "GNN, default": ("layout:xla:default", "gnn"),
+          "token model": ("layout:xla:random", "token")}
+CASES = {f"{label}, {nodes:,} nodes, {precision}": partial(full_step, *which, nodes, precision=precision)
+         for label, which in MODELS.items() for nodes in NODES for precision in ("float32", "bfloat16", "float16")}
+CASES |= {f"{label}, the largest program, {precision}": partial(full_step, *which, precision=precision)
+          for label, which in MODELS.items() for precision in ("float32", "float16")}
+CASES |= {f"tile model, 8 kernels, {precision}": partial(full_step, "tile:xla", "tile", precision=precision)
+          for precision in ("float32", "float16")}
