@@ -1,5 +1,10 @@
-"""Counts of digits are what a slow loop counts, and ridge regression on them learns what digits decide."""
+"""Counts of digits are what a slow loop counts, and ridge regression on them learns what digits decide.
+
+Popularity is what a slow loop counts, too.
+"""
+import math
 import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -7,6 +12,7 @@ from scipy.stats import kendalltau
 from sklearn.linear_model import RidgeCV
 
 import kit.baselines.ridge
+from kit.baselines.popularity import popularity
 from kit.baselines.ridge import digit_counts, fit_digit_ridge
 from kit.data import LayoutGraph, dense_configs, read_tile
 from kit.metrics import default_tile_score
@@ -152,3 +158,45 @@ def test_the_compilers_choice_is_never_better_than_the_best_tile(real_data):
     for path in sorted((real_data / "npz").glob("tile/xla/train/*.npz")):
         graph = read_tile(path)
         assert 0.5 < default_tile_score(graph.config_runtime / graph.config_runtime_normalizers) <= 1.0
+
+
+# --- popularity
+
+
+def slow_popularity(graph):
+    rows = [tuple(row) for row in graph.config_codes.tolist()]
+    distinct = set(rows)
+    counts = [Counter(row[g] for row in distinct) for g in range(len(rows[0]))]
+    return [-sum(math.log(count[code] / len(distinct)) for count, code in zip(counts, row)) for row in rows]
+
+
+@pytest.mark.parametrize("groups, codes", [(1, 1), (1, 4), (4, 3)])
+def test_popularity_is_that_of_a_slow_loop_and_reads_no_runtime(groups, codes):
+    rng = np.random.default_rng(9)
+    for _ in range(5):
+        graph = made_up(rng, c=40, groups=groups, codes=codes)
+        cost = popularity(graph)
+        assert cost == pytest.approx(slow_popularity(graph)) and cost.shape == (40,)
+        assert (popularity(graph._replace(config_runtime=np.zeros(40, np.int64))) == cost).all()
+        again = np.tile(graph.config_codes, (3, 1))                      # measured three times
+        more = popularity(graph._replace(config_codes=again, config_runtime=np.ones(120, np.int64)))
+        assert more == pytest.approx(np.tile(cost, 3))
+
+
+def test_popularity_ranks_what_a_search_left_and_says_nothing_of_even_draws():
+    rng, taus = np.random.default_rng(10), {0.8: [], 0.0: []}
+    for share, found in taus.items():
+        for _ in range(20):
+            graph = made_up(rng, c=300, groups=6)
+            best = graph.config_codes[np.argmin(graph.config_runtime)]
+            kept = rng.random((300, 6)) < share                          # a search stays near what was fast
+            graph = graph._replace(config_codes=np.where(kept, best, graph.config_codes))
+            runtime = dense_configs(graph, np.arange(300))[:, :, 0].sum(axis=1)
+            found.append(kendalltau(popularity(graph), runtime).statistic)
+    assert np.mean(taus[0.8]) > 0.5 and abs(np.mean(taus[0.0])) < 0.2
+
+
+def test_popularity_needs_configurations():
+    with pytest.raises(ValueError, match="the number of configurations is 0"):
+        popularity(made_up(np.random.default_rng(11))._replace(config_codes=np.zeros((0, 4), np.uint8),
+                                                               config_runtime=np.zeros(0, np.int64)))
