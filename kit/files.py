@@ -130,10 +130,15 @@ def remove_leftovers(folder, name=None):
 
 def file_sha256(path):
     """SHA-256 of the bytes of a file, as hex digits."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+        return sha256_of(file)
+
+
+def sha256_of(file):
+    """SHA-256 of an open file from its position on, as hex digits; `hashlib.file_digest` needs Python 3.11."""
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):
+        digest.update(block)
     return digest.hexdigest()
 
 

@@ -43,7 +43,7 @@ from kit.data import (
     target,
 )
 from kit.factored import graph_of, read_about, read_graph, target_of, write_graph
-from kit.files import as_text, locked, remove_leftovers, whole_file
+from kit.files import as_text, locked, remove_leftovers, sha256_of, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -378,7 +378,8 @@ def prepare_file(source, folder):
     path = prepared_path(folder, *source.key)
     try:
         with _opened(source) as file:                            # opened once, for its digest and for its arrays
-            about["source_sha256"] = _digest(file)
+            about["source_sha256"] = sha256_of(file)
+            file.seek(0)
             known = _stored_row(path, about)
             if not known:
                 with NpzFile(source.path, file) as npz:
@@ -447,15 +448,6 @@ def _same_configs(graph):
 class _Codes(NamedTuple):
     """What `config_ids` reads of a graph."""
     config_codes: np.ndarray
-
-
-def _digest(file):
-    """SHA-256 of an open file, which is left at its start."""
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    file.seek(0)
-    return digest.hexdigest()
 
 
 def _stored_row(path, about):

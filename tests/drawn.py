@@ -26,6 +26,13 @@ def drawn_features(rng, n):
     return node_feat
 
 
+def rewrite(path, **arrays):
+    """Write an npz file again, without compression; `arrays` replace or join those that it has."""
+    with np.load(path) as npz:
+        arrays = {name: npz[name] for name in npz.files} | arrays
+    np.savez(path, **arrays)
+
+
 def drawn_layout(seed=0, n=12, nc=5, g=3, k=4, c=7, m=16, codes=np.uint8):
     rng = np.random.default_rng(seed)
     return LayoutGraph("drawn", drawn_features(rng, n), rng.integers(1, 121, n), rng.integers(0, n, (m, 2)),

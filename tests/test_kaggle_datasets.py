@@ -325,7 +325,7 @@ def test_a_file_that_changes_meanwhile_and_a_full_disk_are_told(kaggle, folder, 
             path.write_bytes(b"changed")
             changed.append(path)
         return found
-    monkeypatch.setattr("kit.kaggle.datasets.file_digest", late)
+    monkeypatch.setattr("kit.kaggle.datasets.file_sha256", late)
     assert "changed while it was packed; nothing was sent" in fails("invalid", push, folder)
     monkeypatch.setattr("kit.kaggle.datasets.shutil.disk_usage", lambda _: SimpleNamespace(free=99))
     assert "a copy of the files does not fit; make room, or set TMPDIR" in fails("disk", push, folder)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn import rewrite
 
 import kit
 from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, read_layout, read_tile
@@ -32,12 +33,6 @@ def data(tmp_path, made):
     """The prepared folder of a copy that a test may change; its sources lie beside it."""
     shutil.copytree(made, tmp_path / "data")
     return tmp_path / "data" / "prepared"
-
-
-def rewrite(path, **arrays):
-    with np.load(path) as npz:
-        arrays = {name: npz[name] for name in npz.files} | arrays
-    np.savez(path, **arrays)
 
 
 # --- the content of data

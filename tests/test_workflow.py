@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from drawn import arrays_of
+from drawn import arrays_of, rewrite
 
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, teaches
 from kit.prune import drop_duplicate_configs, prune
@@ -37,11 +37,6 @@ def root(tiny_sample, tmp_path):
     """The folder with tile/ and layout/ of a copy of the tiny sample, to be damaged."""
     shutil.copytree(tiny_sample, tmp_path / "copy")
     return tmp_path / "copy" / "npz"
-
-
-def rewrite(path, **arrays):
-    with np.load(path) as npz:
-        np.savez(path, **({name: npz[name] for name in npz.files} | arrays))
 
 
 def test_collections_come_in_the_official_order():

@@ -15,10 +15,9 @@ import zipfile
 from pathlib import Path
 
 from kit.checks import as_path
-from kit.files import locked, unwritable_named
+from kit.files import file_sha256, locked, unwritable_named
 from kit.kaggle.client import TRANSIENT, KaggleError, ask_kaggle
 from kit.kaggle.downloads import mb
-from kit.kaggle.results import file_digest
 
 LIST = "uploaded-files.json"     # {path: [bytes, sha256]}. Kaggle unpacks a zip without a second file to no subfolder
 ANSWER_WITHIN = 60.0             # s for one question to Kaggle, retries included
@@ -70,7 +69,7 @@ def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client
     end, folder = time.monotonic() + timeout, as_path(folder, "folder").expanduser().resolve()
     title = _checked_title(dataset, title)
     files = _files_below(folder)
-    listed = json.dumps({name: [path.stat().st_size, file_digest(path)] for name, path in files.items()})
+    listed = json.dumps({name: [path.stat().st_size, file_sha256(path)] for name, path in files.items()})
     mark = f"[files {hashlib.sha256(listed.encode()).hexdigest()[:16]}]"
     now = _ask(dataset, client)
     known = Path.home() / ".cache" / "tpugraphs-kit" / f"{now['ref'].replace('/', '_')}.json"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kit.files import write_json
+from kit.files import file_sha256, write_json
 from kit.kaggle.client import TRANSIENT, KaggleError
 from kit.kaggle.notebooks import notebook_status, push_notebook
-from kit.kaggle.results import collect_predictions, file_digest, look_into, printable
+from kit.kaggle.results import collect_predictions, look_into, printable
 
 AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs at the same time per account
 ROUNDS = 10                      # the watch ends after this many rounds in a row without an answer from Kaggle
@@ -64,8 +64,9 @@ def renew(jobs, known, owner, out, fresh=False):
     for name, job in jobs.items():
         old = known.get(name, {})
         job.update({"ref": f"{owner}/{name}", **_NEW, **old})
-        kept = [file_digest(Path(out, file)) == sha for file, sha in job["files"].items() if file.endswith(".npz")]
-        if job["state"] == "fetched" and not all(kept):
+        kept = {Path(out, file): sha for file, sha in job["files"].items() if file.endswith(".npz")}
+        whole = all(path.is_file() and file_sha256(path) == sha for path, sha in kept.items())
+        if job["state"] == "fetched" and not whole:
             job["state"] = "complete"            # its predictions are fetched again
         if old and ((job["state"] == "failed" and job["told"]) or fresh):
             attempt = job["attempt"] + 1

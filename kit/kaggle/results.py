@@ -3,7 +3,6 @@
 Only predictions and training records are fetched, and only if their names are as the job should write them. Nothing is
 unpickled. A file is put in its place once it has passed the checks.
 """
-import hashlib
 import os
 import re
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kit.data import DataError, NpzFile, npz_paths
-from kit.files import whole_file
+from kit.files import file_sha256, whole_file
 from kit.kaggle.client import SECRET, KaggleError
 from kit.kaggle.notebooks import notebook_output
 from kit.run import (
@@ -87,7 +86,7 @@ def _fetch(job, only, out, root, client):
             else:
                 check_predictions(file, job["collection"], root)
                 _check_mark(file, there, root)
-        kept = {file.relative_to(there).as_posix(): file_digest(file) for file in files}
+        kept = {file.relative_to(there).as_posix(): file_sha256(file) for file in files}
         for name, file in zip(kept, files):
             make_room(Path(out, name), out)
             with whole_file(Path(out, name)) as part:        # a folder of `out` may lie on another disk
@@ -177,8 +176,3 @@ def tail(text):
 def printable(text):
     """The text without what moves a terminal's cursor."""
     return "".join(letter for letter in str(text) if letter.isprintable())
-
-
-def file_digest(path):
-    """sha256 of a file, None where there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None

@@ -126,8 +126,8 @@ def unfit(path, out, data_root, kinds=("file", "data", "code")):
             continue
         place = Path(os.path.abspath(Path(out, name)))
         if kind == "file" and place.is_relative_to(os.path.abspath(out)):
-            why = unfit(place, out, data_root) if os.path.isfile(place) else f"{place}: not there"
-            if why is None and file_sha256(place) != digest:
+            why = unfit(place, out, data_root)
+            if why is None and read_mark(place)["sha256"] != digest:         # `unfit` has compared it with the file
                 why = f"{place}: another one now"
             if why:
                 return f"{path}: made from a result that cannot be used: {why}"
@@ -209,7 +209,7 @@ def own_results(out, *steps):
     """Paths of the results of these steps of this run that are there, unchanged."""
     marks = [path for path in sorted(Path(out).rglob(f"*{MARK}")) if path.relative_to(out).parts[0] != ASIDE]
     found = [Path(str(mark).removesuffix(MARK)) for mark in marks]
-    return [path for path in found if is_own(path, out) and read_mark(path)["by"] in steps]
+    return [path for path in found if (read_mark(path) or {"by": None})["by"] in steps and is_own(path, out)]
 
 
 # --- the code of the kit
@@ -228,9 +228,11 @@ def code_digest(*modules):
     found, todo = {}, [*modules]
     while todo:
         module = todo.pop()
-        if module not in found and _source(module):
-            found[module] = hashlib.sha256(plain_code(_source(module).read_text("utf-8")).encode()).hexdigest()
-            todo += imports(_source(module).read_text("utf-8"))
+        source = _source(module)
+        if module not in found and source:
+            text = source.read_text("utf-8")
+            found[module] = hashlib.sha256(plain_code(text).encode()).hexdigest()
+            todo += imports(text)
     return _digest(sorted(found.items()))
 
 
@@ -256,8 +258,9 @@ def _home(module, name):
     """The module that defines a name: a module of a package, one from which the package passes the name on, or it."""
     if _source(f"{module}.{name}"):
         return f"{module}.{name}"
-    passed_on = ast.parse(_source(module).read_text("utf-8")).body if _source(module) else []
-    for node in passed_on if _source(module) and _source(module).name == "__init__.py" else ():
+    source = _source(module)
+    passed_on = ast.parse(source.read_text("utf-8")).body if source and source.name == "__init__.py" else []
+    for node in passed_on:
         if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
             return _home(node.module, name)
     return module
