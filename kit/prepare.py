@@ -346,22 +346,34 @@ def is_prepared(data_root):
 def content_digests(data_root, collection, split):
     """[(file name without .npz, digest of the content)] of the readable graphs of a split.
 
-    From the catalogue of a prepared folder; in other data roots, every file is read.
+    From the catalogue of a prepared folder; a prepared file that is newer than the catalogue says itself what it holds.
+    In other data roots, every file is read.
     """
     catalogue = Path(data_root) / CATALOGUE
-    changed = catalogue.stat().st_mtime_ns if is_prepared(data_root) else tuple(_sources(data_root, [collection]))
+    changed = _changed(catalogue.stat()) if is_prepared(data_root) else tuple(_sources(data_root, [collection]))
     return _content_digests(data_root, collection, split, changed)
 
 
 @lru_cache(256)
 def _content_digests(data_root, collection, split, changed):
     if is_prepared(data_root):
-        rows = open_prepared(data_root).catalogue.filter(pl.col("content").is_not_null(), collection=collection,
-                                                         split=split)
-        return rows.select("name", "content").rows()
+        rows = _read_catalogue(Path(data_root) / CATALOGUE).filter(collection=collection, split=split)
+        known = {row["name"]: row for row in rows.select("name", "content", "prepared_bytes").to_dicts()}
+        found = [(source.key[-1], _prepared_content(source, known.get(source.key[-1]), changed))
+                 for source in _sources(data_root, [collection]) if source.split == split]
+        return [(name, content) for name, content in found if content]
     found = [(source, _undamaged(read_graph, source.path, collection, split)) for source in changed
              if source.split == split]
     return [(source.key[-1], content_digest(graph)) for source, graph in found if graph]
+
+
+def _prepared_content(source, row, changed):
+    """The digest of the content of a prepared file, from its row unless somebody may have put another file there."""
+    if row and row["content"] and source.bytes == row["prepared_bytes"] and source.changed <= changed:
+        return row["content"]
+    graph = None if read_about(source.path).get("content") else _undamaged(read_graph, source.path, source.collection,
+                                                                           source.split)
+    return content_digest(graph) if graph else read_about(source.path).get("content")
 
 
 def prepared_path(folder, collection, split, graph_id):
@@ -571,9 +583,14 @@ def _sources(root, collections):
             for path in npz_paths(root, collection, split):
                 try:
                     stat = path.stat()
-                    yield Source(collection, split, path, stat.st_size, max(stat.st_mtime_ns, stat.st_ctime_ns))
+                    yield Source(collection, split, path, stat.st_size, _changed(stat))
                 except OSError:              # a link to nowhere; reading it gives the reason
                     yield Source(collection, split, path, 0, 0)
+
+
+def _changed(stat):
+    """When a file changed, in ns; copying and moving it counts, whatever time the copy is given."""
+    return max(stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 def _key(row):

@@ -24,7 +24,7 @@ import kit  # noqa: E402
 import kit.plots  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import file_sha256  # noqa: E402
-from kit.run.provenance import code_digest  # noqa: E402
+from kit.run.provenance import code_digest, loaded_sources  # noqa: E402
 from kit.sample.write import write_sample  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("program_of_a_run", PROJECT / "notebooks" / "run.py")
@@ -193,6 +193,7 @@ class World:
         Watch.place, Watch.left, Watch.dead = str(self.place) + os.sep, kill, False
         status = None
         code_digest.cache_clear()
+        loaded_sources.cache_clear()
         try:
             with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -213,7 +214,7 @@ class World:
     def _declared(self, args):
         """Settings that the notebooks of this call declare."""
         only = args[args.index("--only") + 1] if "--only" in args else FULL[1]
-        own = {"03": ("seeds", "first_seed", "steps", "width", "workers"), "05": ("how",),
+        own = {"03": ("seeds", "first_seed", "steps", "width", "workers"), "05": ("how",), "06": ("sample_submission",),
                "04": ("seeds", "first_seed", "token_steps", "gnn_steps", "gnn_width", "workers", "aggregation",
                       "most_configs", "k_hops")}
         return {name for number in only.split(",") for name in own.get(number, ())}

@@ -200,7 +200,7 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
     assert (status, errors) == (3, "") and "unknown_seed0.test.npz: without a readable" in "".join(lines), errors
     book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
     said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
-    assert f"left out: {collection} late_seed0, which has no predictions for the test split\n" in said
+    assert "late_seed0.valid.npz: there are no predictions of this model for the other split\n" in said
     assert f"{collection}: good_seed0, good_seed1, mine, poor_seed0\n" in said
     assert f"{collection}: chosen by 6 validation graphs\n    100% good, seeds: 2; alone 0." in said
     assert "      0% mine, seeds: 1; alone -0." in said and "      0% poor, seeds: 1; alone " in said

@@ -12,7 +12,17 @@ from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, 
 from kit.files import file_sha256
 from kit.prepare import content_digests, prepare
 from kit.run import Results, from_code, from_data, from_files, from_settings, load_costs, unfit
-from kit.run.provenance import MARK, code_digest, imports, is_own, own_results, plain_code, read_mark, set_aside
+from kit.run.provenance import (
+    MARK,
+    code_digest,
+    imports,
+    is_own,
+    loaded_sources,
+    own_results,
+    plain_code,
+    read_mark,
+    set_aside,
+)
 
 NAME = "predictions/tile_xla/tile_seed0.test.npz"
 COSTS = {"tile:xla:a": np.arange(3.0)}
@@ -100,6 +110,60 @@ def test_a_name_belongs_to_the_module_that_defines_it():
     assert imports("import kit.data\nfrom kit.run import load_costs") == ["kit.data", "kit.run.workflow"]
 
 
+def test_prepared_files_that_are_exchanged_are_other_data(data):
+    before = from_data(data, ["layout:xla:random"], *SPLITS)
+    some = npz_paths(data, "layout:xla:random", "train")
+    for path in some:
+        shutil.copy2(path, f"{path}.old")
+    for path, other in zip(some, some[1:] + some[:1]):
+        shutil.copy2(f"{other}.old", path)
+    clear()
+    after = from_data(data, ["layout:xla:random"], *SPLITS)
+    assert [name for name in before if before[name] != after[name]] == ["data layout:xla:random train"]
+    for path in some:
+        shutil.copy2(f"{path}.old", path)
+    clear()
+    assert from_data(data, ["layout:xla:random"], *SPLITS) == before
+    shutil.copy2(some[0], some[0].with_name("one_more.npz"))
+    clear()
+    assert from_data(data, ["layout:xla:random"], *SPLITS) != before
+
+
+def clear():
+    """As in another process."""
+    kit.prepare._content_digests.cache_clear()
+
+
+def test_data_that_change_while_a_step_runs_are_not_what_its_results_were_made_from(data, tmp_path):
+    results = Results(tmp_path / "out", "04_train_layout", data)
+    path = npz_paths(data.parent / "npz", "layout:nlp:random", "test")[0]
+    with np.load(path) as npz:
+        codes = npz["node_config_feat"]
+    rewrite(path, node_config_feat=codes[::-1])
+    prepare(data.parent / "npz", data, progress=False)                   # what another run does meanwhile
+    name = "predictions/layout_nlp_random/a_seed0.test.npz"
+    with pytest.raises(DataError, match="data layout:nlp:random test changed while 04_train_layout ran; run it again"):
+        results.save_costs(name, COSTS, from_data(data, ["layout:nlp:random"], "train", "test"))
+    assert results.unfit(tmp_path / "out" / name)
+    results.save_costs(NAME, COSTS, from_data(data, ["tile:xla"], "train", "test"))
+
+
+def test_code_that_changes_while_a_step_runs_is_not_what_its_results_were_made_from(tmp_path, project, monkeypatch):
+    shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(kit, "__file__", str(tmp_path / "kit" / "__init__.py"))
+    loaded_sources(tmp_path / "kit")                                     # as at the import
+    (tmp_path / "kit" / "losses.py").write_text("LATER = 1\n")
+    (tmp_path / "kit" / "later.py").symlink_to("nowhere")
+    code_digest.cache_clear()
+    during = from_code("kit.train", "kit.losses")
+    code_digest.cache_clear()
+    loaded_sources.cache_clear()
+    assert during != from_code("kit.train", "kit.losses")
+    monkeypatch.undo()
+    code_digest.cache_clear()
+    assert during == from_code("kit.train", "kit.losses")
+
+
 def test_a_change_of_the_kit_counts_where_it_is_used_and_only_there(tmp_path, project, monkeypatch):
     shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -107,6 +171,7 @@ def test_a_change_of_the_kit_counts_where_it_is_used_and_only_there(tmp_path, pr
         path = tmp_path / "kit" / name
         path.write_text(path.read_text() + add)
         code_digest.cache_clear()
+        loaded_sources.cache_clear()
         return {name: code_digest(name) for name in ("kit.train", "kit.submit", "kit.plots", "kit.models.tile")}
     before = change("train.py", "")
     monkeypatch.setattr(kit, "__file__", str(tmp_path / "kit" / "__init__.py"))
@@ -151,6 +216,13 @@ def test_a_result_is_fit_until_something_changes(data, tmp_path):
     prepare(data.parent / "npz", data, progress=False)
     assert unfit(path, out, data) == f"{path}: made from other data: tile:xla train has changed since"
     assert unfit(path, out, data, kinds=("code",)) is None
+
+
+def test_a_result_may_be_made_from_an_earlier_file_of_its_own_name(data, tmp_path):
+    results = Results(tmp_path, "my model", data)
+    path = results.save_costs(NAME, COSTS, {})
+    results.save_costs(NAME, {name: -cost for name, cost in results.load_costs(path).items()}, results.from_read())
+    assert results.unfit(path) == f"{path}: made from a result that cannot be used: {path}: another one now"
 
 
 def test_other_code_is_named(data, tmp_path):

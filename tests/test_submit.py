@@ -336,8 +336,10 @@ def test_leaderboard_scores_stay_with_their_csv(tmp_path, good):
     other = csv_of(tmp_path, "tile:xla:a,0")
     with pytest.raises(ValueError, match="a.json belongs to another CSV that has a leaderboard score"):
         one_run(ledger, other)
-    one_run(ledger, good, "b")
-    assert json.loads(one_run(ledger, other, "b").read_text())["leaderboard"]["public"] is None
+    entry = one_run(ledger, good, "b")
+    entry.write_text(json.dumps(json.loads(entry.read_text()) | {"why": "added by hand"}))
+    again = json.loads(one_run(ledger, other, "b").read_text())
+    assert again["leaderboard"]["public"] is None and again["why"] == "added by hand"
     with pytest.raises(ValueError, match="c.json: no such run; recorded runs: a, b"):
         record_leaderboard(ledger, "c", public=0.5)
     for results in ({"tile:nlp": {"score": 1.0}}, {"tile:xla": {"low": 1.0}}):

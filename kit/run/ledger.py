@@ -5,7 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from kit.data import COLLECTIONS
+from kit.data import COLLECTIONS, DataError
 from kit.files import write_json
 
 RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # a possible folder name; a run has the name of its folder
@@ -17,9 +17,9 @@ def record_run(folder, run, csv, data, parameters, validation):
     The entry keeps the sha256 of the submission `csv`, not the file. `data` says what the submission was made from, for
     example "sample data". `parameters` are the settings that make it again; paths become text, nan becomes null.
     `validation`: {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}. An entry that is
-    written again for the same CSV keeps its leaderboard scores. ValueError if the name cannot be a file name or belongs
-    to another CSV with a leaderboard score, if a collection is unknown or has no "score", or if the existing entry is
-    damaged.
+    written again for the same CSV keeps its leaderboard scores; what somebody added to an entry always stays.
+    ValueError if the name cannot be a file name or belongs to another CSV with a leaderboard score, if a collection is
+    unknown or has no "score", or if the existing entry is damaged.
     """
     if not RUN_NAME.fullmatch(run):
         raise ValueError(f"run {run!r} cannot be a file name; use one without slashes")
@@ -35,9 +35,13 @@ def record_run(folder, run, csv, data, parameters, validation):
         if old["sha256"] == digest:
             leaderboard = old["leaderboard"]
         elif any(score is not None for score in old["leaderboard"].values()):
-            raise ValueError(f"{entry} belongs to another CSV that has a leaderboard score; choose another name")
-    write_json(entry, {"run": run, "data": data, "sha256": digest, "commit": _commit(folder),
-                       "parameters": parameters, "validation": validation, "leaderboard": leaderboard}, indent=2)
+            raise DataError(f"{entry} belongs to another CSV that has a leaderboard score; choose another name, which "
+                            "is that of the folder of the run")
+    else:
+        old = {}
+    new = {"run": run, "data": data, "sha256": digest, "commit": _commit(folder), "parameters": parameters,
+           "validation": validation, "leaderboard": leaderboard}
+    write_json(entry, {**new, **{name: value for name, value in old.items() if name not in new}}, indent=2)
     return entry
 
 
@@ -88,7 +92,7 @@ def _read_entry(entry):
         if not isinstance(record["sha256"], str):
             raise ValueError(f"sha256 is {record['sha256']!r:.80}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        raise ValueError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault})") from fault
+        raise DataError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault})") from fault
     return record
 
 

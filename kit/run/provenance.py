@@ -18,12 +18,13 @@ import re
 import secrets
 import shutil
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import kit
 from kit.data import COLLECTIONS, SPLITS
-from kit.files import file_sha256, replace_file, write_json
+from kit.files import file_sha256, replace_file, unwritable_named, write_json
 from kit.prepare import content_digests
 
 MARK = ".made.json"
@@ -113,22 +114,18 @@ def unfit(path, out, data_root, kinds=("file", "data", "code")):
     str or None
         None if the result is whole and was made from the data, the code and the files that are there now.
     """
-    path, mark = Path(path), read_mark(path)
-    if not path.is_file():
-        return f"{path}: not there"
-    if mark is None:
-        return f"{path}: without a readable {path.name}{MARK}, which says what it was made from"
-    if file_sha256(path) != mark["sha256"]:
-        return f"{path}: changed after {mark['by']} wrote it"
-    for source, digest in mark["made_from"].items():
+    if why := _not_whole(path):
+        return why
+    for source, digest in read_mark(path)["made_from"].items():
         kind, _, name = source.partition(" ")
         if kind not in kinds:
             continue
         place = Path(os.path.abspath(Path(out, name)))
         if kind == "file" and place.is_relative_to(os.path.abspath(out)):
-            why = unfit(place, out, data_root)
-            if why is None and read_mark(place)["sha256"] != digest:         # `unfit` has compared it with the file
-                why = f"{place}: another one now"
+            why = _not_whole(place)
+            if why is None:              # compared first, because a result may be made from an earlier one of its name
+                same = file_sha256(place) == digest
+                why = unfit(place, out, data_root) if same else f"{place}: another one now"
             if why:
                 return f"{path}: made from a result that cannot be used: {why}"
         elif kind == "data" and name in _DATA and _data_digest(data_root, *name.split()) != digest:
@@ -136,6 +133,16 @@ def unfit(path, out, data_root, kinds=("file", "data", "code")):
         elif kind == "code" and _MODULES.fullmatch(source) and code_digest(*name.split()) != digest:
             return f"{path}: made by other code of {name}, or of what that imports"
     return None
+
+
+def _not_whole(path):
+    """Why a file is not there as it was written, or None."""
+    if not os.path.isfile(path):
+        return f"{path}: not there"
+    mark = read_mark(path)
+    if mark is None:
+        return f"{path}: without a readable {Path(path).name}{MARK}, which says what it was made from"
+    return None if file_sha256(path) == mark["sha256"] else f"{path}: changed after {mark['by']} wrote it"
 
 
 _DATA = {f"{collection} {split}" for collection in COLLECTIONS for split in SPLITS}
@@ -192,10 +199,11 @@ def set_aside(path, out):
     stamp = time.strftime("%Y-%m-%d_%H%M%S")
     while os.path.lexists(place := Path(out, ASIDE, stamp + f"-{number}" * bool(number), name)):
         number += 1
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(path, place)                                     # a part of the folder may lie on another disk
-    if os.path.lexists(f"{path}{MARK}"):
-        shutil.move(f"{path}{MARK}", f"{place}{MARK}")
+    with unwritable_named(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, place)                                 # a part of the folder may lie on another disk
+        if os.path.lexists(f"{path}{MARK}"):
+            shutil.move(f"{path}{MARK}", f"{place}{MARK}")
     return place
 
 
@@ -207,9 +215,18 @@ def make_room(path, out):
 
 def own_results(out, *steps):
     """Paths of the results of these steps of this run that are there, unchanged."""
-    marks = [path for path in sorted(Path(out).rglob(f"*{MARK}")) if path.relative_to(out).parts[0] != ASIDE]
-    found = [Path(str(mark).removesuffix(MARK)) for mark in marks]
+    found = [Path(str(mark).removesuffix(MARK)) for mark in sorted(_marks(out))]
     return [path for path in found if (read_mark(path) or {"by": None})["by"] in steps and is_own(path, out)]
+
+
+def _marks(out):
+    """Yield the marks in the folder of a run, but for aside/; folders may be links, because they grow large."""
+    seen = set()
+    for folder, inside, names in os.walk(out, followlinks=True):
+        inside[:] = [name for name in inside if (Path(folder, name) != Path(out, ASIDE)
+                                                 and os.path.realpath(os.path.join(folder, name)) not in seen)]
+        seen |= {os.path.realpath(folder), *(os.path.realpath(os.path.join(folder, name)) for name in inside)}
+        yield from (Path(folder, name) for name in names if name.endswith(MARK))
 
 
 # --- the code of the kit
@@ -220,7 +237,8 @@ def code_digest(*modules):
     """A digest of modules of the kit, and of the modules that they take names from.
 
     Comments, docstrings and the layout of the code do not count. A name that a package only passes on counts as a name
-    of the module that defines it. So a change of a picture does not change the digest of a training.
+    of the module that defines it. So a change of a picture does not change the digest of a training. The code is that
+    of the files when this process loaded them: a change while a training runs does not count for its results.
 
     >>> code_digest("kit.losses") == code_digest("kit.losses"), code_digest("kit.losses") == code_digest("kit.pad")
     (True, False)
@@ -228,18 +246,36 @@ def code_digest(*modules):
     found, todo = {}, [*modules]
     while todo:
         module = todo.pop()
-        source = _source(module)
-        if module not in found and source:
-            text = source.read_text("utf-8")
-            found[module] = hashlib.sha256(plain_code(text).encode()).hexdigest()
-            todo += imports(text)
+        if module not in found and _source(module) is not None:
+            found[module] = hashlib.sha256(plain_code(_source(module)).encode()).hexdigest()
+            todo += imports(_source(module))
     return _digest(sorted(found.items()))
 
 
 def _source(module):
-    """The file of a module of the kit, or None."""
-    place = Path(kit.__file__).parent.joinpath(*module.split(".")[1:])
-    return next((path for path in (place / "__init__.py", place.with_suffix(".py")) if path.is_file()), None)
+    """The text of a module of the kit, or None."""
+    sources = loaded_sources(Path(kit.__file__).parent)
+    return sources.get(module, sources.get(f"{module}.__init__"))
+
+
+@lru_cache(8)
+def loaded_sources(folder):
+    """{module: text} of the kit in a folder, as its files are at the first call; a package is called PACKAGE.__init__.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Returns
+    -------
+    dict of str to str
+    """
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        with suppress(OSError):                          # such as the broken link that an editor leaves
+            found[".".join(("kit", *path.relative_to(folder).with_suffix("").parts))] = path.read_text(
+                "utf-8", "replace")
+    return found
 
 
 @lru_cache(4096)
@@ -256,11 +292,9 @@ def imports(text):
 
 def _home(module, name):
     """The module that defines a name: a module of a package, one from which the package passes the name on, or it."""
-    if _source(f"{module}.{name}"):
+    if _source(f"{module}.{name}") is not None:
         return f"{module}.{name}"
-    source = _source(module)
-    passed_on = ast.parse(source.read_text("utf-8")).body if source and source.name == "__init__.py" else []
-    for node in passed_on:
+    for node in ast.parse(_source(f"{module}.__init__") or "").body:
         if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
             return _home(node.module, name)
     return module
@@ -289,3 +323,6 @@ def _plain(node):
 def _is_text(node):
     """Whether a statement is nothing but a text, such as a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+loaded_sources(Path(kit.__file__).parent)                # with this module, so before anything is trained

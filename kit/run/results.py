@@ -1,8 +1,15 @@
 """What a step of a run leaves in the folder of the run, and what it reads there from other steps."""
+import tempfile
+from collections import Counter
 from pathlib import Path
 
-from kit.data import DataError
-from kit.run.provenance import from_files, make_room, own_results, set_aside, unfit, write_mark
+import numpy as np
+
+from kit.data import COLLECTIONS, SPLITS, DataError
+from kit.files import file_sha256
+from kit.prepare import is_prepared
+from kit.run.ledger import list_runs
+from kit.run.provenance import from_data, from_files, is_own, make_room, own_results, set_aside, unfit, write_mark
 from kit.run.workflow import load_costs, note_settings, report_problems, save_costs, write_table
 from kit.submit import read_submission, write_submission
 
@@ -26,12 +33,14 @@ class Results:
     Predictions of your own become a member of the ensemble if they are saved like this: ::
 
         results = Results("submissions/my-run", "my model", data_root)
-        made_from = from_data(data_root, ["layout:xla:random"], "train", "test")
-        results.save_costs("predictions/layout_xla_random/mine_seed0.test.npz", costs, made_from)
+        for split, costs in (("valid", of_valid), ("test", of_test)):
+            made_from = from_data(data_root, ["layout:xla:random"], "train", split)
+            results.save_costs(f"predictions/layout_xla_random/mine_seed0.{split}.npz", costs, made_from)
     """
 
     def __init__(self, out, step, data_root, settings=None):
         self.out, self.step, self.data_root, self.made, self.read = Path(out), step, data_root, set(), []
+        self._data = from_data(data_root, COLLECTIONS, *SPLITS) if is_prepared(data_root) else {}
         if settings is not None:
             note_settings(out, step, settings)
 
@@ -58,7 +67,16 @@ class Results:
         return path
 
     def mark(self, path, made_from):
-        """Write down what a result was made from that is written already; arguments as for `save`."""
+        """Write down what a result was made from that is written already; arguments as for `save`.
+
+        Raises
+        ------
+        DataError
+            If the data are not those that were there when this object was made.
+        """
+        changed = [name for name, digest in made_from.items() if self._data.get(name, digest) != digest]
+        if changed:
+            raise DataError(f"{self.data_root}: {', '.join(changed)} changed while {self.step} ran; run it again")
         write_mark(path, self.out, self.step, made_from)
         self.made.add(Path(path))
 
@@ -70,8 +88,10 @@ class Results:
         """Save a DataFrame as CSV; the other arguments and the result are as for `save`."""
         return self.save(name, lambda path: write_table(path, table), made_from)
 
-    def save_submission(self, costs, made_from):
-        """Save submission.csv; a submission with rows that the new one lacks is moved aside, and a line says so.
+    def save_submission(self, costs, made_from, ledger=None):
+        """Save submission.csv; a line says so if an earlier submission is moved aside.
+
+        That is one with rows that the new one lacks, or another one that has a leaderboard score.
 
         Parameters
         ----------
@@ -79,6 +99,8 @@ class Results:
             As for `write_submission`.
         made_from : dict of str to str
             As for `save`.
+        ledger : str or Path, optional
+            The folder of the ledger, which has the leaderboard scores.
 
         Returns
         -------
@@ -94,6 +116,9 @@ class Results:
             of = ", ".join(sorted({name.rpartition(":")[0] for name in lost}))
             print(f"note  the submission of {len(rows)} rows in {self.out} has {len(lost)} rows, of {of}, that the new "
                   f"one lacks; it is kept as {set_aside(path, self.out)}")
+        elif rows and _is_scored(path, ledger) and _submission(costs) != path.read_bytes():
+            print(f"note  {path} has a leaderboard score, and the new submission is another one; it is kept as "
+                  f"{set_aside(path, self.out)}")
         return self.save("submission.csv", lambda place: write_submission(costs, place), made_from)
 
     def unfit(self, path):
@@ -133,14 +158,35 @@ class Results:
             {(`folder`, collection, "valid" or "test"): {member: {ID: cost (c,)}}}.
         """
         found = {(folder, c, split): {} for c in collections for split in ("valid", "test")}
-        for place, members in found.items():
-            for path in sorted(Path(self.out, folder, place[1].replace(":", "_")).glob(f"*.{place[2]}.npz")):
+        for (_, collection, split), members in found.items():
+            end, own = f".{split}.npz", {}
+            for path in sorted(Path(self.out, folder, collection.replace(":", "_")).glob(f"*{end}")):
+                member = path.name.removesuffix(end)
                 try:
-                    members[path.name.split(".")[0]] = self.load_costs(path)
+                    members[member] = _checked(path, self.load_costs(path), collection)
+                    own[member] = is_own(path, self.out)
                 except DataError as fault:
-                    print(f"left out: {fault}")
-                    report_problems(self.out / "problems" / f"{self.step}.jsonl", path, [str(fault)])
+                    self._leave_out(path, fault)
+            # what differs from the predictions of this run, or else from most predictions, cannot be combined with them
+            sizes = {member: frozenset((name, len(cost)) for name, cost in members[member].items()) for member in own}
+            usual = Counter(sizes[member] for member in own if own[member] or not any(own.values())).most_common(1)
+            for member in [member for member in own if sizes[member] != usual[0][0]]:
+                path = Path(self.out, folder, collection.replace(":", "_"), member + end)
+                self._leave_out(path, f"{path}: has {_size(sizes[member])}; the others have {_size(usual[0][0])}")
+                del members[member]
+        for (_, collection, split), members in found.items():
+            others = found[folder, collection, "test" if split == "valid" else "valid"]
+            for member in sorted(members.keys() - others.keys()) if others and folder == "predictions" else ():
+                path = Path(self.out, folder, collection.replace(":", "_"), f"{member}.{split}.npz")
+                self._leave_out(path, f"{path}: there are no predictions of this model for the other split")
+                del members[member]
         return found
+
+    def _leave_out(self, path, fault):
+        """Name a file that is not used, and report it."""
+        self.read = [one for one in self.read if one != path]
+        print(f"left out: {fault}")
+        report_problems(self.out / "problems" / f"{self.step}.jsonl", path, [str(fault)])
 
     def from_read(self, folder="", collection=""):
         """What a result was made from: what was read of this folder and collection; "": of all.
@@ -169,3 +215,30 @@ class Results:
             name = path.relative_to(self.out)
             if path not in self.made and name.parts[0] != "checkpoints" and any(stem in str(name) for stem in stems):
                 print(f"note  {path} is of an earlier run of this step; it is kept as {set_aside(path, self.out)}")
+
+
+def _checked(path, costs, collection):
+    """The costs; DataError if one is of another collection, or not finite."""
+    for name, cost in costs.items():
+        if name.rpartition(":")[0] != collection:
+            raise DataError(f"{path}: has costs of {name}; expected programs of {collection}")
+        if not np.isfinite(cost).all():
+            raise DataError(f"{path}: {name} has a cost that is not finite")
+    return costs
+
+
+def _is_scored(path, ledger):
+    """Whether the ledger has a leaderboard score of a submission."""
+    runs = [] if ledger is None else list_runs(ledger)
+    return file_sha256(path) in {run["sha256"] for run in runs if (run["public"], run["private"]) != (None, None)}
+
+
+def _submission(costs):
+    """The bytes of a submission."""
+    with tempfile.TemporaryDirectory() as folder:
+        return write_submission(costs, Path(folder, "submission.csv")).read_bytes()
+
+
+def _size(sizes):
+    """(graph, number of costs) -> words."""
+    return f"{sum(number for _, number in sizes)} costs of {len(sizes)} graphs"
