@@ -202,6 +202,9 @@ def run(args):
     if args.data_root and args.data_root != "sample":
         folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
     out = folder("--out", args.out) if args.out else None
+    if out == PROJECT.resolve():
+        raise RunError(f"--out {show(out)}: is the clone, whose notebooks would be replaced; name a folder in it, such "
+                       "as submissions/my-run")
     planned = plan(args, collections, asked)
     root, is_sample, name = open_root(args, size, collections)
     out = out or folder("--out", PROJECT / "submissions" / name)

@@ -35,9 +35,9 @@ from kit.run.provenance import (  # noqa: E402
     MARK,
     code_digest,
     imports,
-    is_own,
     own_results,
     plain_code,
+    run_id,
     set_aside,
 )
 
@@ -104,6 +104,7 @@ def lock(folder):
             raise RunError(f"{show(folder)}: another run{holder} is writing here; wait for it or choose another --out")
         for path in remove_leftovers(folder):
             print(f"note  {show(path)} was half-written when a run was killed; it is made again", flush=True)
+        run_id(folder)                           # before two notebooks at the same time would each draw one
         yield
 
 
@@ -114,13 +115,19 @@ def use_this_python(folder):
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
 
 
-class _LastLine(io.StringIO):
-    """Takes what the cells print; `text` is the last line."""
-    text = ""
+class _Said(io.StringIO):
+    """Takes what the cells print; `text` is the last line, `notes` are the lines that the user of the run must see."""
+    text = _begun = ""
+
+    def __init__(self):
+        super().__init__()
+        self.notes = []
 
     def write(self, text):
-        """Keep the last line."""
+        """Keep the last line and the notes."""
         self.text = ([line.strip() for line in text.splitlines() if line.strip()] or [self.text])[-1]
+        *lines, self._begun = (self._begun + text).split("\n")          # a line may come in parts
+        self.notes += [line for line in lines if line.startswith("note  ")]
 
 
 def _partly(target):
@@ -137,8 +144,8 @@ class Step:
         self.marker, self.target = out / ".run" / f"{self.stem}.json", out / "notebooks" / notebook.name
         self.written, self.log = out / ".run" / f"{self.stem}.written", out / "problems" / f"{self.stem}.jsonl"
         self.note = noted(self.marker) or {"key": None, "problems": [], "files": {}}
-        self.kernel = f"kit-{digest(self.stem)[:8]}"
-        self.label, self.failure, self.last, self.thread, self.started = "", None, _LastLine(), None, 0.0
+        self.kernel, self.others = f"kit-{digest(self.stem)[:8]}", []
+        self.label, self.failure, self.last, self.thread, self.started = "", None, _Said(), None, 0.0
 
     def code(self):
         """A digest of the code of the notebook and of what it imports of the kit."""
@@ -149,11 +156,20 @@ class Step:
         except SyntaxError:                      # its execution will say where
             return digest(cells)
 
-    def brought(self):
-        """What this step reads and no step of this run made, such as predictions of other machines: names, digests."""
-        paths = [path for name in READS.get(self.number, ()) for path in sorted((self.out / name).rglob("*.npz"))]
-        brought = [place for path in paths if not is_own(path, self.out) for place in (path, Path(f"{path}{MARK}"))]
-        return [[str(place.relative_to(self.out)), file_sha256(place)] for place in brought if place.is_file()]
+    def brought(self, noted=()):
+        """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""
+        paths = [path for name in READS.get(self.number, ()) for path in sorted((self.out / name).glob("*/*.npz"))]
+        places = [place for path in paths for place in (path, Path(f"{path}{MARK}")) if place.is_file()]
+        found = [(place.relative_to(self.out).as_posix(), file_sha256(place)) for place in places]
+        found = [[*pair] for pair in found if pair not in noted]
+        self.others = [name for name, _ in found if not name.endswith(MARK)]
+        return found
+
+    def files_named(self):
+        """The files that parameters name: pairs of name and digest."""
+        named = [value for value in (self.parameters or {}).values() if isinstance(value, str)]
+        paths = [os.path.join(PROJECT, os.path.expanduser(value)) for value in named]    # where notebooks are executed
+        return [[path, file_sha256(path)] for path in paths if os.path.isfile(path)]
 
     def fault(self, data_root):
         """What is wrong with the results of this step, or None: they are there, whole, and of what is there now."""
@@ -172,8 +188,12 @@ class Step:
         """Execute the notebook in a thread; what somebody changed since it ran last is moved aside."""
         if self.note["key"] == UNFINISHED:
             print(f"note  {self.stem} was not finished last time; it runs again", flush=True)
+        if self.others:
+            print(f"note  {self.stem} also reads what this run did not make: {', '.join(self.others[:4])}"
+                  f"{', ...' * (len(self.others) > 4)}", flush=True)
         files = self.note["files"] | {name: "" for name in self._written()}
-        for name in {self.target.relative_to(self.out).as_posix(): None, **files}:
+        own = self.target, _partly(self.target), self.out / "settings" / f"{self.stem}.json"
+        for name in {**dict.fromkeys(path.relative_to(self.out).as_posix() for path in own), **files}:
             path = self.out / name
             if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
                 print(f"note  {show(path)} was changed, or not made here; it is kept as "
@@ -217,6 +237,11 @@ class Step:
     def finish(self):
         """Put the executed notebook in place and note what the step wrote; RunError if it failed."""
         if self.failure:
+            part = _partly(self.target)          # noted, so that the next run sees whether the user worked on it
+            if part.is_file():
+                note = noted(self.marker) or {"key": UNFINISHED, "problems": [], "files": {}}
+                note["files"][part.relative_to(self.out).as_posix()] = file_sha256(part)
+                replace_file(self.marker, json.dumps(note))
             raise RunError(self._why(), status=1)
         put_in_place(_partly(self.target), self.target)
         met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])
@@ -283,16 +308,20 @@ def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
     """Run the notebooks in `parameters` that are not done yet -> (path, reason) of `bad` and other bad files."""
     logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # a failure is reported by RunError
     steps, keys = [Step(notebook, parameters.get(notebook), out) for notebook in notebooks], {}
-    for step in steps:
-        needed = _needs(step, steps)
-        for other in needed if step.notebook in parameters else ():
-            if other.notebook not in parameters and other.note["key"] and (why := other.fault(data_root)):
+    asked = [step for step in steps if step.notebook in parameters]
+    for step in asked:
+        for other in _needs(step, steps):
+            if other not in asked and other.note["key"] and (why := other.fault(data_root)):
                 raise RunError(f"{step.stem} needs the results of {other.stem}, which do not fit: {why}; run "
                                f"{other.number}, too")
-        needed = [keys[other] if other.notebook in parameters else other.note["key"] for other in needed]
-        keys[step] = digest(step.code(), step.parameters, basis, needed, step.brought())
-    asked = [step for step in steps if step.notebook in parameters]
-    _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, keys, data_root, at_once)
+
+    def key(step):
+        """A digest of all that a step depends on; what it needs is finished."""
+        needed = [keys[other] if other in asked else other.note["key"] for other in _needs(step, steps)]
+        made = {pair for other in steps for pair in other.note["files"].items()}
+        keys[step] = digest(step.code(), step.parameters, step.files_named(), basis, needed, step.brought(made))
+        return keys[step]
+    _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, key, data_root, at_once)
     problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])
     log = out / "problems.jsonl"
     log.unlink(missing_ok=True)
@@ -316,8 +345,8 @@ def move_aside(notebooks, collections, out):
         print(f"note  {len(moved)} results are kept in {show(out / ASIDE)}; --fresh makes them again", flush=True)
 
 
-def _work_off(left, steps, keys, data_root, at_once):
-    """Execute the steps in `left`, `at_once` at the same time, and show progress."""
+def _work_off(left, steps, key, data_root, at_once):
+    """Execute the steps in `left` that were not finished with this `key`, `at_once` at the same time; show progress."""
     running, count, shown = [], len(left), {}
     live = sys.stdout.isatty()                  # one line, rewritten every second; else a line per minute and step
     while left or running:
@@ -325,12 +354,15 @@ def _work_off(left, steps, keys, data_root, at_once):
         for step in ready[:at_once - len(running)]:
             left.remove(step)
             step.label = f"[{count - len(left)}/{count}] {step.stem:<18}"
-            if step.note["key"] == keys[step] and not step.fault(data_root):
+            now = key(step)
+            if step.note["key"] == now and not step.fault(data_root):
                 print(f"{step.label} finished before", flush=True)
             else:
-                step.start(keys[step])
+                step.start(now)
                 running.append(step)
         for step in [step for step in running if not step.thread.is_alive()]:
+            for note in step.last.notes:
+                print("\r\033[K" * live + note, flush=True)
             step.finish()
             running.remove(step)
             print("\r\033[K" * live + step.line("done: "), flush=True)

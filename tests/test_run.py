@@ -138,6 +138,15 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
     assert run(clone, "--only", "00")[0] == 0 and len(ran(clone)) == 5  # what it had written is gone
 
 
+@pytest.mark.long
+def test_notes_of_a_cell_are_shown(clone):
+    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS,
+                   "print('note  the wider', end='')\nprint(' file is kept')\nprint('2 rows')\nprint('no note  here')")
+    status, lines, _ = run(clone, "--only", "00")
+    assert status == 0 and lines.count("note  the wider file is kept") == 1
+    assert not any(line.startswith("no note") for line in lines)
+
+
 def test_a_wrong_name_stops_before_anything_runs(clone):
     status, lines, errors = run(clone, "-p", "step=4", "--only", "00")
     assert (status, lines) == (2, [])

@@ -1,4 +1,5 @@
 """The folder of a run: what changed is made again, what a user put there stays, what does not fit is refused."""
+import hashlib
 import os
 import shutil
 
@@ -8,6 +9,7 @@ import state_machine
 from run_folder import CHANGES, FULL, World, digests, finished_world, in_process, invert, permute
 
 from kit.files import file_sha256
+from kit.run import Results, from_data, load_costs, record_leaderboard
 from kit.run.provenance import ASIDE, MARK
 
 pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
@@ -200,6 +202,152 @@ def test_predictions_from_other_data_are_left_out_and_named(world):
     assert "tile_seed7" not in "".join(line for line in world.said.splitlines() if "left out: " in line)
     rows = [[line for line in one.splitlines() if line.startswith("layout")] for one in (text, submission(world))]
     assert rows[0] == rows[1] and submission(world) != text              # the kernels have a member more
+
+
+def save_own(world, name="mine_seed0", collection=LAYOUT[0], splits=("valid", "test"), change=lambda cost: -cost):
+    """Predictions of one's own model, saved as the docstring of `Results` says -> their paths."""
+    out, (root,) = world.place / "out", (world.place / "data").glob("prepared-*")
+    results, folder, paths = Results(out, "my model", root), collection.replace(":", "_"), []
+    for split in splits:
+        costs = load_costs(out / f"predictions/{LAYOUT[1]}/token_seed0.{split}.npz")
+        paths.append(results.save_costs(f"predictions/{folder}/{name}.{split}.npz", {
+            key: change(cost) for key, cost in costs.items()}, from_data(root, [LAYOUT[0]], "train", split)))
+    return paths
+
+
+def test_predictions_of_a_model_of_ones_own_become_a_member(world):
+    text = submission(world)
+    save_own(world)
+    assert world.run() == 0 and world.said.count("finished before") == 2, world.said
+    assert submission(world) != text and f"{LAYOUT[0]},mine," in (world.place / "out" / "scores.csv").read_text()
+    assert world.run() == 0 and world.said.count("finished before") == 4
+
+
+def test_predictions_of_a_copy_of_the_folder_become_members(world):
+    text = submission(world)
+    shutil.copytree(world.place / "out", world.place / "far")
+    assert world.run("--only", "03,04", out="far", first_seed=7) == 0
+    for path in (world.place / "far" / "predictions").rglob("*seed7*"):
+        shutil.copy(path, world.place / "out" / path.relative_to(world.place / "far"))
+    assert world.run() == 0 and submission(world) != text
+    assert {path.name for path in (world.place / "out" / "predictions" / "tile_xla").glob("*.npz")} == {
+        f"tile_seed{seed}.{split}.npz" for seed in (0, 7) for split in ("valid", "test")}
+
+
+@pytest.mark.parametrize("given, reason", [
+    ({"splits": ("test",)}, "mine_seed0.test.npz: there are no predictions of this model for the other split"),
+    ({"collection": "layout:nlp:default"}, "has costs of layout:nlp:random:"),
+    ({"change": lambda cost: cost * np.where(np.arange(len(cost)), 1, np.nan)}, "has a cost that is not finite"),
+    ({"change": lambda cost: cost[:-1]}, "costs of 2 graphs; the others have ")])
+def test_predictions_that_cannot_be_combined_are_left_out_and_named(world, given, reason):
+    text = submission(world)
+    paths = save_own(world, **given)
+    assert world.run() == 3 and submission(world) == text
+    assert reason in world.said and all(str(path) in world.said for path in paths)
+    for path in paths:
+        path.unlink()
+    assert world.run() == 0 and submission(world) == text
+
+
+def test_predictions_of_another_number_of_configurations_are_left_out_and_named(world):
+    bring(world, most_configs=30)
+    assert world.run() == 3
+    assert "token_seed7.valid.npz: has " in world.said and "tile_seed7.valid.npz" not in world.said
+
+
+def test_two_files_with_the_same_beginning_are_two_members(world):
+    path, text = world.place / "out" / TOKEN, submission(world)
+    save_own(world, "token_seed0.of-yesterday")
+    assert world.run() == 0 and submission(world) != text
+    assert ',token,' in (world.place / "out" / "scores.csv").read_text() and path.is_file()
+    rows = (world.place / "out" / "scores.csv").read_text().splitlines()
+    assert any(row.startswith(f"{LAYOUT[0]},token,") and row.endswith(',2,"valid, real files"') for row in rows)
+
+
+@pytest.mark.parametrize("name", ["predictions", "predictions/tile_xla", "ensemble"])
+def test_a_folder_on_another_disk_is_treated_like_any_other(world, name):
+    few = submission(world)
+    shutil.move(world.place / "out" / name, world.place / "disk")
+    (world.place / "out" / name).symlink_to(world.place / "disk")
+    assert world.run() == 0 and world.said.count("finished before") == 4
+    assert world.run(seeds=2) == 0 and submission(world) != few
+    assert world.run(seeds=1) == 0 and submission(world) == few
+    assert not [*(world.place / "disk").rglob("*_seed1.*")] and (world.place / "out" / name).is_symlink()
+
+
+def test_a_file_that_a_parameter_names_is_read_again_when_it_changes(world):
+    sample, rows = world.place / "sample_submission.csv", submission(world)
+    sample.write_text(rows)
+    assert world.run("--only", "06", sample_submission=sample) == 0
+    sample.write_text(rows + "tile:xla:another,0;1;2;3;4\n")
+    assert world.run("--only", "06", sample_submission=sample) == 3 and "1 missing ID" in world.said
+    assert world.run("--only", "06", sample_submission=sample) == 3 and "finished before" in world.said
+
+
+def test_a_partly_executed_notebook_that_the_user_worked_on_stays(world):
+    part = world.place / "out" / "notebooks" / "05_ensemble.partial.ipynb"
+    part.write_text("my work")
+    assert world.run("--only", "05", how="mean_rank") == 0
+    assert digests(world.place / "out" / ASIDE).keys() >= {hashlib.sha256(b"my work").hexdigest()}
+
+
+def test_settings_that_the_user_put_there_stay(world):
+    shutil.rmtree(world.place / "out" / ".run")
+    (world.place / "out" / "settings" / "05_ensemble.json").write_text("my settings")
+    assert world.run() == 0
+    assert hashlib.sha256(b"my settings").hexdigest() in aside(world)
+
+
+@pytest.mark.parametrize("name", ["ensemble", "predictions/tile_xla", "aside", "settings"])
+def test_a_file_in_the_place_of_a_folder_is_one_sentence(world, name):
+    path = world.place / "out" / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.write_text("mine")
+    assert name != "aside" or world.run(seeds=2) == 0    # then there is something to move there
+    assert world.run(seeds=1 if name == "aside" else 2) in (1, 2)
+    assert "cannot be written (" in world.said and "Traceback" not in world.said and path.read_text() == "mine"
+
+
+def test_siblings_that_are_trained_on_are_read_again_when_they_change(world):
+    other = "layout:nlp:default"
+    for path in world.sources(LAYOUT[0]):
+        target = world.data.joinpath(*other.split(":"), path.parent.name, path.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    for path in world.sources(LAYOUT[0], "train"):
+        path.unlink()
+    assert world.run(*FULL, "--collections", LAYOUT[0], out="one") == 0, world.said      # none were prepared before
+    paths = sorted((world.place / "one" / "predictions" / LAYOUT[1]).glob("*.npz"))
+    before = [file_sha256(path) for path in paths]
+    assert len(paths) == 4
+    for path in world.sources(other, "train"):
+        invert(path)
+    assert world.run(*FULL, "--collections", LAYOUT[0], out="one") == 0, world.said
+    assert not {*before} & {file_sha256(path) for path in paths}
+
+
+def test_the_clone_is_no_folder_of_a_run(world):
+    before = digests(world.place)
+    assert world.run(out=".") == 2 and "is the clone, whose notebooks would be replaced" in world.said
+    assert digests(world.place) == before
+
+
+def test_a_submission_with_a_leaderboard_score_is_kept(world):
+    assert world.run("--only", "06", "--fresh") == 0
+    record_leaderboard(world.place, "out", public=0.7)
+    was, entry = files(world, "submission.csv")["submission.csv"], (world.place / "out.json").read_bytes()
+    assert world.run(seeds=2) == 1
+    assert "out.json belongs to another CSV that has a leaderboard score; choose another name" in world.said
+    assert "Traceback" not in world.said and was in aside(world)
+    assert (world.place / "out.json").read_bytes() == entry
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"mine": 1}'])
+def test_a_damaged_entry_of_the_ledger_is_one_sentence(world, text):
+    (world.place / "out.json").write_text(text)
+    assert world.run("--only", "06", "--fresh") == 1
+    assert "DataError: " in world.said and "out.json is not a ledger entry" in world.said
+    assert "Traceback" not in world.said and (world.place / "out.json").read_text() == text
 
 
 # --- random sequences, see tests/state_machine.py

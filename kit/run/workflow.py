@@ -35,11 +35,12 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     """Find the data set, or write the sample data, prepare it, and print what is used.
 
     `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand. The
-    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all),
-    in `folder`/prepared-<8 hex digits of the data root>; sample data beside it; on Colab on Google Drive if it is
-    mounted, so that the next session finds it. What is prepared already is not read again. A prepared folder is taken
-    as it is. `folder` None: `data` in the clone around the working directory; outside of a clone, in the working
-    directory. Returns the prepared folder, and whether it is sample data.
+    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all).
+    If a layout collection among them has no graph to train on, the other layout collections are prepared, too. The
+    prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample data beside it; on Colab on Google
+    Drive if it is mounted, so that the next session finds it. What is prepared already is not read again. A prepared
+    folder is taken as it is. `folder` None: `data` in the clone around the working directory; outside of a clone, in
+    the working directory. Returns the prepared folder, and whether it is sample data.
     DataError if `data_root` holds no data, or if one of these places holds something else.
     """
     root, folder = None, clone_folder() / "data" if folder is None else folder
@@ -64,10 +65,20 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     elif DRIVE.is_dir():
         place = DRIVE / "tpugraphs-prepared"
     prepared = prepare(root, place, wanted(collections))
+    if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
+        others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
+        prepared = prepare(root, place, others)                  # `training_graphs` will read the siblings
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
     return prepared.folder, is_sample
+
+
+def _may_teach(catalogue, collection):
+    """Whether a collection has no file at all, or a training graph from which `kit.data.teaches` something."""
+    rows = catalogue.filter(collection=collection)
+    different = (pl.col("shortest") < pl.col("longest")) & (pl.col("distinct") > 1)
+    return rows.is_empty() or not rows.filter(different, split="train").is_empty()
 
 
 def run_folder(out_dir=None):
