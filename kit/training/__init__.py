@@ -2,12 +2,21 @@
 from kit.training.averages import averaged_model
 from kit.training.checkpoints import CheckpointError, load_checkpoint, read_checkpoint, save_checkpoint
 from kit.training.pool import default_workers, run_jobs
-from kit.training.processes import add_up, add_up_gradients, check_gpus, check_same, join_team, meet
+from kit.training.processes import (
+    add_up,
+    add_up_gradients,
+    check_architecture,
+    check_gpus,
+    check_same,
+    find_device,
+    join_team,
+    meet,
+)
 from kit.training.records import device_name, run_record, versions
 from kit.training.sampling import costs_of, draw_step, make_tasks
 
 __all__ = [
-    "CheckpointError", "add_up", "add_up_gradients", "averaged_model", "check_gpus", "check_same", "costs_of",
-    "default_workers", "device_name", "draw_step", "join_team", "load_checkpoint", "make_tasks", "meet",
-    "read_checkpoint", "run_jobs", "run_record", "save_checkpoint", "versions",
+    "CheckpointError", "add_up", "add_up_gradients", "averaged_model", "check_architecture", "check_gpus", "check_same",
+    "costs_of", "default_workers", "device_name", "draw_step", "find_device", "join_team", "load_checkpoint",
+    "make_tasks", "meet", "read_checkpoint", "run_jobs", "run_record", "save_checkpoint", "versions",
 ]

@@ -1,10 +1,14 @@
 """A team: processes that train one model together. A process's place in the team, its device, sums over the team."""
 import os
+import re
 import zlib
 from typing import NamedTuple
 
 import torch
 import torch.distributed
+
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")          # in torch.cuda.get_arch_list()
+_ON_KAGGLE = "on Kaggle choose the accelerator GPU T4 x2 (--machine NvidiaTeslaT4)"
 
 
 class Team(NamedTuple):
@@ -20,6 +24,7 @@ def join_team(device):
     The device "cuda" without a number means one GPU per process of the machine. A ValueError if the device does not
     exist, or cannot compute.
     """
+    check_architecture(device)
     name, device, met = device, str(device), torch.distributed.is_available() and torch.distributed.is_initialized()
     several = met or (torch.distributed.is_available() and torch.distributed.is_torchelastic_launched())
     if device == "cuda" and several:
@@ -40,6 +45,53 @@ def join_team(device):
     if not several:
         return Team(0, 1, device)
     return Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), device)
+
+
+def find_device(needs_gpu=False):
+    """The device to train on: "cuda" where PyTorch sees a GPU, else "cpu"; prints the GPUs.
+
+    A ValueError, which says what to choose instead, if PyTorch cannot compute on a GPU that it sees, or if it sees none
+    and `needs_gpu`.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count:
+        join_team("cuda")
+        names = ", ".join(torch.cuda.get_device_name(number) for number in range(count))
+        print(f"GPUs: {names}; models trained at the same time: {count}", flush=True)
+    elif needs_gpu:
+        raise ValueError(f"a GPU was asked for, but PyTorch {torch.__version__} sees none here: {_ON_KAGGLE}, which "
+                         "needs an account with a verified phone number and GPU hours that are left; or train without "
+                         "a GPU, with device='cpu'")
+    return "cuda" if count else "cpu"
+
+
+def check_architecture(device):
+    """ValueError if this PyTorch has no code for a GPU that is there, with what to choose instead; "cuda": all GPUs.
+
+    PyTorch calls such a GPU available, and fails at the first computation.
+    """
+    kind, _, number = str(device).partition(":")
+    gpus, built = range(torch.cuda.device_count() if kind == "cuda" else 0), torch.cuda.get_arch_list()
+    good = [gpu for gpu in gpus if _runs_on(torch.cuda.get_device_capability(gpu), built)]
+    for gpu in gpus:
+        if gpu not in good and number in ("", str(gpu)):
+            name, sm = torch.cuda.get_device_name(gpu), "".join(map(str, torch.cuda.get_device_capability(gpu)))
+            others = " or ".join([f"'cuda:{gpu}'" for gpu in good] + ["'cpu'"])
+            raise ValueError(f"PyTorch {torch.__version__} cannot compute on {name} (sm_{sm}), because it is built for "
+                             f"{', '.join(built)}: {_ON_KAGGLE}; elsewhere pass the device {others}, or install a "
+                             f"PyTorch that is built for sm_{sm}")
+
+
+def _runs_on(capability, built):
+    """Whether code for one of the architectures `built` runs on a GPU of this capability (major, minor)."""
+    known = [match.groups() for match in map(_ARCHITECTURE.fullmatch, built) if match]
+    for kind, major, minor, only in known:
+        one = int(major), int(minor)
+        # machine code (sm) runs on later GPUs of the same major number; compute_ is compiled for any later GPU
+        later = capability >= one and (kind == "compute" or capability[0] == one[0])
+        if capability == one or later and only != "a":           # "a": for this architecture alone
+            return True
+    return not known                             # PyTorch for AMD has other names
 
 
 def meet(rank, size, device, folder):
