@@ -53,6 +53,8 @@ class KaggleServer(ThreadingHTTPServer):
         self.kernels = {}                    # "owner/name" -> {"status", "failureMessage", "files", "log"}, or () -> it
         self.machine = lambda body: None     # what a pushed notebook becomes there, if anything
         self.pushed, self.push_answer = [], {}
+        self.quota = {"quotaRefreshTime": "2026-11-28T00:00:00Z", "gpuQuota": {
+            "timeUsed": "44280s", "timeReserved": "5400s", "totalTimeAllowed": "108000s", "hasEverRun": True}}
         self.blobs, self.took = {}, []       # token -> {"name", "length", "data"}; (file, first byte) of each upload
         self.datasets = {}                   # "owner/slug" -> {"isPrivate", "versions": [{"files": {path: bytes}}]}
         self.processing = []                 # what the next requests for a status get; then READY
@@ -151,6 +153,9 @@ class KaggleServer(ThreadingHTTPServer):
             self.kernels[body["slug"]] = kernel
         return {"ref": f"/code/{body['slug']}", "url": f"https://www.kaggle.com/code/{body['slug']}",
                 "versionNumber": len(self.pushed), **self.push_answer}
+
+    def on_GetAcceleratorQuotaStatistics(self, body):
+        return self.quota
 
     def kernel(self, body):
         found = self.kernels[f"{body['userName']}/{body['kernelSlug']}"]

@@ -218,6 +218,7 @@ def calls(w):
                                client=free(None)),
         "push_notebook": dict(notebook=path(w.folder / "none.ipynb"), metadata=free(None), timeout=free(1.0),
                               client=free(None)),
+        "gpu_quota": dict(timeout=real(1.0), client=free(None)),
         "push_dataset": dict(folder=path(w.folder / "none"), dataset=choice("none-such"), title=free(None),
                              timeout=free(1.0), every=free(1.0), client=free(None)),
         "random_search": search,
@@ -238,7 +239,8 @@ def calls(w):
 
 
 # These need Kaggle or a protobuf; a wrong argument is found before
-NOT_RUN = {"download", "submit", "wait_for_score", "push_notebook", "push_dataset", "read_layout_pb", "read_tile_pb"}
+NOT_RUN = {"download", "submit", "wait_for_score", "push_notebook", "push_dataset", "gpu_quota", "read_layout_pb",
+           "read_tile_pb"}
 # by what an argument may be named, too: the arrays of a graph
 FIELDS = {*drawn_layout()._fields[1:-1], *drawn_tile()._fields[1:], "number of configurations"}
 ALSO = {"explicit": ["data_root"], "collection_scores": ["no score for"], "graph": FIELDS, "graphs": FIELDS,
@@ -375,6 +377,7 @@ SAYS = [
     ("submit", lambda w: api.submit(None, ""), "path is None; expected a str or Path"),
     ("wait_for_score", lambda w: api.wait_for_score("one"), "ref is 'one'; expected a whole number of at least 0"),
     ("push_notebook", lambda w: api.push_notebook(None), "notebook is None; expected a str or Path"),
+    ("gpu_quota", lambda w: api.gpu_quota(-1), "timeout is -1; expected a number of at least 0"),
     ("push_dataset", lambda w: api.push_dataset(None, "a-dataset"), "folder is None; expected a str or Path"),
     ("random_search", lambda w: api.random_search(None, [2], 3, np.random.default_rng(0)),
      "objective is None; expected a function"),

@@ -54,6 +54,21 @@ def test_the_folder_of_the_script_and_the_working_directory_are_not_imported_fro
     assert child.other_places(path, os.path.realpath(tmp_path)) == ["/usr/lib/python3"]
 
 
+@pytest.mark.parametrize("there", [None, ".kaggle", ".config/kaggle", "xdg/kaggle"])
+def test_the_client_makes_no_folder_and_finds_the_one_that_is_there(tmp_path, monkeypatch, there):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg") if there == "xdg/kaggle" else "")
+    monkeypatch.setenv("KAGGLE_CONFIG_DIR", "restored afterwards")
+    monkeypatch.delenv("KAGGLE_CONFIG_DIR")
+    if there:
+        (tmp_path / there).mkdir(parents=True)
+    child.make_no_folder()
+    assert os.environ.get("KAGGLE_CONFIG_DIR") == (None if there else os.path.dirname(os.path.realpath(child.__file__)))
+    monkeypatch.setenv("KAGGLE_CONFIG_DIR", "mine")
+    child.make_no_folder()
+    assert os.environ["KAGGLE_CONFIG_DIR"] == "mine"
+
+
 def calls(**words):
     """Calls that ask nobody, and what they tell."""
     steps = []
@@ -118,3 +133,9 @@ def test_the_script_answers_in_lines_of_json_and_prints_nothing_else(tmp_path):
     line, = done.stdout.splitlines()
     assert json.loads(line) == {"source": None, "kind": "client", "words": "ImportError: none here"}
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_client_that_cannot_ask_for_the_quota_says_nothing_about_it():
+    own, steps = calls()
+    own.api = SimpleNamespace()
+    assert own.quota() is None and steps == []

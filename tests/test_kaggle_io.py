@@ -16,7 +16,7 @@ import pytest
 from kaggle_server import KEY, PYTHON, QUICK, SIGNATURE, SLUG, TOKEN, USER, fails
 
 import kit.files
-from kit.kaggle import download, push_notebook, submit, wait_for_score
+from kit.kaggle import MACHINE, download, gpu_quota, push_notebook, quota_line, submit, wait_for_score
 from kit.kaggle.downloads import FILES, fetch_file, unpack
 from kit.kaggle.notebooks import notebook_output, notebook_status
 
@@ -514,8 +514,8 @@ def notebook(tmp_path):
     return path
 
 
-ABOUT = {"id": f"{USER}/tpu-kit-tile", "title": "TPU kit: tile", "enable_gpu": True, "enable_internet": False,
-         "competition_sources": [SLUG]}
+ABOUT = {"id": f"{USER}/tpu-kit-tile", "title": "TPU kit: tile", "enable_gpu": True, "machine_shape": MACHINE,
+         "enable_internet": False, "competition_sources": [SLUG]}
 
 
 def test_a_notebook_is_pushed_with_its_data_and_machine(kaggle, notebook, tmp_path):
@@ -524,10 +524,13 @@ def test_a_notebook_is_pushed_with_its_data_and_machine(kaggle, notebook, tmp_pa
     sent = kaggle.pushed[0]
     assert (sent["slug"], sent["language"], sent["kernelType"]) == (f"{USER}/tpu-kit-tile", "python", "notebook")
     assert (sent["isPrivate"], sent["enableGpu"], sent["enableInternet"]) == (True, True, False)
+    assert sent["machineShape"] == MACHINE == "NvidiaTeslaT4"
     assert sent["competitionDataSources"] == [SLUG]
     assert json.loads(sent["text"])["cells"][0] == {"cell_type": "code", "source": "a\nb", "outputs": []}
     (tmp_path / "kernel-metadata.json").write_text(json.dumps({**ABOUT, "code_file": "all.ipynb"}))
     assert push_notebook(tmp_path, client=QUICK)["version"] == 2
+    push_notebook(notebook, {**ABOUT, "enable_gpu": False, "machine_shape": None}, client=QUICK)
+    assert kaggle.pushed[2]["enableGpu"] is False and "machineShape" not in kaggle.pushed[2]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["all.ipynb", "home", "kernel-metadata.json"]
 
 
@@ -549,6 +552,34 @@ def test_metadata_that_would_surprise_is_refused_before_anything_is_sent(kaggle,
     folder = notebook if word else notebook.parent
     message = fails("invalid", push_notebook, folder, about, client={"python": "/nowhere"})
     assert (word or "all.py: no such file") in message and kaggle.asked == []
+
+
+USED = "GPU quota: 12.3 of 30.0 hours used this week, 17.7 left"
+
+
+def test_the_gpu_quota_is_told_in_hours(kaggle):
+    found = gpu_quota(client=QUICK)
+    assert found == {"used": 12.3, "reserved": 1.5, "allowed": 30.0, "left": pytest.approx(17.7),
+                     "renewed": "2026-11-28 00:00"}
+    more = ", 1.5 reserved by running notebooks, renewed 2026-11-28 00:00 UTC"
+    assert quota_line(17, QUICK) == USED + more
+    assert quota_line(18.04, QUICK) == USED + more + "; the plan takes more, about 18.0"
+    del kaggle.quota["quotaRefreshTime"], kaggle.quota["gpuQuota"]["timeReserved"]
+    assert quota_line(client=QUICK) == USED
+    kaggle.quota["gpuQuota"]["timeUsed"] = "111600.500s"                    # of a session that may end its hour
+    assert gpu_quota(client=QUICK)["left"] == 0.0
+
+
+def test_a_quota_that_kaggle_does_not_tell_stops_nothing(kaggle, monkeypatch):
+    for quota in ({}, {"gpuQuota": {"timeUsed": "0s"}}):
+        kaggle.quota = quota
+        assert gpu_quota(client=QUICK) is None
+    assert quota_line(3, QUICK) == "GPU quota: not known; this kaggle client cannot ask, or Kaggle does not say"
+    kaggle.answers["GetAcceleratorQuotaStatistics"] = [(503, "")] * 2
+    assert quota_line(3, QUICK) == ("GPU quota: not known, because Kaggle has an internal error (HTTP 503: ) at \"ask "
+                                    "for the GPU quota\": run it again later")
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    assert quota_line(3, QUICK).startswith("GPU quota: not known, because there are no Kaggle credentials: make a ")
 
 
 def test_a_running_a_finished_and_a_failed_notebook_are_told_apart(kaggle, tmp_path):

@@ -20,7 +20,7 @@ HOMES = {
     "kit.recipes": "recipes_for",
     "kit.ensemble": "mean_rank mean_zscore combine choose_weights",
     "kit.submit": "top_configs write_submission read_submission check_submission",
-    "kit.kaggle": "download submit wait_for_score push_notebook push_dataset KaggleError",
+    "kit.kaggle": "download submit wait_for_score push_notebook push_dataset gpu_quota KaggleError",
     "kit.search": "random_search annealing genetic droplet explore_then_droplet",
     "kit.proto": "read_layout_pb read_tile_pb",
     "kit.sample": "write_sample",

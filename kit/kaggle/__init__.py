@@ -2,12 +2,13 @@
 from kit.kaggle.client import COMPETITION, KaggleError
 from kit.kaggle.datasets import push_dataset
 from kit.kaggle.downloads import download
-from kit.kaggle.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
-from kit.kaggle.notebooks import push_notebook
+from kit.kaggle.jobs import AT_ONCE, job_name, plan_jobs, read_jobs, renew, watch_jobs
+from kit.kaggle.notebooks import GPUS, MACHINE, gpu_quota, push_notebook, quota_line
 from kit.kaggle.results import RESULTS, keep_fetched
 from kit.kaggle.submissions import submit, wait_for_score
 
 __all__ = [
-    "COMPETITION", "RESULTS", "KaggleError", "download", "job_name", "keep_fetched", "plan_jobs", "push_dataset",
-    "push_notebook", "read_jobs", "renew", "submit", "wait_for_score", "watch_jobs",
+    "AT_ONCE", "COMPETITION", "GPUS", "MACHINE", "RESULTS", "KaggleError", "download", "gpu_quota", "job_name",
+    "keep_fetched", "plan_jobs", "push_dataset", "push_notebook", "quota_line", "read_jobs", "renew", "submit",
+    "wait_for_score", "watch_jobs",
 ]

@@ -55,7 +55,7 @@ def seconds_to_retry(told, number, pause, safe):
 
 def other_places(path, own):
     """An import path without the folder of this script and the working directory: a kaggle.py there is no client."""
-    return [place for place in path if place and os.path.realpath(place) != own]
+    return [place for place in path if place and os.path.realpath(place) not in (own, os.path.realpath(os.getcwd()))]
 
 
 class Rest:
@@ -338,6 +338,18 @@ class Calls:
             return {"status": str(fault.args[0]).lower(), "reason": None}
         return {"status": now.status.name.lower(), "reason": now.failure_message or None}
 
+    def quota(self):
+        """Hours of GPU time in this week, {} if Kaggle does not say, None if this client cannot ask."""
+        if not hasattr(self.api, "quota_view"):
+            return None
+        found = self.attempt("ask for the GPU quota", self.api.quota_view)
+        gpu, renewed = found.gpu_quota, found.quota_refresh_time
+        if gpu is None or gpu.total_time_allowed is None:
+            return {}
+        times = {"used": gpu.time_used, "reserved": gpu.time_reserved, "allowed": gpu.total_time_allowed}
+        return {**{name: time.total_seconds() / 3600 if time else 0.0 for name, time in times.items()},
+                "renewed": renewed.isoformat(" ", "minutes") if renewed else None}
+
     def output(self):
         """Names and addresses of the files that the latest run of a notebook left, and its log."""
         from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest
@@ -353,12 +365,22 @@ class Calls:
         return {"files": files, "log": log}
 
 
+def make_no_folder():
+    """Let the client not make an empty folder ~/.config/kaggle, as it does at import where it finds no folder."""
+    home = os.path.expanduser("~")
+    places = [os.path.join(home, ".kaggle"),
+              os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "kaggle")]
+    if not any(map(os.path.exists, places)):     # there is no kaggle.json to miss
+        os.environ.setdefault("KAGGLE_CONFIG_DIR", os.path.dirname(os.path.realpath(__file__)))
+
+
 def sign_in(known):
     """The client's API; `known` gets the source of the credentials and the secrets as soon as they are known."""
     from kagglesdk.kaggle_env import get_access_token_from_env
     token, place = get_access_token_from_env()
     known["secrets"] += [token] if token else []
     known["source"] = "~/.kaggle/access_token" if place == "access_token" else place
+    make_no_folder()
     try:
         import kaggle
     except (SystemExit, NameError):              # without credentials, versions up to 2.2.3 end here

@@ -4,10 +4,14 @@ import re
 import tempfile
 from pathlib import Path
 
-from kit.checks import as_path
+from kit.checks import as_path, check_number
 from kit.files import replace_file
 from kit.kaggle.client import KaggleError, ask_kaggle
 from kit.kaggle.downloads import fetch_file, retries_of
+
+MACHINE = "NvidiaTeslaT4"        # machine_shape in kernel-metadata.json; Kaggle has no machine with a single T4
+# machine_shape -> (GPU, how many); only accounts that Kaggle chooses get an A100
+GPUS = {MACHINE: ("T4", 2), "NvidiaTeslaA100": ("A100", 1)}
 
 
 def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
@@ -21,7 +25,8 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
         An .ipynb or .py file, or a folder with the file and kernel-metadata.json.
     metadata : dict, optional
         The content of kernel-metadata.json; takes precedence over the file. An id without owner gets the account's
-        name. code_file, language and kernel_type are derived from the notebook.
+        name. code_file, language and kernel_type are derived from the notebook. machine_shape is the machine:
+        "NvidiaTeslaT4" has two T4. With enable_gpu and no machine_shape, Kaggle chooses the GPU.
     timeout : float
         Seconds for everything.
     client : dict, optional
@@ -57,6 +62,49 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
         Path(folder, code.name).write_bytes(code.read_bytes())
         Path(folder, "kernel-metadata.json").write_text(json.dumps(about), "utf-8")
         return ask_kaggle("push", about["id"], timeout, {"folder": folder}, client)
+
+
+def gpu_quota(timeout=60.0, client=None):
+    """Ask how many hours of GPU time the account has used this week.
+
+    Parameters
+    ----------
+    timeout : float
+        Seconds for everything.
+    client : dict, optional
+        As in `download`.
+
+    Returns
+    -------
+    dict or None
+        Hours: "used", "reserved" by notebooks that run, "allowed" per week, and "left", which is "allowed" minus
+        "used". "renewed": when the next week begins, as text in UTC, or None. None instead of a dict if the client
+        cannot ask, or Kaggle does not say.
+
+    Raises
+    ------
+    KaggleError
+        "credentials" without a token; other failures have their own `kind`.
+    ValueError
+        If `timeout` is no number of at least 0.
+    """
+    check_number(locals(), "a number of at least 0", "timeout")
+    found = ask_kaggle("quota", "GPU quota", timeout, client=client)
+    return {**found, "left": max(0.0, found["allowed"] - found["used"])} if found else None
+
+
+def quota_line(hours=None, client=None):
+    """One sentence about the GPU quota, with a warning if a plan takes more `hours` than are left; never an error."""
+    try:
+        found = gpu_quota(client={"retries": 1, **(client or {})})
+    except KaggleError as fault:
+        return f"GPU quota: not known, because {fault}"
+    if found is None:
+        return "GPU quota: not known; this kaggle client cannot ask, or Kaggle does not say"
+    words = f"GPU quota: {found['used']:.1f} of {found['allowed']:.1f} hours used this week, {found['left']:.1f} left"
+    words += f", {found['reserved']:.1f} reserved by running notebooks" if found["reserved"] else ""
+    words += f", renewed {found['renewed']} UTC" if found["renewed"] else ""
+    return words + (f"; the plan takes more, about {hours:.1f}" if hours and hours > found["left"] else "")
 
 
 def notebook_status(notebook, timeout=60.0, client=None):
