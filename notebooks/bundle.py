@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
 from kit.data import DataError  # noqa: E402
-from kit.kaggle import COMPETITION  # noqa: E402
+from kit.kaggle import COMPETITION, MACHINE  # noqa: E402
 from kit.run import wanted  # noqa: E402
 
 STEPS = "03,04,05,06"                           # from the data to submission.csv
@@ -40,7 +40,14 @@ for name in {datasets}:
         if (place / "tile").is_dir() or (place / "layout").is_dir():
             os.environ.setdefault("TPUGRAPHS_ROOT", str(place))       # where the data is looked for first"""
 FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
-ANY_GPU = 'import torch\n\ndevice = "cuda" if torch.cuda.is_available() else "cpu"'
+# in the parameters cell, before any data is read: a GPU that is missing or cannot be used ends the notebook at once
+ANY_DEVICE = "from kit.training import find_device\n\ndevice = find_device()"
+ANY_GPU = """from pathlib import Path
+
+from kit.training import find_device
+
+device = find_device(needs_gpu=Path("/kaggle/working").is_dir())"""
+THIS_DEVICE = "from kit.training import join_team\n\njoin_team(device)"
 
 
 def kit_files(sources, kit):
@@ -60,16 +67,18 @@ def kit_files(sources, kit):
     return sorted(files)
 
 
-def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=()):
+def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machine=MACHINE):
     """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
 
     `real_only`: it ends where the data set is not found, instead of making sample data.
     `datasets`: Kaggle Datasets "owner/slug"; the first one that holds tile/ or layout/ is the data root there.
+    `machine`: as in `kernel_metadata`; unless it is None, a notebook on Kaggle ends at once if it got no GPU.
     `parameters`: {path of a notebook: {name: value}}, in the order in which they run. The values stand below the
     notebook's own in its parameters cell; a `device` that is not given is a GPU where there is one.
     """
     books = {path: nbformat.read(path, 4).cells for path in parameters}
-    names = kit_files((c.source for cells in books.values() for c in cells if c.cell_type == "code"), kit)
+    code = [c.source for cells in books.values() for c in cells if c.cell_type == "code"]
+    names = kit_files([*code, ANY_GPU, THIS_DEVICE], kit)
     sources = {name: (kit / name).read_text("utf-8") for name in names}
     folders = sorted({str(Path("kit", name).parent) for name in names})
     version = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:12]
@@ -89,7 +98,9 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=()):
                 declared = {node.targets[0].id for node in ast.parse(cell.source).body if isinstance(node, ast.Assign)}
                 given = "\n".join(["# as bundled", *(f"{k} = {v!r}" for k, v in parameters[path].items())])
                 cell.source += f"\n\n{given}" if parameters[path] else ""
-                cell.source += f"\n\n{ANY_GPU}" if "device" in declared - set(parameters[path]) else ""
+                if "device" in declared:
+                    anywhere = ANY_GPU if machine else ANY_DEVICE
+                    cell.source += f"\n\n{THIS_DEVICE if 'device' in parameters[path] else anywhere}"
             cells.append(cell)
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number:03d}"
@@ -97,25 +108,32 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=()):
     return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
 
 
-def write_bundle(folder, book, name, owner=None, datasets=()):
-    """Write a bundle called `name`, with its kernel-metadata.json, to `folder`/`name`; give back that folder.
+def kernel_metadata(name, owner=None, datasets=(), machine=MACHINE):
+    """The content of kernel-metadata.json for a bundle called `name`.
 
-    `datasets`: Kaggle Datasets "owner/slug" that the notebook gets, besides the competition's files.
+    `datasets`: Kaggle Datasets "owner/slug" that the notebook gets, besides the competition's files. `machine`: one of
+    Kaggle's names for machines with GPUs; None: a machine without a GPU.
     """
-    place = Path(folder, name)
+    return {"id": f"{owner}/{name}" if owner else name, "title": name.replace("-", " "), "code_file": f"{name}.ipynb",
+            "language": "python", "kernel_type": "notebook", "is_private": True, "enable_gpu": machine is not None,
+            **({"machine_shape": machine} if machine else {}), "enable_tpu": False, "enable_internet": False,
+            "dataset_sources": [*datasets], "competition_sources": [COMPETITION], "kernel_sources": [],
+            "model_sources": []}
+
+
+def write_bundle(folder, book, about):
+    """Write a bundle and its `about`, from `kernel_metadata`, to a folder of its name in `folder` -> that folder."""
+    place = Path(folder, Path(about["code_file"]).stem)
     place.mkdir(parents=True, exist_ok=True)
-    nbformat.write(book, place / f"{name}.ipynb")
-    about = {"id": f"{owner}/{name}" if owner else name, "title": name.replace("-", " "), "code_file": f"{name}.ipynb",
-             "language": "python", "kernel_type": "notebook", "is_private": True, "enable_gpu": True,
-             "enable_tpu": False, "enable_internet": False, "dataset_sources": [*datasets],
-             "competition_sources": [COMPETITION], "kernel_sources": [], "model_sources": []}
+    nbformat.write(book, place / about["code_file"])
     (place / "kernel-metadata.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
     return place
 
 
 def main(argv=None):
     """Bundle what the command line asks for."""
-    from choices import assignment, check, dataset, folder, select, share_out
+    from choices import assignment, check, dataset, folder, machine, select, share_out
+    from plans import show_plan
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", default=STEPS, help="notebooks whose names start with "
@@ -129,6 +147,10 @@ def main(argv=None):
     parser.add_argument("--owner", metavar="NAME", help="your name on Kaggle; `kaggle kernels push` needs it")
     parser.add_argument("--dataset", type=dataset, action="append", default=[], metavar="OWNER/SLUG",
                         help="a Kaggle Dataset that the notebook gets, such as prepared data; may be repeated")
+    parser.add_argument("--machine", metavar="NAME", help=f"the machine on Kaggle; default: {MACHINE}, which has two "
+                        "T4; cpu: one without a GPU")
+    parser.add_argument("--dry-run", action="store_true", help="only print each notebook, its machine, its data and "
+                        "its hours")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
     args = parser.parse_args(argv)
@@ -138,12 +160,17 @@ def main(argv=None):
         options |= {name: value for name, value in (("data_root", args.data_root), ("size", args.size)) if value}
         parameters = share_out(notebooks, options, dict(args.p))
         check(notebooks, dict(args.p), there=True)
-        out = folder("--out", args.out)
+        shape, out, plan = machine(args.machine, dict(args.p).get("device")), folder("--out", args.out), []
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
             name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
                                                 [n.stem[:2] for n in some])])
-            book = bundle({n: parameters[n] for n in some}, datasets=args.dataset)
-            print(show(write_bundle(out, book, name, args.owner, args.dataset)))
+            about = kernel_metadata(name, args.owner, args.dataset, shape)
+            plan.append((about, {n: parameters[n] for n in some}))
+            if not args.dry_run:
+                book = bundle(plan[-1][1], datasets=args.dataset, machine=shape)
+                print(show(write_bundle(out, book, about)))
+        if args.dry_run:
+            show_plan(plan, is_sample=args.data_root == "sample")
     except (RunError, DataError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2

@@ -11,6 +11,8 @@ from pathlib import Path
 import papermill
 from steps import PROJECT, RunError, show
 
+from kit.kaggle import MACHINE
+
 OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
 STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
 
@@ -31,6 +33,18 @@ def dataset(text):
     if not re.fullmatch(r"[A-Za-z0-9_-]+/[a-z0-9-]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not OWNER/SLUG, as in kaggle.com/datasets/OWNER/SLUG")
     return text
+
+
+def machine(name, device=None):
+    """`machine_shape` for kernel-metadata.json, None for a machine without a GPU; `device`: as asked for with -p."""
+    if name is None:
+        return None if device == "cpu" else MACHINE
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", name) or name.lower().startswith("tpu"):
+        raise RunError(f"--machine {name}: expected cpu, or one of Kaggle's names for machines with GPUs, such as "
+                       f"{MACHINE}")
+    if (name == "cpu") != (device == "cpu") and device is not None:
+        raise RunError(f"--machine {name} and -p device={device} do not fit: remove one of the two")
+    return None if name == "cpu" else name
 
 
 def select(only):

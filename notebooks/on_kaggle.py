@@ -7,30 +7,66 @@ another folder has notebooks of its own.
 import secrets
 
 import nbformat
-from bundle import bundle, write_bundle
+from bundle import bundle, kernel_metadata, write_bundle
+from plans import hours_of, show_plan
 
-from kit.kaggle import RESULTS, job_name, keep_fetched, read_jobs, renew, watch_jobs
+from kit.kaggle import AT_ONCE, MACHINE, RESULTS, job_name, keep_fetched, quota_line, read_jobs, renew, watch_jobs
 from kit.run import note_settings
 
 
-def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False, datasets=()):
-    """Push, watch and fetch -> ({name: job}, [(owner/name, why it failed)]).
+def notebooks_of(planned, parameters, owner, mark, is_sample, datasets=(), machine=MACHINE):
+    """The notebooks of some jobs -> {name: (job, notebook, its kernel-metadata.json, {path: its parameters})}.
 
-    `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}; folders,
-    collections and seeds are set here. `datasets`: Kaggle Datasets "owner/slug" that each notebook gets.
+    `mark`: of the folder of the run, so that the same plan in another folder has notebooks of its own.
     """
-    store, jobs, notebooks = out / ".run" / "kaggle", {}, {}
-    known = read_jobs(store.with_suffix(".json"))
-    # each folder of a run has a mark of its own, so that the same plan in another folder has other notebooks
-    mark = next((job["run"] for job in known.values() if "run" in job), secrets.token_hex(8))
+    found = {}
     for job in planned:
         path = min(parameters) if job["collection"].startswith("tile") else max(parameters)
         given = {**parameters[path], "out_dir": RESULTS, "collections": [job["collection"]],
                  "first_seed": job["first_seed"], "data_root": "sample" if is_sample else None, "seeds": job["seeds"]}
-        book = bundle({path: given}, real_only=not is_sample, datasets=datasets)
+        book = bundle({path: given}, real_only=not is_sample, datasets=datasets, machine=machine)
         name = job_name(job, mark + owner + nbformat.writes(book))
-        jobs[name], notebooks[name] = {**job, "run": mark}, write_bundle(store, book, name, owner, datasets)
+        found[name] = {**job, "run": mark}, book, kernel_metadata(name, owner, datasets, machine), {path: given}
+    return found
+
+
+def marked(known):
+    """The mark of the folder of a run, from `read_jobs`; a new one where nothing was pushed yet."""
+    return next((job["run"] for job in known.values() if "run" in job), secrets.token_hex(8))
+
+
+def show_push(planned, parameters, owner, out, is_sample, fresh=False, datasets=(), machine=MACHINE):
+    """Print what `train_on_kaggle` would push, and do nothing. `out`: the folder of the run, or None."""
+    known = read_jobs(out / ".run" / "kaggle.json") if out else {}
+    found = notebooks_of(planned, parameters, owner, marked(known), is_sample, datasets, machine)
+    jobs = {name: dict(job) for name, (job, *_) in found.items()}
     renew(jobs, known, owner, out, fresh)
+    new = [name for name, job in jobs.items() if job["state"] == "planned"]
+    for job in jobs.values():
+        if job["state"] != "planned":
+            print(f"not pushed again: {job['ref']}: {job['state']}")
+    print(f"nothing is pushed now; notebooks without --dry-run: {len(new)}, at most {AT_ONCE} at a time")
+    # without earlier pushes, the mark is drawn at the first push, and with it the end of each name
+    refs = {name: jobs[name]["ref"] if known else f"{jobs[name]['ref'][:-8]}*" for name in new}
+    show_plan([(found[name][2] | {"id": refs[name]}, found[name][3]) for name in new], is_sample)
+
+
+def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False, datasets=(), machine=MACHINE):
+    """Push, watch and fetch -> ({name: job}, [(owner/name, why it failed)]).
+
+    `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}; folders,
+    collections and seeds are set here. `datasets`, `machine`: as in `kernel_metadata`.
+    """
+    store = out / ".run" / "kaggle"
+    known = read_jobs(store.with_suffix(".json"))
+    found = notebooks_of(planned, parameters, owner, marked(known), is_sample, datasets, machine)
+    jobs = {name: job for name, (job, *_) in found.items()}
+    notebooks = {name: write_bundle(store, book, about) for name, (_, book, about, _) in found.items()}
+    renew(jobs, known, owner, out, fresh)
+    waiting = [found[name][3] for name, job in jobs.items() if job["state"] == "planned"]
+    if waiting and machine:
+        hours = [hours_of(given, machine, is_sample) for given in waiting]
+        print(quota_line(None if None in hours else sum(hours)), flush=True)
     failed = watch_jobs(jobs, notebooks, out, root, store.with_suffix(".json"), known)
     keep_fetched(jobs, out)
     about = {job["ref"]: job["collection"] for job in jobs.values()}

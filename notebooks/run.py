@@ -35,15 +35,16 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTE
         signal.signal(number, _end)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
-from choices import STUDIES, assignment, check, dataset, folder, select, share_out  # noqa: E402
+from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out  # noqa: E402
 from steps import PROJECT, RunError, digest, lock, move_aside, run_steps, show, use_this_python  # noqa: E402
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
-from kit.kaggle import KaggleError, plan_jobs  # noqa: E402
+from kit.kaggle import MACHINE, KaggleError, plan_jobs  # noqa: E402
 from kit.run import (  # noqa: E402
     from_data,
     from_files,
     left_out,
+    locate_data,
     make_room,
     open_data,
     read_scores,
@@ -85,6 +86,10 @@ def parse(argv):
     parser.add_argument("--dataset", type=dataset, action="append", default=[], metavar="OWNER/SLUG",
                         help="with --on kaggle: a Kaggle Dataset that the notebooks get, such as prepared data; may "
                         "be repeated")
+    parser.add_argument("--machine", metavar="NAME", help=f"with --on kaggle: the machine; default: {MACHINE}, which "
+                        "has two T4; cpu: one without a GPU")
+    parser.add_argument("--dry-run", action="store_true", help="with --on kaggle: only print each notebook, its "
+                        "machine, its data and its hours; push and write nothing")
     parser.add_argument("--seed-groups", metavar="N", type=int, help="with --on kaggle: split the seeds of -p "
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
@@ -99,13 +104,14 @@ def plan(args, collections, asked):
     if args.seed_groups is not None and args.seed_groups < 1:
         raise RunError(f"--seed-groups {args.seed_groups}: expected a whole number of at least 1")
     if not args.on:
-        if args.owner or args.seed_groups or args.dataset:
-            raise RunError("--owner, --dataset and --seed-groups need --on kaggle")
+        if args.owner or args.seed_groups or args.dataset or args.machine or args.dry_run:
+            raise RunError("--owner, --dataset, --machine, --seed-groups and --dry-run need --on kaggle")
         return []
     if not re.fullmatch(r"[A-Za-z0-9-]+", args.owner or ""):
         raise RunError("--on kaggle needs --owner NAME: your Kaggle user name, as in kaggle.com/NAME")
     if args.only:
         raise RunError(f"--on kaggle runs {', '.join(THERE)} on Kaggle and {', '.join(HERE)} here: remove --only")
+    machine(args.machine, asked.get("device"))
     try:
         groups = 1 if args.seed_groups is None else args.seed_groups
         return plan_jobs(collections, asked.get("seeds"), groups, asked.get("first_seed", 0))
@@ -118,7 +124,7 @@ def fetch(planned, there, args, out, root, is_sample):
     from on_kaggle import train_on_kaggle
     try:
         jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.fresh,
-                                       args.dataset)
+                                       args.dataset, machine(args.machine, dict(args.p).get("device")))
     except KaggleError as error:
         raise RunError(f"{error}\npushed notebooks keep running; the same command resumes here", status=1) from None
     fetched = {name: sha for job in jobs.values() for name, sha in job["files"].items()}
@@ -139,10 +145,42 @@ def open_root(args, size, collections):
         root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
-    root = root.resolve()
+    return root.resolve(), is_sample, run_name(root.resolve(), args.on)
+
+
+def run_name(root, on):
+    """The name of the folder of a run, after the folder where its data are prepared."""
     name = root.name.replace("prepared-", "data-") if root.parent == PROJECT / "data" else (
         root.parent.name if root.parent.parent == PROJECT / "data" else f"data-{digest(str(root))[:8]}")
-    return root, is_sample, name + (f"-{args.on}" if args.on else "")
+    return name + (f"-{on}" if on else "")
+
+
+def run_options(args, root, out, size, is_sample, collections):
+    """Parameters that each notebook of a run gets, if it declares them."""
+    options = {"data_root": str(root), "out_dir": str(out)}
+    options |= {"collections": collections} if args.collections else {}
+    return options | ({"size": size} if args.size or is_sample else {})
+
+
+def dry_run(args, planned, selected, size, collections):
+    """Print what --on kaggle would push; gives back the exit status."""
+    from on_kaggle import show_push
+    source, prepared, is_sample = locate_data(args.data_root, size, PROJECT / "data")
+    if source is None and not args.data_root:
+        print("the data set is not here; a run needs it for 05 and 06, or --data-root sample")
+        is_sample = False
+    missing = [c for c in collections if source and not any(npz_paths(source, c, split) for split in SPLITS)]
+    for name in missing:
+        print(f"no files, left out: {name}")
+    out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args.on))
+    given = share_out(selected, run_options(args, prepared, out, size, is_sample, collections), dict(args.p))
+    try:
+        show_push([job for job in planned if job["collection"] not in missing],
+                  {n: own for n, own in given.items() if n.stem.startswith(THERE)}, args.owner, out, is_sample,
+                  args.fresh, args.dataset, machine(args.machine, dict(args.p).get("device")))
+    except KaggleError as error:
+        raise RunError(str(error), status=1) from None
+    return 0
 
 
 def next_command(out, source, is_sample):
@@ -206,6 +244,8 @@ def run(args):
         raise RunError(f"--out {show(out)}: is the clone, whose notebooks would be replaced; name a folder in it, such "
                        "as submissions/my-run")
     planned = plan(args, collections, asked)
+    if args.dry_run:
+        return dry_run(args, planned, selected, size, collections)
     root, is_sample, name = open_root(args, size, collections)
     out = out or folder("--out", PROJECT / "submissions" / name)
     files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
@@ -214,10 +254,7 @@ def run(args):
     missing = [c for c in collections if not files[c] and c not in damaged]
     if missing == collections:
         raise RunError(f"{root}: no npz file of {', '.join(collections)}")
-    options = {"data_root": str(root), "out_dir": str(out)}
-    options |= {"collections": collections} if args.collections else {}
-    options |= {"size": size} if args.size or is_sample else {}
-    parameters = share_out(selected, options, asked)
+    parameters = share_out(selected, run_options(args, root, out, size, is_sample, collections), asked)
     on_cpu = asked.get("device", "cpu") == "cpu"                 # else two notebooks would share a GPU
     at_once = args.jobs or (min(2, os.cpu_count() or 1) if is_sample and on_cpu else 1)
     with lock(out):

@@ -2,6 +2,7 @@
 import importlib
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
 from kit.data import DataError
 from kit.sample.write import write_sample
@@ -45,6 +47,13 @@ def bundled(folder, *args):
                           text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
     return [folder / line for line in done.stdout.splitlines()]
+
+
+def main(monkeypatch, folder, *args):
+    """Run bundle.py in this process, in a folder -> exit status."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    return importlib.import_module("bundle").main(args)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +119,68 @@ def test_metadata_is_ready_to_push(tmp_path):
         assert about["id"] == f"someone/{place.name}" and (place / about["code_file"]).is_file()
         assert about["title"].replace(" ", "-") == place.name
         assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
+        assert about["machine_shape"] == "NvidiaTeslaT4"                         # Kaggle's name for two T4
         assert about["competition_sources"] == ["predict-ai-model-runtime"]
+
+
+@pytest.mark.parametrize("args, shape", [(("--machine", "NvidiaTeslaA100"), "NvidiaTeslaA100"),
+                                         (("--machine", "cpu"), None), (("-p", "device=cpu"), None)])
+def test_another_machine_or_none_with_a_gpu(tmp_path, monkeypatch, capsys, args, shape):
+    assert main(monkeypatch, tmp_path, "--only", "03", *args) == 0
+    about = json.loads((tmp_path / "bundle" / "tpugraphs-kit-03" / "kernel-metadata.json").read_text())
+    assert (about["enable_gpu"], about.get("machine_shape")) == (shape is not None, shape)
+    source = (tmp_path / "bundle" / "tpugraphs-kit-03" / "tpugraphs-kit-03.ipynb").read_text()
+    assert ("needs_gpu=Path" in source) == (shape is not None)
+
+
+@pytest.mark.parametrize("args, sentence", [
+    (("--machine", "TpuV5E8"), "--machine TpuV5E8: expected cpu, or one of Kaggle's names for machines with GPUs, such "
+     "as NvidiaTeslaT4"),
+    (("--machine", "two T4"), "--machine two T4: expected cpu, or one of"),
+    (("--machine", "cpu", "-p", "device=cuda"), "--machine cpu and -p device=cuda do not fit: remove one of the two"),
+    (("--machine", "NvidiaTeslaT4", "-p", "device=cpu"), "--machine NvidiaTeslaT4 and -p device=cpu do not fit")])
+def test_a_machine_that_does_not_fit_is_one_sentence(tmp_path, monkeypatch, capsys, args, sentence):
+    assert main(monkeypatch, tmp_path, *args) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bundle.py: {sentence}") and said.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_prints_the_notebook_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    for name in [name for name in os.environ if name.startswith("KAGGLE")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    words = ("--dry-run", "--owner", "someone", "--dataset", "a/prepared-data", "-p", "recipe=full", "-p", "seeds=2")
+    assert main(monkeypatch, tmp_path, *words, "--collections", COLLECTIONS) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:5] == [
+        "someone/tpugraphs-kit-03-04-05-06", "    machine: NvidiaTeslaT4 (2 x T4), private, no internet",
+        "    data: competition predict-ai-model-runtime, Dataset a/prepared-data",
+        "    tile:xla: tile, seeds 0 to 1", "    layout:xla:random: token, gnn, node alone, seeds 0 to 1"]
+    hours = re.fullmatch(r"    training: about (\d+\.\d) hours; Kaggle ends a session after 9 to 12 hours", lines[5])
+    assert lines[6] == (f"together: about {hours[1]} hours (calculated for training alone, not measured; see "
+                        "notebooks/recipes.md)")
+    assert lines[7].startswith("GPU quota: not known, because there are no Kaggle credentials") and len(lines) == 8
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_notebook_without_its_gpu_ends_in_its_parameters_cell(monkeypatch):
+    step = PROJECT / "notebooks" / "03_train_tile.ipynb"
+    make = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["bundle"]
+
+    def settings(**more):
+        return next(c.source for c in make({step: more.pop("given", {})}, **more).cells
+                    if "parameters" in c.metadata.get("tags", []))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for source in (settings(), settings(machine=None), settings(given={"device": "cpu"})):
+        found = {}
+        exec(source, found)                      # not on Kaggle: any machine will do
+        assert found["device"] == "cpu"
+    monkeypatch.setattr(Path, "is_dir", lambda path: str(path) == "/kaggle/working")
+    exec(settings(machine=None), {})
+    with pytest.raises(ValueError, match="^a GPU was asked for, but PyTorch .* sees none here: on Kaggle choose"):
+        exec(settings(), {})
+    with pytest.raises(ValueError, match="^device is 'cuda', and PyTorch .* cannot compute on it here"):
+        exec(settings(given={"device": "cuda"}), {})
 
 
 @pytest.mark.long

@@ -159,7 +159,10 @@ def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle
     for body in kaggle.pushed:
         assert re.fullmatch(rf"{USER}/tpugraphs-kit-(tile-xla|layout-xla-random)-[01]-[0-9a-f]{{8}}", body["slug"])
         assert (body["isPrivate"], body["enableGpu"], body["enableInternet"]) == (True, True, False)
+        assert body["machineShape"] == "NvidiaTeslaT4"
         assert body["newTitle"].replace(" ", "-") == body["slug"].partition("/")[2] and len(body["newTitle"]) <= 50
+    quota = "GPU quota: 12.3 of 30.0 hours used this week, 17.7 left, 1.5 reserved by running notebooks, renewed "
+    assert said.count("GPU quota") == 1 and said.index(quota) < said.index(": running\n")
     out = tmp_path / "out"
     tiles = sorted(path.name for path in (out / "predictions" / "tile_xla").glob("*.npz"))
     assert tiles == [f"tile_seed{seed}.{split}.npz" for seed in (0, 1) for split in ("test", "valid")]
@@ -237,6 +240,84 @@ def test_the_same_plan_in_two_folders_has_its_own_notebooks_and_a_folder_that_mo
     for number, out in ((1, tmp_path / "moved"), (2, tmp_path / "two")):
         here, there = load_costs(out / NAME.partition("/")[2]), costs_of(tiny_sample, TILE, "test", number)
         assert here.keys() == there.keys() and all((here[name] == there[name]).all() for name in here)
+
+
+def dry_run(folder, monkeypatch, capfd, root, *args):
+    """run.py --dry-run in this process -> (exit status, lines, stderr)."""
+    monkeypatch.chdir(folder)
+    status = runpy.run_path(PROJECT / "notebooks" / "run.py")["main"](command(root, "--dry-run", *args)[4:])
+    said, errors = capfd.readouterr()
+    return status, said.splitlines(), errors
+
+
+def test_a_dry_run_says_what_would_be_pushed_and_neither_pushes_nor_writes_nor_needs_a_token(
+        kaggle, tmp_path, tiny_sample, monkeypatch, capfd):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    before = {path: path.stat().st_mtime_ns for place in (tmp_path, tiny_sample) for path in place.rglob("*")}
+    status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_sample, *TWO, "-p", "recipe=full", "-p",
+                                    "seeds=3", "--seed-groups", "2", "--dataset", "someone/more-data")
+    assert (status, errors) == (0, ""), errors
+    assert before == {path: path.stat().st_mtime_ns for place in (tmp_path, tiny_sample) for path in place.rglob("*")}
+    assert lines[0] == "nothing is pushed now; notebooks without --dry-run: 4, at most 2 at a time"
+    names = [line for line in lines if line.startswith(f"{USER}/")]
+    assert names == [f"{USER}/tpugraphs-kit-{name}-{seed}-*" for name in ("tile-xla", "layout-xla-random")
+                     for seed in (0, 2)]
+    assert lines.count("    machine: NvidiaTeslaT4 (2 x T4), private, no internet") == 4
+    assert lines.count("    data: sample data, made there") == 4
+    assert [line for line in lines if "seed" in line] == [
+        "    tile:xla: tile, seeds 0 to 1", "    tile:xla: tile, seed 2",
+        "    layout:xla:random: token, gnn, node alone, seeds 0 to 1", "    layout:xla:random: token, gnn, node alone, "
+        "seed 2"]
+    assert sum(line.startswith("    training: ") for line in lines) == 4
+    assert lines[-2].startswith("together: ") and lines[-1].startswith("GPU quota: not known, because there are no Kag")
+    assert kaggle.asked == []
+
+
+def test_a_dry_run_leaves_out_what_was_pushed_and_tells_the_quota(kaggle, tmp_path, tiny_sample, monkeypatch, capfd):
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    import on_kaggle
+    monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
+    kaggle.machine = lambda body: BROKEN if "layout" in body["slug"] else finished(kaggle, tiny_sample, TILE)
+    args = [*TWO, "-p", "seeds=1", "--machine", "NvidiaTeslaA100"]
+    books = {PROJECT / "notebooks" / f"{name}.ipynb": given for name, given in (
+        ("03_train_tile", {"collections": [], "size": "tiny", "seeds": 1}),
+        ("04_train_layout", {"collections": [], "size": "tiny", "seeds": 1}))}
+    given = {path: {"data_root": "", "out_dir": "", **own} for path, own in books.items()}
+    on_kaggle.train_on_kaggle(plan_jobs([TILE, LAYOUT], 1), given, USER, tmp_path / "out", tiny_sample, True,
+                              machine="NvidiaTeslaA100")
+    assert [body["machineShape"] for body in kaggle.pushed] == ["NvidiaTeslaA100"] * 2
+    kaggle.said()
+    status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_sample, *args)
+    assert (status, errors) == (0, "")
+    done, again = (body["slug"] for body in kaggle.pushed)
+    assert lines[:4] == [f"not pushed again: {done}: fetched",
+                         "nothing is pushed now; notebooks without --dry-run: 1, at most 2 at a time",
+                         f"{again}-2", "    machine: NvidiaTeslaA100 (1 x A100), private, no internet"]
+    assert lines[-1].startswith("GPU quota: 12.3 of 30.0 hours used this week, 17.7 left") and len(kaggle.pushed) == 2
+
+
+def test_a_dry_run_without_data_plans_for_the_whole_data_set(tmp_path, monkeypatch, capfd):
+    for name in [name for name in os.environ if name.startswith(("KAGGLE", "TPUGRAPHS"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(PROJECT / "notebooks" / "run.py")
+    monkeypatch.setitem(names["dry_run"].__globals__, "locate_data", lambda *_: (None, tmp_path / "sample", True))
+    status = names["main"](["--on", "kaggle", "--owner", USER, "--dry-run", "--machine", "NvidiaH100", "--dataset",
+                            f"{USER}/prepared-data"])
+    lines = capfd.readouterr().out.splitlines()
+    assert status == 0 and lines[0] == ("the data set is not here; a run needs it for 05 and 06, or --data-root sample")
+    assert lines.count(f"    data: competition predict-ai-model-runtime, Dataset {USER}/prepared-data") == 5
+    assert lines.count("    machine: NvidiaH100, private, no internet") == 5
+    assert lines.count("    training: no estimate for this machine or model") == 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_machine_without_a_gpu_uses_no_quota(kaggle, tmp_path, tiny_sample, monkeypatch, capfd):
+    args = ["--collections", TILE, "--machine", "cpu"]
+    status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_sample, *args)
+    assert (status, errors) == (0, "") and "    machine: without a GPU, private, no internet" in lines
+    assert not any("quota" in line for line in lines) and kaggle.asked == []
 
 
 def test_what_failed_is_tried_once_more_under_another_name_and_nothing_else_is(kaggle, tmp_path, tiny_sample, notebook):
@@ -547,6 +628,8 @@ def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_pat
     (["--seed-groups", "2"], "2 seed groups and no number of seeds"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
     (["-p", "device=banana"], "-p device=banana: expected cpu or cuda"),
+    (["--machine", "TpuV5E8"], "--machine TpuV5E8: expected cpu, or one of Kaggle's names for machines with GPUs"),
+    (["--machine", "cpu", "-p", "device=cuda"], "--machine cpu and -p device=cuda do not fit"),
     (["-p", "stepz=3"], "no parameter stepz")])
 def test_a_wrong_call_is_one_sentence_and_asks_nothing(tmp_path, tiny_sample, capfd, monkeypatch, change, sentence):
     monkeypatch.chdir(tmp_path)

@@ -20,6 +20,7 @@ from kit.run.workflow import (
     checkpoint_path,
     left_out,
     load_costs,
+    locate_data,
     note_settings,
     noted_settings,
     open_data,
@@ -35,8 +36,8 @@ from kit.run.workflow import (
 
 __all__ = [
     "MARK", "Results", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files", "from_settings",
-    "left_out", "list_runs", "load_costs", "make_room", "note_settings", "noted_settings", "open_data", "own_results",
-    "read_mark", "read_record", "read_scores", "read_split", "record_leaderboard", "record_run", "report_problems",
-    "run_folder", "sample_truth", "save_costs", "set_aside", "training_graphs", "unfit", "wanted", "write_mark",
-    "write_report", "write_table",
+    "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings", "noted_settings", "open_data",
+    "own_results", "read_mark", "read_record", "read_scores", "read_split", "record_leaderboard", "record_run",
+    "report_problems", "run_folder", "sample_truth", "save_costs", "set_aside", "training_graphs", "unfit", "wanted",
+    "write_mark", "write_report", "write_table",
 ]

@@ -43,27 +43,15 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     the working directory. Returns the prepared folder, and whether it is sample data.
     DataError if `data_root` holds no data, or if one of these places holds something else.
     """
-    root, folder = None, clone_folder() / "data" if folder is None else folder
-    if data_root != "sample":
-        try:
-            root = find_data_root(data_root)
-        except DataError:
-            if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
-                raise
+    root, place, is_sample = locate_data(data_root, size, folder)
     if root is None:
         try:
-            root = Path(write_sample(Path(folder, f"sample-{size}"), size=size, progress=True))
+            root = Path(write_sample(place.parent, size=size, progress=True))
         except ValueError as fault:
             raise DataError(str(fault)) from fault
-    is_sample = (root.parent / "truth").is_dir()
     print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
-    if is_prepared(root):
+    if place == root:
         return root, is_sample
-    place = Path(folder, f"prepared-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}")
-    if is_sample:
-        place = root.parent / "prepared"
-    elif DRIVE.is_dir():
-        place = DRIVE / "tpugraphs-prepared"
     prepared = prepare(root, place, wanted(collections))
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
         others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
@@ -72,6 +60,30 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
     return prepared.folder, is_sample
+
+
+def locate_data(data_root=None, size="small", folder=None):
+    """Find the data set and where it is prepared, as `open_data` does, but write nothing.
+
+    Returns the data root (None: sample data that is not written yet), the folder where it is prepared or will be, and
+    whether it is sample data. The two paths are equal if the data root is a prepared folder itself.
+    """
+    root, folder = None, clone_folder() / "data" if folder is None else folder
+    if data_root != "sample":
+        try:
+            root = find_data_root(data_root)
+        except DataError:
+            if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
+                raise
+    if root is None:
+        return None, Path(folder, f"sample-{size}", "prepared"), True
+    is_sample = (root.parent / "truth").is_dir()
+    if is_prepared(root):
+        return root, root, is_sample
+    if is_sample:
+        return root, root.parent / "prepared", True
+    name = f"prepared-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
+    return root, DRIVE / "tpugraphs-prepared" if DRIVE.is_dir() else Path(folder, name), False
 
 
 def _may_teach(catalogue, collection):

@@ -1,0 +1,119 @@
+"""How long trainings take on a GPU: calculated before anything is pushed to Kaggle, from the work of one step.
+
+Nothing here is measured. notebooks/recipes.md lists the assumptions; its table of times comes from these functions.
+Not imported by `kit.run` itself, because it loads PyTorch.
+"""
+from dataclasses import replace
+from typing import NamedTuple
+
+from kit.models import ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, node_alone
+from kit.recipes import recipes_for
+
+
+class Card(NamedTuple):
+    """A GPU as its data sheet describes it, or shares of such numbers."""
+    operations: float            # floating-point operations in float32, per second
+    bandwidth: float             # of its memory, bytes per second
+
+
+class Planned(NamedTuple):
+    """One training that a notebook will do."""
+    name: str                    # of the model in its recipe, or "node alone"
+    shape: object                # the network's settings
+    steps: int
+    configs: int                 # per program and step
+    graphs: int                  # programs per step
+
+
+class Work(NamedTuple):
+    """One training step."""
+    operations: float            # floating-point operations of matrix products
+    bytes: float                 # read from the GPU's memory, and written
+    launches: int                # operations of PyTorch that a small model spends its time on; else 0
+
+
+CARDS = {"T4": Card(8.1e12, 320e9), "A100": Card(19.5e12, 1555e9)}           # A100 with 40 GB
+REACHED = Card(0.5, 0.7)         # share of the data sheet's numbers that training is assumed to reach
+LAUNCH = 20e-6                   # s to start one operation of PyTorch on Kaggle's processors; assumed
+# nodes per program: Table 1 of the TpuGraphs paper (arXiv 2308.13490); the share that pruning keeps: the first place
+NODES = {"tile:xla": 40, "layout:xla": 14_105, "layout:nlp": 5_659}
+KEPT = 0.16
+# counted by tests/test_hours.py. A block of the GNN reads and writes this many times as much as one output of a layer
+# has; [norm over nodes][attention]; with squeeze-and-excite, and messages in both directions
+PASSES = {"linear": ((44, 91), (64, 111)), "graph": ((92, 158), (110, 194))}
+LAUNCHES = {ConfigTokenSettings: 171, TileModelSettings: 125}                # operations of PyTorch per program
+# per model, the notebooks' parameters for steps, configurations, programs and width, and the steps of size "tiny"
+GIVEN = {"tile": ("steps", "configs_per_step", "kernels_per_step", "width", 20),
+         "token": ("token_steps", "token_configs", None, None, 20),
+         "gnn": ("gnn_steps", "gnn_configs", None, "gnn_width", 10)}
+
+
+def step_work(shape, nodes, configs, graphs=1):
+    """The work of one training step: forward, backward, without the optimiser -> Work; None for an unknown network.
+
+    `shape`: the network's settings. `nodes`: of a program after pruning. `configs`: per program. `graphs`: programs.
+    """
+    if type(shape) in LAUNCHES:
+        return Work(0.0, 0.0, LAUNCHES[type(shape)] * graphs)
+    if type(shape) is not LayoutGNNSettings:
+        return None
+    s, cells, attends = shape, graphs * nodes * configs, bool(shape.config_attention)
+    out = s.width // 2 if attends else s.width
+    # multiplications per node and configuration: the linear layers but the first, which configurations share, and one
+    # matrix for the node and for each direction in a graph block; squeeze and excite in each block
+    layers = (s.linear_blocks - 1 + s.graph_blocks * (3 if s.both_directions else 2)) * s.width * out
+    gates = (s.linear_blocks + s.graph_blocks) * 2 * out * max(1, out // s.squeeze) if s.squeeze else 0
+    # a product is one multiplication and one addition, forward, and backward by input and by weight; gates are
+    # computed again in the backward pass
+    linear, graph = (PASSES[kind][s.node_norm][attends] for kind in ("linear", "graph"))
+    passes = s.linear_blocks * linear + s.graph_blocks * graph
+    return Work(2.0 * cells * (3 * layers + 4 * gates), 4.0 * cells * out * passes, 0)
+
+
+def seconds_on(card, work):
+    """Seconds that a GPU, from `CARDS`, takes for this work."""
+    computing = work.operations / (REACHED.operations * card.operations)
+    return max(computing + work.bytes / (REACHED.bandwidth * card.bandwidth), work.launches * LAUNCH)
+
+
+def usual_nodes(collection):
+    """Nodes of an average program after pruning; kernels are not pruned."""
+    return NODES[collection] if collection in NODES else KEPT * NODES[collection.rpartition(":")[0]]
+
+
+def planned_models(collection, parameters, is_sample=False):
+    """One `Planned` per model that notebook 03 or 04 trains for a collection, in the notebook's order.
+
+    `parameters`: of the notebook, {name: value}; what is not given is as in the recipe.
+    """
+    tiny, found = parameters.get("size") == "tiny", []
+    scale = parameters.get("recipe") or ("short" if is_sample else "quick")
+    for name, recipe in recipes_for(collection, scale).items():
+        steps, configs, programs, width, few = GIVEN.get(name, (None,) * 5)
+        shape, settings = recipe.shape, recipe.settings
+        if parameters.get(width):
+            shape = replace(shape, width=parameters[width])
+        one = Planned(name, shape, parameters.get(steps) or (tiny and few) or settings.steps,
+                      parameters.get(configs) or settings.configs_per_step,
+                      parameters.get(programs) or settings.graphs_per_step)
+        seeds = parameters.get("seeds") or (1 if tiny else recipe.seeds)
+        found += [one] * seeds
+        if name == "gnn":
+            found += [one._replace(name="node alone", shape=node_alone(shape))] * seeds
+    return found
+
+
+def training_hours(collections, parameters, gpu, count, is_sample=False):
+    """Hours that notebook 03 or 04 trains for some collections; None if one of the networks is unknown here.
+
+    `parameters`: as for `planned_models`. `gpu`: of `CARDS`; there are `count` of them. Each trains one model at a
+    time, as `run_jobs` hands them out; with `processes`, all of them train the same model.
+    """
+    free = [0.0] * (1 if parameters.get("processes", 1) > 1 else count)      # when each GPU is free, in hours
+    for collection in collections:
+        for one in planned_models(collection, parameters, is_sample):
+            work = step_work(one.shape, usual_nodes(collection), one.configs, one.graphs)
+            if work is None:
+                return None
+            free[free.index(min(free))] += one.steps * seconds_on(CARDS[gpu], work) / 3600
+    return max(free)

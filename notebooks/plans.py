@@ -1,0 +1,63 @@
+"""Say what would be pushed to Kaggle, and how many hours it would train, without pushing anything."""
+from kit.data import COLLECTIONS
+from kit.kaggle import GPUS, quota_line
+
+TRAINS = {"03": "tile:", "04": "layout:"}        # notebooks that train, and which collections
+SESSION = 9                                      # hours; the shortest time after which Kaggle ended a session
+
+
+def show_plan(plan, is_sample=False):
+    """Print the machine, data, models and hours of each notebook of a plan, and the GPU quota where there is a token.
+
+    `plan`: [(content of kernel-metadata.json, {path of a notebook in it: {name: value}})].
+    """
+    hours = []
+    for about, parameters in plan:
+        machine = about.get("machine_shape")
+        gpus = " ({1} x {0})".format(*GPUS[machine]) if machine in GPUS else ""
+        sources = [f"competition {name}" for name in about["competition_sources"]]
+        sources += [f"Dataset {name}" for name in about["dataset_sources"]]
+        print(f"{about['id']}\n    machine: {machine or 'without a GPU'}{gpus}, private, no internet\n"
+              f"    data: {'sample data, made there' if is_sample else ', '.join(sources)}")
+        for path, given in parameters.items():
+            for collection in trained_in(path, given):
+                print(f"    {collection}: {models_of(collection, given, is_sample)}")
+        hours.append(hours_of(parameters, machine, is_sample))
+        too_long = hours[-1] is not None and hours[-1] > SESSION
+        print(f"    training: {in_words(hours[-1])}{'; Kaggle ends a session after 9 to 12 hours' * too_long}")
+    total = None if None in hours else sum(hours)
+    print(f"together: {in_words(total)} (calculated for training alone, not measured; see notebooks/recipes.md)")
+    if any(about["enable_gpu"] for about, _ in plan):
+        print(quota_line(total))
+
+
+def trained_in(path, parameters):
+    """The collections that a notebook trains for."""
+    kind = TRAINS.get(path.stem[:2])
+    return [c for c in parameters.get("collections") or COLLECTIONS if kind and c.startswith(kind)]
+
+
+def models_of(collection, parameters, is_sample):
+    """The models and seeds for a collection, as text."""
+    from kit.run.hours import planned_models  # loads PyTorch
+    names = [one.name for one in planned_models(collection, parameters, is_sample)]
+    first, seeds = parameters.get("first_seed", 0), max(map(names.count, names))
+    return ", ".join(dict.fromkeys(names)) + (f", seeds {first} to {first + seeds - 1}" if seeds > 1 else
+                                              f", seed {first}")
+
+
+def hours_of(parameters, machine, is_sample):
+    """Hours that notebooks train on a machine, one after another; None where that is not known."""
+    from kit.run.hours import training_hours
+    if machine not in GPUS:
+        return None
+    hours = [training_hours(trained_in(path, given), given, *GPUS[machine], is_sample)
+             for path, given in parameters.items()]
+    return None if None in hours else sum(hours)
+
+
+def in_words(hours):
+    """Hours as text."""
+    if hours is None:
+        return "no estimate for this machine or model"
+    return f"about {hours:.1f} hours" if hours >= 0.05 else "less than 0.1 hours"

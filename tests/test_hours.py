@@ -1,0 +1,221 @@
+"""Hours before a push: the work of a step against a count by hand and against what PyTorch was asked to do."""
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from drawn import drawn_layout, drawn_tile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kit.losses import pairwise_hinge_loss
+from kit.models import LayoutGNN, LayoutGNNSettings, node_alone
+from kit.recipes import SCALES, recipes_for
+from kit.run import hours
+from kit.run.hours import CARDS, Card, Work, planned_models, seconds_on, step_work, training_hours, usual_nodes
+
+PROJECT = Path(__file__).resolve().parents[1]
+RANDOM, DEFAULT = "layout:xla:random", "layout:xla:default"
+LITTLE = LayoutGNNSettings(width=8, linear_blocks=2, graph_blocks=1, squeeze=4, config_attention=False)
+
+
+def by_hand(s, nodes, configs):
+    """Floating-point operations of the matrix products of a step, one product after another."""
+    rows, forward, backward = nodes * configs, 0, 0
+    out = s.width // 2 if s.config_attention else s.width
+
+    def product(rows, wide, narrow):
+        return rows * wide * (narrow + narrow)                   # each multiplication with an addition
+    for block in range(s.linear_blocks + s.graph_blocks):
+        matrices = 1 if block < s.linear_blocks else 3 if s.both_directions else 2
+        if block == 0:                                           # the embedding is a table
+            matrices = 0
+        for _ in range(matrices):
+            forward += product(rows, s.width, out)
+            backward += product(rows, out, s.width)              # gradient by the input
+            backward += product(s.width, rows, out)              # gradient by the weights
+        hidden = out // s.squeeze if s.squeeze else 0
+        for wide, narrow in ((out, hidden), (hidden, out)):
+            forward += product(rows, wide, narrow)
+            backward += product(rows, wide, narrow)              # the value is not kept
+            backward += product(rows, narrow, wide) + product(wide, rows, narrow)
+    return forward + backward
+
+
+def test_the_operations_of_a_little_network_are_these():
+    # 10 nodes x 5 configurations; one linear layer and two matrices of a graph block, each 8 x 8, three times; squeeze
+    # 8 -> 2 and excite 2 -> 8 in three blocks, four times: 2 * 50 * (3 * 3 * 64 + 4 * 3 * 2 * 16)
+    assert step_work(LITTLE, 10, 5).operations == 96_000
+
+
+SHAPES = [LITTLE, replace(LITTLE, squeeze=0), replace(LITTLE, config_attention=True, both_directions=True),
+          node_alone(LITTLE), *(recipes_for(c, scale)["gnn"].shape for c in (RANDOM, DEFAULT) for scale in SCALES)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_operations_are_a_sum_over_all_products(shape):
+    for nodes, configs in ((10, 5), (1000, 128), (1, 2)):
+        assert step_work(shape, nodes, configs).operations == by_hand(shape, nodes, configs)
+    assert step_work(shape, 10, 5, graphs=3).operations == 3 * by_hand(shape, 10, 5)
+
+
+class Asked(TorchDispatchMode):
+    """What PyTorch is asked to compute: operations of dense products, bytes read and written, number of calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations, self.bytes, self.calls = 0, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        read, written = ([t for t in tree_leaves(some) if torch.is_tensor(t)] for some in ((args, kwargs), found))
+        dense = [t for t in read if t.layout == torch.strided]
+        same = {t.untyped_storage().data_ptr() for t in dense}
+        new = [t for t in written if t.layout == torch.strided and t.untyped_storage().data_ptr() not in same]
+        if name.startswith(("empty", "new_empty")) or not (new or func._schema.is_mutable):      # a view
+            return found
+        self.calls += 1
+        # what is written in place, or to `out`, is among the arguments: written, and for all but `out` read, too
+        self.bytes += sum(t.untyped_storage().nbytes() if t.numel() * t.element_size() > t.untyped_storage().nbytes()
+                          else t.numel() * t.element_size() for t in [*dense, *new])
+        if name in ("mm", "addmm", "addmm_") and len(dense) == len(read):
+            one, other = [t for t in dense if t.dim() == 2][-3:][-2:] if "out" not in (kwargs or {}) else args[-2:]
+            self.operations += 2 * one.shape[0] * one.shape[1] * other.shape[1]
+        return found
+
+
+def asked(model, graph, configs):
+    """Count one forward and backward pass."""
+    model.fit_scale([graph])
+    tensors, index = model.train().prepare(graph), torch.arange(configs)
+    runtime = torch.as_tensor(graph.config_runtime)[:configs]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)                     # else other threads work that are not watched
+    try:
+        with Asked() as count:
+            pairwise_hinge_loss(model(tensors, index), runtime).backward()
+    finally:
+        torch.set_num_threads(threads)
+    return count
+
+
+@pytest.mark.parametrize("collection", [RANDOM, DEFAULT])
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_work_of_the_recipe_s_networks_is_what_pytorch_is_asked_for(collection, alone):
+    shape = replace(recipes_for(collection, "full")["gnn"].shape, width=64)
+    shape = node_alone(shape) if alone else shape
+    graph = drawn_layout(0, n=60, nc=12, c=64, m=400)
+    count, work = asked(LayoutGNN(shape), graph, 64), step_work(shape, 60, 64)
+    assert count.operations == pytest.approx(work.operations, rel=0.1)
+    assert count.bytes == pytest.approx(work.bytes, rel=0.15)
+
+
+def test_small_networks_are_asked_for_as_many_calls_as_the_estimate_has():
+    for collection, name, graph in ((RANDOM, "token", drawn_layout(c=64)), ("tile:xla", "tile", drawn_tile(c=64))):
+        recipe = recipes_for(collection, "full")[name]
+        count = asked(recipe.network(recipe.shape), graph, 64)
+        assert count.calls == pytest.approx(step_work(recipe.shape, 0, 0).launches, rel=0.15)
+    assert step_work(recipe.shape, 40, 128, graphs=8).launches == 8 * step_work(recipe.shape, 40, 128).launches
+
+
+def test_seconds_come_from_the_data_sheet():
+    card = Card(operations=1e12, bandwidth=1e11)
+    assert seconds_on(card, Work(1e12, 0, 0)) == 2.0                         # half of the peak is reached
+    assert seconds_on(card, Work(0, 7e10, 0)) == pytest.approx(1.0)          # 70% of the bandwidth
+    assert seconds_on(card, Work(1e12, 7e10, 0)) == pytest.approx(3.0)
+    assert seconds_on(card, Work(0, 0, 100_000)) == pytest.approx(2.0)
+
+
+def test_an_unknown_network_has_no_estimate(monkeypatch):
+    assert step_work(object(), 10, 5) is None
+    monkeypatch.setattr(hours, "step_work", lambda *_: None)
+    assert training_hours([RANDOM], {}, "T4", 2) is None
+
+
+def lanes(seconds, count):
+    """When the last GPU is done: the next model goes to the GPU that is free first, second by second."""
+    left, busy, now = list(seconds), [0] * count, 0
+    while left or any(busy):
+        for gpu in range(count):
+            if not busy[gpu] and left:
+                busy[gpu] = left.pop(0)
+        now, busy = now + 1, [max(0, one - 1) for one in busy]
+    return now
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("given", [{}, {"seeds": 3}, {"seeds": 1, "recipe": "full"}, {"processes": 2, "seeds": 2}])
+def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, count):
+    length = {"token": 3, "gnn": 11, "node alone": 7}
+    monkeypatch.setattr(hours, "step_work", lambda shape, *_: shape)
+    models = [one.name for one in planned_models(RANDOM, given)]
+    waits = [length[name] for name in models]
+    monkeypatch.setattr(hours, "planned_models", lambda *_: [
+        hours.Planned(name, wait, 3600, 1, 1) for name, wait in zip(models, waits)])
+    monkeypatch.setattr(hours, "seconds_on", lambda card, wait: wait)
+    expected = lanes(waits, 1 if "processes" in given else count)
+    assert training_hours([RANDOM], given, "T4", count) == pytest.approx(expected)
+
+
+def test_settings_of_the_notebooks_reach_the_plan():
+    given = {"recipe": "full", "gnn_steps": 7, "gnn_configs": 9, "gnn_width": 32, "token_steps": 5, "seeds": 2}
+    found = planned_models(DEFAULT, given)
+    assert [one.name for one in found] == ["token", "token", "gnn", "gnn", "node alone", "node alone"]
+    token, gnn, alone = found[::2]
+    assert (token.steps, token.configs, token.shape.width) == (5, 1024, 64)
+    assert (gnn.steps, gnn.configs, gnn.shape.width, gnn.shape.graph_blocks) == (7, 9, 32, 2)
+    assert (alone.steps, alone.configs, alone.shape.width, alone.shape.graph_blocks) == (7, 9, 32, 0)
+    tile, = planned_models("tile:xla", {"recipe": "full", "steps": 3, "kernels_per_step": 5, "width": 16, "seeds": 1})
+    assert (tile.steps, tile.configs, tile.graphs, tile.shape.width) == (3, 128, 5, 16)
+    assert [one.steps for one in planned_models(RANDOM, {"size": "tiny"}, True)] == [20, 10, 10]
+    assert len(planned_models("tile:xla", {})) == recipes_for("tile:xla")["tile"].seeds
+    assert planned_models(RANDOM, {"gnn_steps": None, "seeds": None}) == planned_models(RANDOM, {})
+
+
+@pytest.mark.long
+def test_the_plan_is_what_the_notebooks_train(tmp_path, tiny_sample):
+    """The records of a run have the models, steps, configurations and settings of the plan."""
+    given = {"gnn_width": 8, "token_steps": 3, "gnn_steps": 2, "gnn_configs": 5, "steps": 4, "kernels_per_step": 2}
+    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", tiny_sample, "--out", "out",
+                           "--size", "tiny", "--only", "03,04", "--collections", f"tile:xla,{RANDOM}",
+                           *(word for pair in given.items() for word in ("-p", "=".join(map(str, pair))))],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out" / "checkpoints").glob("*.json")
+               if not path.name.endswith(".made.json")]
+    found = sorted((r["settings"]["steps"], r["settings"]["configs_per_step"], r["settings"]["graphs_per_step"],
+                    r["model_settings"]["width"], r["model_settings"].get("linear_blocks", 0)) for r in records)
+    planned = [one for c in ("tile:xla", RANDOM) for one in planned_models(c, {**given, "size": "tiny"}, True)]
+    expected = sorted((one.steps, one.configs, one.graphs, one.shape.width, getattr(one.shape, "linear_blocks", 0))
+                      for one in planned)
+    assert found == expected
+
+
+def test_the_tables_of_the_recipes_come_from_these_functions():
+    page = (PROJECT / "notebooks" / "recipes.md").read_text()
+    rows = {}
+    for label, collection, nodes in (("GNN, `random`, 128 configurations", RANDOM, 1000),
+                                     ("GNN, `default`, 64 configurations", DEFAULT, 1000)):
+        recipe = recipes_for(collection, "full")["gnn"]
+        times = [seconds_on(card, step_work(recipe.shape, nodes, recipe.settings.configs_per_step))
+                 for card in CARDS.values()]
+        rows[label] = [f"{1e3 * time:.0f} ms, {time * recipe.settings.steps / 3600:.1f} h" for time in times]
+    for collection in ("tile:xla", RANDOM, DEFAULT, "layout:nlp:random", "layout:nlp:default"):
+        rows[f"`{collection}`"] = [f"{training_hours([collection], {'recipe': 'full', 'seeds': 1}, card, count):.1f} h"
+                                   for card, count in (("T4", 1), ("T4", 2), ("A100", 1))]
+    for label, cells in rows.items():
+        assert f"| {label} | {' | '.join(cells)} |" in page, f"| {label} | {' | '.join(cells)} |"
+    for collection, nodes in (("tile:xla", 40), (RANDOM, 2257), ("layout:nlp:random", 905)):
+        assert round(usual_nodes(collection)) == nodes and f"{nodes:,}" in page
+    random, default = (recipes_for(collection, "full")["gnn"].shape for collection in (RANDOM, DEFAULT))
+    for shape, passes, millions in ((random, 348, 3.3), (default, 610, 1.5)):
+        out, work = shape.width // (2 if shape.config_attention else 1), step_work(shape, 1, 1)
+        assert work.bytes == 4 * out * passes and round(work.operations / 1e6, 1) == millions
+        assert f"{passes} times" in page and f"{millions} million" in page
+    for number in ("20 microseconds", "16%", "14,105", "5,659", *(f"{count} per" for count in hours.LAUNCHES.values())):
+        assert number in page, number
+    assert not re.search("P100", page)
