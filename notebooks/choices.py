@@ -42,6 +42,9 @@ def machine(name, device=None):
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9]*", name) or name.lower().startswith("tpu"):
         raise RunError(f"--machine {name}: expected cpu, or one of Kaggle's names for machines with GPUs, such as "
                        f"{MACHINE}")
+    if name.lower() == "nvidiateslap100":        # kaggle 2.2.5 warns of it, where nobody would see the warning
+        raise RunError(f"--machine {name}: Kaggle has retired this machine and would give {MACHINE} instead; remove "
+                       "--machine")
     if (name == "cpu") != (device == "cpu") and device is not None:
         raise RunError(f"--machine {name} and -p device={device} do not fit: remove one of the two")
     return None if name == "cpu" else name

@@ -137,6 +137,8 @@ def test_another_machine_or_none_with_a_gpu(tmp_path, monkeypatch, capsys, args,
     (("--machine", "TpuV5E8"), "--machine TpuV5E8: expected cpu, or one of Kaggle's names for machines with GPUs, such "
      "as NvidiaTeslaT4"),
     (("--machine", "two T4"), "--machine two T4: expected cpu, or one of"),
+    (("--machine", "NvidiaTeslaP100"), "--machine NvidiaTeslaP100: Kaggle has retired this machine and would give "
+     "NvidiaTeslaT4 instead; remove --machine"),
     (("--machine", "cpu", "-p", "device=cuda"), "--machine cpu and -p device=cuda do not fit: remove one of the two"),
     (("--machine", "NvidiaTeslaT4", "-p", "device=cpu"), "--machine NvidiaTeslaT4 and -p device=cpu do not fit")])
 def test_a_machine_that_does_not_fit_is_one_sentence(tmp_path, monkeypatch, capsys, args, sentence):
