@@ -13,13 +13,25 @@ from typing import NamedTuple
 import numpy as np
 
 from kit.data import OPCODE_NAMES
-from kit.pad import DIMENSIONS, LANES, LAYOUT, SHAPE, SUBLANES, repad_layout, tensor_rank
+from kit.pad import (
+    DIMENSIONS,
+    ELEMENT_TYPE,
+    LANES,
+    LAYOUT,
+    SHAPE,
+    SUBLANES,
+    TYPE_BYTES,
+    repad_layout,
+    tensor_rank,
+)
 
-TRANSPOSE = OPCODE_NAMES.index("transpose")
+CONVOLUTION, DOT, TRANSPOSE = map(OPCODE_NAMES.index, ("convolution", "dot", "transpose"))
 REACH = 12                       # edges within a pair; 6 to 10 in public U-Nets, mostly 1 to 6 in sample data
 MAX_WALKS = 1 << 20              # walks followed at once, 70 MB; the largest public graph at hand needs 2,000
 MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs with 9 codes per node, 200 MB; public graphs have some thousand pairs
 MEMORY_TILE = LANES, SUBLANES    # of the minor-most dimension and of the next one
+BALANCE = 256                    # multiply-adds per byte with which arithmetic takes as long as memory; accelerators
+#                                  have some hundred. Only the order of magnitude matters: a model learns its own factor
 
 
 class Meetings(NamedTuple):
@@ -53,8 +65,10 @@ class PairColumns:
 class Agreement(NamedTuple):
     """Tables over the codes of a layout graph; p pairs of configurable nodes, r distinct rows of pair features."""
     own: np.ndarray              # (nc, k, 14) float32; see OwnColumns
-    share: np.ndarray            # (nc,) float32; elements of the node's tensor / elements of the graph's largest tensor
+    share: np.ndarray            # (nc,) float32; bytes of the node's tensor, padded to tiles of 8 x 128 in its default
+    #                              layout, / those of the graph's largest tensor
     reads: np.ndarray            # (nc,) float32; the same for the node's largest operand
+    work: np.ndarray             # (nc,) float32; arithmetic of a convolution or dot, as a share; see BALANCE
     pairs: np.ndarray            # (p, 2) int64; positions in node_config_ids: producer, consumer
     pair: np.ndarray             # (p, k, k) int32 in 0..r-1; by the producer's code and the consumer's code
     row_pair: np.ndarray         # (r,) int64 in 0..p-1; a row belongs to one pair
@@ -181,9 +195,16 @@ def agreement_tables(graph, reach=REACH):
                        given=graph.code_rows[:, :, ::6] >= 0,
                        rows=graph.code_rows.reshape(*graph.code_rows.shape[:2], 3, 6)[..., :2])
     largest, smallest = _extreme_operands(program)
-    share = elements / elements.max()
-    return Agreement(_own_table(program, (ids, largest, smallest)), share[ids].astype(np.float32),
-                     (share[largest] * (largest >= 0)).astype(np.float32), *_pair_tables(graph, program, reach))
+    width = np.maximum(graph.node_feat[:, ELEMENT_TYPE] @ np.array(TYPE_BYTES, np.float64), 1)
+    size = width * elements * 2 ** _padding(shape, default)                # bytes in memory
+    # output, left and right operand of a product of matrices have M N, M K and K N elements, so their geometric mean
+    # gives its M N K multiply-adds; the same holds for a convolution, up to the square root of its window
+    work = np.sqrt(elements[ids] * elements[largest] * elements[smallest]) * (largest >= 0)
+    work = work * np.isin(graph.node_opcode[ids], (CONVOLUTION, DOT)) / BALANCE
+    columns = (size[ids], size[largest] * (largest >= 0), work)
+    return Agreement(_own_table(program, (ids, largest, smallest)),
+                     *((column / size.max()).astype(np.float32) for column in columns),
+                     *_pair_tables(graph, program, reach))
 
 
 def _own_table(p, tensors):
@@ -230,7 +251,7 @@ def _operand_disagreements(p):
 
 
 def _pair_tables(graph, p, reach):
-    """The last four fields of Agreement."""
+    """The last four fields of Agreement: the pairs."""
     met, k = graph.meetings or find_meetings(graph), p.rows.shape[1]
     near = met.hops <= next(h for h in range(min(reach, met.hops.max(initial=0)), -1, -1)
                             if (met.hops <= h).sum() * k * k <= MAX_PAIR_ROWS)

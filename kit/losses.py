@@ -21,6 +21,21 @@ def pairwise_hinge_loss(cost, runtime, margin=1.0):
     return (hinge * slower).sum() / slower.sum().clamp(min=1)
 
 
+def standardised_hinge_loss(cost, runtime):
+    """`pairwise_hinge_loss` of costs that were shifted and scaled to mean 0 and standard deviation 2.
+
+    So neither the unit nor the spread of a program's costs matters, only their order and relative distances. `cost`
+    (k,) is float, `runtime` (k,) int64 or float64. Equal costs stay equal.
+
+    >>> cost, runtime = torch.tensor([0.0, 0.5, 3.0]), torch.tensor([10, 20, 30])
+    >>> standardised_hinge_loss(cost, runtime) == standardised_hinge_loss(7 + 100 * cost, runtime)
+    tensor(True)
+    """
+    centred = cost - cost.mean()
+    deviation = centred.square().mean().clamp(min=1e-12).sqrt()          # no root of 0, whose slope is infinite
+    return pairwise_hinge_loss(2 * centred / deviation, runtime)
+
+
 def list_mle_loss(cost, runtime):
     """Negative log-likelihood of the measured order under the Plackett-Luce model, per configuration.
 

@@ -9,6 +9,7 @@ import numpy as np
 # the columns of node_feat, (n, 140), that the kit reads by name; a slice has one column per dimension or axis
 IS_ROOT = 0
 ELEMENT_TYPE = slice(2, 21)              # one-hot
+TYPE_BYTES = 0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0        # of each of these types; tuples have none
 SHAPE = slice(21, 27)                    # shape_dimensions_0..5
 SHAPE_SUM, SHAPE_PRODUCT = 27, 28
 PARAMETER_NUMBER = 30

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from kit.checks import check_choice, check_whole
 from kit.data import COLLECTIONS
-from kit.losses import list_mle_loss, pairwise_hinge_loss
+from kit.losses import list_mle_loss, pairwise_hinge_loss, standardised_hinge_loss
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel, TileModelSettings
 from kit.train import TrainSettings
 
@@ -30,6 +30,7 @@ class Recipe(NamedTuple):
     settings: TrainSettings
     loss: Callable = pairwise_hinge_loss
     seeds: int = 2               # how many models to train; only their seeds differ
+    together: bool = False       # True: one model for all layout collections of a run, trained on all their programs
 
 
 def recipes_for(collection, scale="quick", programs=None):
@@ -77,5 +78,7 @@ def recipes_for(collection, scale="quick", programs=None):
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)
         steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")
-    return {"token": Recipe(ConfigTokenModel, shape, token),
+    # where few programs are seen, or all, a loss that only studies of some programs favour is not taken
+    loss = pairwise_hinge_loss if few or full else standardised_hinge_loss
+    return {"token": Recipe(ConfigTokenModel, shape, token, loss, together=short and not few),
             "gnn": Recipe(LayoutGNN, gnn, steps, seeds=1 if short else 2)}

@@ -304,8 +304,13 @@ def test_what_a_node_is_given_on_a_drawn_program():
     assert tables.own[4, 0, :11] == pytest.approx([1, 1, 0, 0, 0.5, 0, 0, 0, seven / 2, 0, 0])
     assert tables.own[4, 1, :11] == pytest.approx([1, 1, 1, 1, 0, 0, 0, size(8), 0, 0, 0])
     assert (tables.own[4, 2:] == 0).all()                 # codes that its group does not have
-    assert tables.share == pytest.approx(np.array([8 * 128, 8 * 128, 8 * 32, 8 * 32, 8]) / (64 * 128))
-    assert tables.reads == pytest.approx(np.array([64 * 128, 8 * 128, 8 * 32, 8 * 32, 8 * 32]) / (64 * 128))
+    # 128 lanes hold 64 columns of 1, and 8 of 4; 2 ** 16 multiply-adds
+    memory = np.array([8 * 128, 128 * 128, 8 * 128, 8 * 128, 128, 128 * 128])
+    assert tables.share == pytest.approx(memory[:5] / (128 * 128))
+    assert tables.reads == pytest.approx(memory[[5, 0, 0, 0, 0]] / (128 * 128))
+    dot = graph._replace(node_opcode=np.where(np.arange(9) == 2, 34, 1))
+    assert agreement_tables(dot).work == pytest.approx([8 * 64 * 128 / 256 / (128 * 128), 0, 0, 0, 0])
+    assert not tables.work.any()
     assert tables.own.dtype == tables.rows.dtype == tables.share.dtype == tables.reads.dtype == np.float32
 
 
@@ -416,7 +421,7 @@ def slow_tables(graph):
     for place, node in enumerate(ids):
         operands = sorted((v for u, v in edges if u == node), key=order)
         consumers = [u for u, v in edges if v == node and shape[u] == shape[node]]
-        reads.append(max(map(elements, operands), default=0))
+        reads.append(operands)
         for code in codes:
             output, *wanted = layouts(place, code)
             terms = [(differ(output, default[node]) if output else 0, elements(node))]
@@ -447,16 +452,24 @@ def slow_tables(graph):
                     five = [0] * 4 + [differ(delivered, called(layouts(u, b)[0] or default[ids[u]], other))]
                 near = (0, 1 / hops) if join else (1 / hops, 0)
                 table[a, b] = [*five, *(x * math.log(1 + elements(ids[v])) / 10 for x in five), *near]
-    most = max(map(elements, range(len(shape))))
-    return (own, [elements(node) / most for node in ids], [many / most for many in reads],
+
+    def memory(node):
+        """Bytes in memory: the two minor-most dimensions are padded to 128 and to 8."""
+        width = [0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0][int(graph.node_feat[node, 2:21].argmax())]
+        return max(width, 1) * elements(node) * 2 ** growth(node, default[node])
+    most = max(map(memory, range(len(shape))))
+    return (own, [memory(node) / most for node in ids],
+            [memory(max(operands, key=order)) / most if operands else 0 for operands in reads],
+            [math.sqrt(elements(node) * elements(max(operands, key=order)) * elements(min(operands, key=order))) / 256
+             / most if operands and graph.node_opcode[node] in (26, 34) else 0 for node, operands in zip(ids, reads)],
             np.array([ends[:2] for ends, _ in met], np.int64).reshape(-1, 2), pair)
 
 
 def assert_equal_tables(tables, expected):
     """Rows of a table, each in use and belonging to one pair, in place of the table of every pair of codes."""
-    assert tables.pairs.tolist() == expected[3].tolist()
+    assert tables.pairs.tolist() == expected[4].tolist()
     dense = tables.rows[tables.pair]
-    for a, b in zip((*tables[:4], dense), expected, strict=True):
+    for a, b in zip((*tables[:5], dense), expected, strict=True):
         assert a.shape == np.shape(b) and np.allclose(a, b, rtol=1e-6, atol=1e-6)
     assert (tables.row_pair[tables.pair] == np.arange(len(tables.pairs))[:, None, None]).all()
     assert len(tables.row_pair) == len(tables.rows) == len(np.unique(tables.pair))

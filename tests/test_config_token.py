@@ -65,9 +65,6 @@ def slow_token_costs(model, graph, index, fitted_on):
     s = model.settings
     nodes = slow_graph_blocks(model, graph, fitted_on)
     tables = agreement_tables(graph, s.reach)
-    elements = np.maximum(graph.node_feat[:, 21:27], 1).prod(axis=1)
-    share = elements / elements.max()
-    reads = [max([share[v] for u, v in graph.edge_index if u == node], default=0) for node in range(len(share))]
     alone, giving, taking = (model.context(nodes)[:, part * 8:part * 8 + 8] for part in range(3))
     assert s.width == 8
     out = []
@@ -78,13 +75,14 @@ def slow_token_costs(model, graph, index, fitted_on):
             digits = model.digit(torch.tensor(rows[place]).long() + 2).flatten()
             read = [digits] * s.digits + [torch.tensor(tables.own[place, codes[place]])] * s.agreement
             term = model.unary(alone[node] + model.code.weight @ torch.cat(read)) - model.unary(alone[node])
-            total = total + term[0] + share[node] * term[1] + reads[node] * term[2]
-            tokens[graph.node_group[place]] += term[3:]
+            units = tables.share[place], tables.reads[place], tables.work[place]
+            total = total + term[0] + sum(unit * weight for unit, weight in zip(units, term[1:4]))
+            tokens[graph.node_group[place]] += term[4:]
         for (v, u), cells in zip(tables.pairs, tables.pair, strict=True) if s.agreement and s.pairs else ():
             producer, consumer = graph.node_config_ids[[v, u]]
             agreement = model.agree.weight @ torch.tensor(tables.rows[cells[codes[v], codes[u]]])
             term = model.binary(giving[producer] + taking[consumer] + agreement)
-            total = total + term[0] + share[producer] * term[1]
+            total = total + term[0] + tables.share[v] * term[1]
         if s.mix == "attention":
             tokens = slow_attention(model, tokens, graph)
         out.append(torch.as_tensor(total + (model.pool(tokens.sum(dim=0))[0] if s.mix != "none" else 0)))

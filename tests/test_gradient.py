@@ -132,4 +132,4 @@ def test_a_token_model_s_space_is_searched_by_gradient(token_model):
     cost = on_codes(relaxed, dims)
     found = gradient_search(cost, dims, 3, np.random.default_rng(0), relaxed=relaxed, queries=1000, walks=16)
     drawn = np.random.default_rng(1).integers(dims, size=(1000, len(dims)))
-    assert found.best_cost <= cost(drawn).min()
+    assert found.best_cost <= cost(drawn).min() * (1 + 1e-6)       # a large batch is summed in another order

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from kit.losses import list_mle_loss, loss_across_graphs, pairwise_hinge_loss
+from kit.losses import list_mle_loss, loss_across_graphs, pairwise_hinge_loss, standardised_hinge_loss
 
-LOSSES = pytest.mark.parametrize("loss", [pairwise_hinge_loss, list_mle_loss])
+LOSSES = pytest.mark.parametrize("loss", [pairwise_hinge_loss, list_mle_loss, standardised_hinge_loss])
 
 
 def drawn(seed, k=9, values=None):
@@ -39,6 +39,23 @@ def test_hinge_is_the_mean_over_strictly_ordered_pairs(margin, values):
         cost, runtime = drawn(seed, values=values)
         assert float(pairwise_hinge_loss(cost, runtime, margin)) == pytest.approx(
             slow_hinge(cost.tolist(), runtime.tolist(), margin), abs=1e-12)
+
+
+@pytest.mark.parametrize("values", [None, 3, 1])
+def test_the_standardised_hinge_is_that_of_costs_on_one_scale(values):
+    for seed in range(5):
+        cost, runtime = drawn(seed, values=values)
+        scaled = (2 * (cost.numpy() - cost.numpy().mean()) / cost.numpy().std()).tolist()
+        expected = pytest.approx(slow_hinge(scaled, runtime.tolist(), 1.0), abs=1e-12)
+        assert float(standardised_hinge_loss(cost, runtime)) == expected
+        assert float(standardised_hinge_loss(1e6 * cost - 3, runtime)) == expected
+
+
+def test_the_standardised_hinge_of_equal_costs_has_a_finite_slope():
+    cost = torch.ones(4, requires_grad=True)
+    value = standardised_hinge_loss(cost, torch.tensor([1, 2, 3, 4]))
+    value.backward()
+    assert float(value.detach()) == 1 and torch.isfinite(cost.grad).all()
 
 
 @pytest.mark.parametrize("values", [None, 3, 1])

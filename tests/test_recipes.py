@@ -5,8 +5,10 @@ import pytest
 from drawn import drawn_layout, drawn_tile
 
 from kit.data import COLLECTIONS
+from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
 from kit.predict import predict
 from kit.recipes import SCALES, recipes_for
+from kit.run.members import Material, join_together
 from kit.train import train
 
 
@@ -36,3 +38,31 @@ def test_of_few_programs_the_token_model_learns_only_opcodes_and_agreement():
     shapes = [recipes_for("layout:xla:default", programs=p)["token"].shape for p in (2, 3, 4, None)]
     assert [s.features or s.digits or s.graph_blocks > 0 for s in shapes] == [False, False, True, True]
     assert all(s.agreement and s.pairs for s in shapes)
+
+
+def test_only_the_short_recipe_of_several_programs_trains_one_token_model_for_all():
+    found = {(scale, programs): recipes_for("layout:xla:random", scale, programs) for scale in SCALES
+             for programs in (3, 4)}
+    assert [key for key, own in found.items() if own["token"].together] == [("short", 4)]
+    assert not any(one.together for own in found.values() for name, one in own.items() if name != "token")
+    losses = {key: own["token"].loss for key, own in found.items()}
+    assert {key for key, loss in losses.items() if loss is standardised_hinge_loss} == {("short", 4), ("quick", 4)}
+    assert {*losses.values()} == {standardised_hinge_loss, pairwise_hinge_loss}
+
+
+def test_one_model_takes_the_place_of_several_and_ranks_what_they_would_rank():
+    one, two, three = (("layout:xla:random",), ("layout:xla:default",), ("layout:nlp:random",))
+    own, few = recipes_for(one[0], "short", 20), recipes_for(three[0], "short", 2)
+    materials = {key: Material([f"graph of {key[0]}"], [], max, {"test": {f"{key[0]}:a": key}}, {f"data {key[0]}": "1"})
+                 for key in (one, two, three)}
+    kinds, found = join_together({one: own, two: own, three: few}, materials)
+    assert {key: list(recipes) for key, recipes in kinds.items()} == {
+        one: ["gnn"], two: ["gnn"], three: ["token", "gnn"], one + two: ["token"]}
+    joint = kinds[one + two]["token"].settings
+    assert joint == replace(own["token"].settings, steps=2 * own["token"].settings.steps, validate_every=200)
+    whole = found.pop(one + two)
+    assert found == materials and whole.graphs == ["graph of layout:xla:random", "graph of layout:xla:default"]
+    assert whole.ranked == {"test": {"layout:xla:random:a": one, "layout:xla:default:a": two}}
+    assert whole.made_from == {"data layout:xla:random": "1", "data layout:xla:default": "1"}
+    for alone in ({one: own}, {one: own, three: few}):
+        assert join_together(alone, materials) == (alone, materials)

@@ -27,7 +27,8 @@ class TokenTensors(NamedTuple):
     messages: tuple              # Messages, one for each direction
     ids: torch.Tensor            # (nc,) int64; the configurable nodes
     code_rows: torch.Tensor      # (nc, k, 18) int64, digits + 2
-    share: torch.Tensor          # (nc, 2) float32; size of node and of largest operand / size of the graph's largest
+    share: torch.Tensor          # (nc, 3) float32; bytes of the node's tensor and of its largest operand, arithmetic:
+    #                              each as a share of the bytes of the graph's largest tensor
     node_group: torch.Tensor     # (nc,) int64
     own: torch.Tensor            # (nc, k, 14) float32; this and the next four: see agreement_tables
     pairs: torch.Tensor          # (p, 2) int64; positions in ids
@@ -93,7 +94,7 @@ class ConfigTokenModel(Network):
         # the first layers are split by what they read, so that each part runs on its own small table
         self.context = nn.Linear(s.width, 3 * s.width)
         self.code = nn.Linear(18 * s.digit_width * s.digits + OwnColumns.COUNT * s.agreement, s.width, bias=False)
-        self.unary = network(s.width, 3 + s.token_width)
+        self.unary = network(s.width, 4 + s.token_width)
         if s.agreement and s.pairs:
             self.agree = nn.Linear(PairColumns.COUNT, s.width, bias=False)
             self.binary = network(s.width, 2)
@@ -115,8 +116,8 @@ class ConfigTokenModel(Network):
         return self.tensors_of(
             TokenTensors, graph.node_feat, graph.node_opcode, (graph.edge_index, graph.edge_index[:, ::-1]),
             ids=graph.node_config_ids, code_rows=graph.code_rows.astype(np.int64) + 2,
-            share=np.stack([tables.share, tables.reads], axis=1), node_group=graph.node_group, own=tables.own,
-            pairs=tables.pairs, pair=tables.pair, row_pair=tables.row_pair, rows=tables.rows,
+            share=np.stack([tables.share, tables.reads, tables.work], axis=1), node_group=graph.node_group,
+            own=tables.own, pairs=tables.pairs, pair=tables.pair, row_pair=tables.row_pair, rows=tables.rows,
             pair_slot=pair_slot.reshape(-1), slot_groups=slots.reshape(-1, 2), hops=hops,
             config_codes=graph.config_codes)
 
@@ -146,7 +147,7 @@ class ConfigTokenModel(Network):
         # subtract the value without a code, so that pooling sees the differences between codes; in float32, because
         # sums and differences lose too many digits in half precision
         effect = self.unary(alone[:, None] + code).float() - self.unary(alone)[:, None].float()
-        plain, by_size, token = effect.split((1, 2, s.token_width), dim=2)
+        plain, by_size, token = effect.split((1, 3, s.token_width), dim=2)
         unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
         unary = unary.new_zeros(groups, k, 1 + s.token_width).index_add(0, t.node_group, unary)
         binary = unary.new_zeros(len(t.slot_groups), k, k)

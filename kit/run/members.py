@@ -44,6 +44,30 @@ class Trained(NamedTuple):
     made_from: dict          # where the weights come from: data, code, settings
 
 
+def join_together(kinds, materials):
+    """Where recipes say `together`, one model takes the place of one model per collection -> (kinds, materials).
+
+    `kinds`: {collections that are trained on: {name: Recipe}}; `materials`: {the same keys: Material}. The new model
+    trains on all graphs that the models in its place would train on, ranks all graphs that they would rank, and takes
+    as many steps as all of them. If there would be only one such model, nothing changes.
+    """
+    keys = [key for key, recipes in kinds.items() if any(one.together for one in recipes.values())]
+    if len(keys) < 2:
+        return kinds, materials
+    everything, joint = tuple(dict.fromkeys(c for key in keys for c in key)), {}
+    for name, one in kinds[keys[0]].items():
+        if one.together:
+            each = [kinds[key][name].settings for key in keys]
+            joint[name] = one._replace(settings=replace(one.settings, steps=sum(s.steps for s in each),
+                                                        validate_every=sum(s.validate_every for s in each)))
+    alone = {key: {name: one for name, one in recipes.items() if not one.together} for key, recipes in kinds.items()}
+    parts = [materials[key] for key in keys]
+    whole = Material([g for m in parts for g in m.graphs], [g for m in parts for g in m.valid], parts[0].score,
+                     {name: {i: g for m in parts for i, g in m.ranked[name].items()} for name in parts[0].ranked},
+                     {source: digest for m in parts for source, digest in m.made_from.items()})
+    return {**alone, everything: joint}, {**materials, everything: whole}
+
+
 def train_members(members, materials, results, workers=None, processes=1, report=print):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 

@@ -45,7 +45,6 @@ PEAK_FLOPS = 61.5e12             # 1/s, bfloat16 (Jouppi et al.); float32 as wel
 HBM_BYTES = 450e9                # 1/s (Jouppi et al.)
 TRANSPOSE_SHARE = 0.5            # of the bandwidth
 TURNED_OUTPUT = 1.5              # times the compute
-TYPE_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)     # of columns 2-20
 CONVOLUTION, DOT, RESHAPE, TRANSPOSE = map(OPCODE_NAMES.index, ("convolution", "dot", "reshape", "transpose"))
 STREAMING = set(map(OPCODE_NAMES.index, ("reduce", "reduce-window", "select-and-scatter")))
 FREE = set(map(OPCODE_NAMES.index, ("broadcast", "constant", "iota")))
@@ -179,7 +178,7 @@ class Tensors:
         self.opcode = np.asarray(node_opcode).tolist()
         self.dims = self.feat[:, pad.SHAPE].astype(np.int64)
         self.rank = (self.dims > 0).sum(1)
-        self.width = self.feat[:, pad.ELEMENT_TYPE] @ np.array(TYPE_BYTES)                  # bytes per element
+        self.width = self.feat[:, pad.ELEMENT_TYPE] @ np.array(pad.TYPE_BYTES)                  # bytes per element
         at_least = np.maximum(self.dims, 1)
         self.size = at_least.prod(1)
         minor, second = self.feat[:, LAYOUT][:, :2].astype(np.int64).T
