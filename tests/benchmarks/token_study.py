@@ -1,9 +1,10 @@
 """The config-token model against LayoutGNN: time to rank, time to train, unseen programs. Prints markdown tables.
 
-    python tests/benchmarks/token_study.py [rank,files,alexnet,unseen,zero-shot] [--data-root DIR] [--threads 2]
+    python tests/benchmarks/token_study.py [PART,PART,...] [--data-root DIR] [--threads 2]
 
-`unseen` needs nothing but the sample data. The other parts need real files under the data root. All rows of a table
-are measured in one run, so compare numbers within a table.
+The parts are rank, files, alexnet, unseen, together and zero-shot. `unseen` and `together` need nothing but the sample
+data. The other parts need real files under the data root. All rows of a table are measured in one run, so compare
+numbers within a table.
 """
 import argparse
 import sys
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kit.baselines.compare import unseen_programs
 from kit.data import COLLECTIONS, find_data_root, npz_paths, read_layout, read_tile
+from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
 from kit.noise import bootstrap_interval, noise_ceiling
@@ -156,6 +158,36 @@ def unseen_rows(root, seeds):
                    f"{tau.mean():.3f}", f"{(tau - taus[gnn]).mean():+.3f} ({low:+.3f} to {high:+.3f})")
 
 
+def together(root, seeds=3):
+    """Sample data: one token model for all layout collections or one for each, and the scale of its loss."""
+    root, _ = open_data("sample")
+    layouts = COLLECTIONS[1:]
+    graphs = {c: training_graphs(root, c, k_hops=1)[0] for c in layouts}
+    others = {c: unseen_programs(root, c, True, k_hops=1, seed=1) for c in layouts}
+    recipe = recipes_for(layouts[0], "short", len(graphs[layouts[0]]))["token"]
+    hinge, alone, taus, seconds = recipe._replace(loss=pairwise_hinge_loss), [[c] for c in layouts], {}, {}
+    for name, one, parts in (("one model per collection, hinge loss", hinge, alone),
+                             ("one model per collection, standardised hinge loss", recipe, alone),
+                             ("one model for all, hinge loss", hinge, [layouts]),
+                             ("one model for all, standardised hinge loss", recipe, [layouts])):
+        seconds[name] = 0
+        for part in parts:
+            seen = [g for c in part for g in graphs[c]]
+            runs = [trained(one, seen, seed, steps=len(part) * one.settings.steps) for seed in range(seeds)]
+            seconds[name] += sum(s for _, s in runs) / seeds
+            for c in part:
+                taus[c, name] = np.array([[kendall_tau(predict(m, g), g.config_runtime) for g in others[c]]
+                                          for m, _ in runs])
+    first, rows = next(iter(seconds)), []
+    for (collection, name), tau in sorted(taus.items(), key=lambda item: layouts.index(item[0][0])):
+        lead = tau - taus[collection, first]
+        low, high = bootstrap_interval(lead)
+        rows.append((collection, name, f"{seconds[name]:.0f}", f"{tau.mean():.3f}",
+                     f"{np.median(tau.mean(axis=0)):.3f}", f"{lead.mean():+.3f} ({low:+.3f} to {high:+.3f})"))
+    table(("collection (sample data)", "token model", "seconds of training, all collections", "tau",
+           "tau of the median program", "difference to the first row"), rows)
+
+
 def zero_shot(root, seeds=5):
     """Train on alexnet and unet3d alone, with and without sample data first, and rank unet_3d."""
     graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
@@ -186,14 +218,15 @@ def zero_shot(root, seeds=5):
 
 
 def main():
-    parts = {"rank": rank, "files": files, "alexnet": alexnet, "unseen": unseen, "zero-shot": zero_shot}
+    parts = {"rank": rank, "files": files, "alexnet": alexnet, "unseen": unseen, "together": together,
+             "zero-shot": zero_shot}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    root = None if args.parts == "unseen" else find_data_root(args.data_root)
+    root = None if set(args.parts.split(",")) <= {"unseen", "together"} else find_data_root(args.data_root)
     print(f"PyTorch {torch.__version__}, {args.threads} threads")
     for name in args.parts.split(","):
         print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
