@@ -39,7 +39,7 @@ def trained_in(path, parameters):
 
 def models_of(collection, parameters, is_sample):
     """The models and seeds for a collection, as text."""
-    from kit.run.hours import planned_models  # loads PyTorch
+    from hours import planned_models  # loads PyTorch
     names = [one.name for one in planned_models(collection, parameters, is_sample)]
     first, seeds = parameters.get("first_seed", 0), max(map(names.count, names))
     return ", ".join(dict.fromkeys(names)) + (f", seeds {first} to {first + seeds - 1}" if seeds > 1 else
@@ -48,7 +48,7 @@ def models_of(collection, parameters, is_sample):
 
 def hours_of(parameters, machine, is_sample):
     """Hours that notebooks train on a machine, one after another; None where that is not known."""
-    from kit.run.hours import training_hours
+    from hours import training_hours
     if machine not in GPUS:
         return None
     hours = [training_hours(trained_in(path, given), given, *GPUS[machine], is_sample)

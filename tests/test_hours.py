@@ -15,10 +15,21 @@ from torch.utils._pytree import tree_leaves
 from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings, node_alone
 from kit.recipes import SCALES, recipes_for
-from kit.run import hours
-from kit.run.hours import CARDS, Card, Work, planned_models, seconds_on, step_work, training_hours, usual_nodes
 
 PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT / "notebooks"))
+import hours  # noqa: E402
+from hours import (  # noqa: E402
+    CARDS,
+    Card,
+    Work,
+    planned_models,
+    seconds_on,
+    step_work,
+    training_hours,
+    usual_nodes,
+)
+
 RANDOM, DEFAULT = "layout:xla:random", "layout:xla:default"
 LITTLE = LayoutGNNSettings(width=8, linear_blocks=2, graph_blocks=1, squeeze=4, config_attention=False)
 

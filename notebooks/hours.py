@@ -1,7 +1,7 @@
 """How long trainings take on a GPU: calculated before anything is pushed to Kaggle, from the work of one step.
 
-Nothing here is measured. notebooks/recipes.md lists the assumptions; its table of times comes from these functions.
-Not imported by `kit.run` itself, because it loads PyTorch.
+Nothing here is measured. recipes.md beside this file lists the assumptions; its table of times comes from these
+functions.
 """
 from dataclasses import replace
 from typing import NamedTuple
