@@ -76,7 +76,7 @@ def function(value, **more):
 
 
 def mapping(value, **more):
-    return Arg(value, wrong(empty={}, listed=[1.0], array=np.zeros(2), **more))
+    return Arg(value, wrong(**dict(empty={}, listed=[1.0], array=np.zeros(2)) | more))
 
 
 def generator(**more):
@@ -202,8 +202,10 @@ def calls(w):
         "mean_zscore": dict(costs=numbers([[1.0, 2.0]]), weights=numbers([1.0], none=...)),
         "combine": dict(predictions=Arg([{"a": [1.0]}], wrong(empty=[], listed=[None], array=np.zeros(2))),
                         how=function(api.mean_rank), weights=numbers([1.0], none=...)),
-        "choose_weights": dict(kinds=mapping({"a": {"g": [1.0, 2.0]}}), runtimes=mapping({"g": [1.0, 2.0]}),
-                               score=function(api.kendall_tau), rounds=whole(2)),
+        "choose_weights": dict(kinds=mapping({"a": {"g": [1.0, 2.0]}}), runtimes=mapping({"g": [1.0, 2.0]}, empty=...),
+                               score=function(api.kendall_tau), rounds=whole(2),
+                               prior=mapping({"a": 1.0}, none=..., empty=...),
+                               strength=real(0.1)),
         "top_configs": dict(cost=cost, collection=choice("layout:xla:random")),
         "write_submission": dict(costs=mapping({"tile:xla:a": [1.0]}), path=path(w.folder / "written.csv")),
         "read_submission": dict(path=path(w.csv)),

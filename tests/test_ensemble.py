@@ -128,25 +128,75 @@ def score_of(kinds, shares, runtimes):
     return np.mean([stats.kendalltau(sum(shares[k] * kinds[k][i] for k in kinds), t)[0] for i, t in runtimes.items()])
 
 
-def slow_greedy(kinds, runtimes, rounds):
-    """Ensembles as lists of kinds, all of one length scored anew, the first best length kept."""
+def slow_value(kinds, runtimes, shares, prior, strength):
+    """Mean score minus the penalty for moved weight, counted as what the kinds above their prior gained."""
+    gained = sum(max(shares[k] - prior[k], 0) for k in kinds)
+    return score_of(kinds, shares, runtimes) - strength / len(runtimes) * gained
+
+
+def slow_greedy(kinds, runtimes, rounds, prior, strength=0.0):
+    """Ensembles as lists of names, "the prior" among them; each judged anew, the first best length kept."""
+    prior = {k: prior[k] / sum(prior.values()) for k in kinds}
+
+    def shares(names):
+        return {k: (names.count(k) + names.count("the prior") * prior[k]) / len(names) for k in kinds}
+
+    def value(names):
+        return slow_value(kinds, runtimes, shares(names), prior, strength)
     lists = [[]]
     for _ in range(rounds):
-        longer = [lists[-1] + [kind] for kind in kinds]
-        lists.append(max(longer, key=lambda names: score_of(
-            kinds, {k: names.count(k) for k in kinds}, runtimes)))
-    scores = [score_of(kinds, {k: names.count(k) for k in kinds}, runtimes) for names in lists[1:]]
-    best = lists[1 + int(np.argmax(np.round(scores, 12)))]
-    return {k: best.count(k) / len(best) for k in kinds}
+        lists.append(max((lists[-1] + [name] for name in ("the prior", *kinds)),
+                         key=lambda names: round(value(names), 12)))
+    return shares(lists[1 + int(np.argmax([round(value(names), 12) for names in lists[1:]]))])
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_weights_are_those_of_a_slow_greedy_search_and_never_score_below_the_best_kind(seed):
-    kinds, runtimes = drawn_kinds(seed, "abcd"[:2 + seed % 3])
-    weights = choose_weights(kinds, runtimes, kendall_tau, rounds=6)
-    assert weights == slow_greedy(kinds, runtimes, 6)
-    alone = max(score_of(kinds, {k: float(k == kind) for k in kinds}, runtimes) for kind in kinds)
-    assert sum(weights.values()) == pytest.approx(1) and score_of(kinds, weights, runtimes) >= alone - 1e-12
+def test_weights_are_those_of_a_slow_greedy_search_and_do_no_worse_than_the_prior_or_a_kind_alone(seed):
+    names, strength = "abcd"[:2 + seed % 3], (0.0, 0.02, 0.3)[seed // 4]
+    kinds, runtimes = drawn_kinds(seed, names, graphs=1 + seed % 5)
+    prior = dict(zip(names, np.random.default_rng(seed).integers(1, 9, len(names)).tolist()))
+    weights = choose_weights(kinds, runtimes, kendall_tau, 6, prior, strength)
+    assert weights == pytest.approx(slow_greedy(kinds, runtimes, 6, prior, strength), abs=1e-12)
+    assert sum(weights.values()) == pytest.approx(1)
+    start = {k: prior[k] / sum(prior.values()) for k in kinds}
+    for other in (start, *({k: float(k == kind) for k in kinds} for kind in kinds)):
+        assert (slow_value(kinds, runtimes, weights, start, strength)
+                >= slow_value(kinds, runtimes, other, start, strength) - 1e-12)
+
+
+def test_without_a_graph_the_prior_decides_alone():
+    kinds, _ = drawn_kinds(0, "abc")
+    assert choose_weights(kinds, {}, kendall_tau, prior={"a": 6, "b": 1, "elsewhere": 50}) == {
+        "a": 0.75, "b": 0.125, "c": 0.125}
+    assert choose_weights({"a": {}, "b": {}}, {}, kendall_tau) == {"a": 0.5, "b": 0.5}
+
+
+@pytest.mark.parametrize("graphs", [1, 2, 8])
+def test_a_prior_that_is_wrong_gives_way_to_a_single_graph(graphs):
+    """The prior trusts the poor kind nine times as much; with a graph, the good kind has nearly everything."""
+    for seed in range(4):
+        kinds, runtimes = drawn_kinds(seed, "ab", graphs, c=200)
+        rng = np.random.default_rng(seed)
+        kinds["b"] = {i: rng.standard_normal(len(t)) for i, t in runtimes.items()}
+        kinds["a"] = {i: stats.zscore(t + 0.1 * rng.standard_normal(len(t))) for i, t in runtimes.items()}
+        assert choose_weights(kinds, runtimes, kendall_tau, prior={"a": 1, "b": 9})["a"] > 0.9
+
+
+def test_the_stronger_the_prior_the_less_weight_moves():
+    moved = [np.mean([abs(choose_weights(*drawn_kinds(seed, "ab", 2), kendall_tau, prior={"b": 3},
+                                         strength=strength)["b"] - 0.75) for seed in range(4)])
+             for strength in (0, 0.05, 0.5, 10)]
+    assert moved == sorted(moved, reverse=True) and moved[0] > moved[2] and moved[3] == 0
+
+
+@pytest.mark.parametrize("copies", [2, 5])
+def test_several_copies_of_a_graph_weaken_the_prior_as_its_strength_does(copies):
+    for seed in range(4):
+        kinds, runtimes = drawn_kinds(seed, "abc", graphs=1)
+        many = {f"{i} again {k}": t for i, t in runtimes.items() for k in range(copies)}
+        again = {kind: {name: costs["g0"] for name in many} for kind, costs in kinds.items()}
+        assert choose_weights(again, many, kendall_tau, prior={"c": 5}, strength=0.3) == pytest.approx(
+            choose_weights(kinds, runtimes, kendall_tau, prior={"c": 5}, strength=0.3 / copies))
 
 
 def test_two_kinds_get_about_the_best_weights_of_all():
@@ -162,12 +212,16 @@ def test_a_kind_that_adds_nothing_gets_nothing():
     kinds["a"] = {i: stats.zscore(t) for i, t in runtimes.items()}
     assert choose_weights(kinds, runtimes, kendall_tau) == {"a": 1, "b": 0}
     kinds["b"] = kinds["a"]
-    assert choose_weights(kinds, runtimes, kendall_tau) == {"a": 1, "b": 0}
+    assert choose_weights(kinds, runtimes, kendall_tau, prior={"a": 3}) == {"a": 0.75, "b": 0.25}
 
 
 @pytest.mark.parametrize("change, words", [
     ({"kinds": {}}, "kinds is {}; expected a dict with at least one entry"),
-    ({"runtimes": {}}, "runtimes is {}; expected a dict with at least one entry"),
+    ({"runtimes": []}, r"runtimes is \[\]; expected a dict"),
+    ({"prior": [1, 2]}, r"prior is \[1, 2\]; expected a dict {kind: weight} or None"),
+    ({"prior": {"a": -1}}, "prior holds -1; expected at least 0"),
+    ({"prior": {"a": 0, "b": 0, "c": 0}}, r"prior is \[0.0, 0.0, 0.0\]; expected a value above 0"),
+    ({"strength": -1}, "strength is -1; expected a number of at least 0"),
     ({"rounds": 0}, "rounds is 0; expected a whole number of at least 1")])
 def test_nothing_to_choose_from_is_an_error(change, words):
     kinds, runtimes = drawn_kinds(0)
@@ -176,7 +230,7 @@ def test_nothing_to_choose_from_is_an_error(change, words):
     kinds["b"].pop("g3")
     with pytest.raises(ValueError, match="b has no costs of 1 graphs, the first g3"):
         choose_weights(kinds, runtimes, kendall_tau)
-    with pytest.raises(ValueError, match="the score of a is nan"):
+    with pytest.raises(ValueError, match="^the score of {'a': 0.333, 'b': 0.333, 'c': 0.333} is nan; expected"):
         choose_weights(drawn_kinds(0)[0], runtimes, lambda *_: np.nan)
     kinds["b"] = {**kinds["a"], "g2": np.zeros(1)}
     with pytest.raises(ValueError,

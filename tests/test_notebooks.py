@@ -210,6 +210,13 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
         for graph, cost in found.items():
             good = [stats.zscore(costs[member, split][graph]) for member in ("good_seed0", "good_seed1")]
             assert cost == pytest.approx(np.mean(good, axis=0), abs=1e-9)
+    status, lines, errors = run(tmp_path, "--only", "05", "--collections", collection, "-p", "choose=False")
+    book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
+    said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
+    assert f"{collection}: prior weights\n     33% good, seeds: 2; alone 0." in said
+    assert load_costs(tmp_path / "out" / "ensemble" / f"{name}.test.npz")[graph] == pytest.approx(np.mean(
+        [np.mean(good, axis=0), *(stats.zscore(costs[other, "test"][graph]) for other in ("mine", "poor_seed0"))],
+        axis=0), abs=1e-9)
 
 
 @pytest.mark.long

@@ -1,73 +1,243 @@
-"""Weights of an ensemble of different models: equal, or chosen on validation programs. Prints a markdown table.
+"""Weights of an ensemble of different models, chosen on few validation programs. Prints markdown tables.
 
-    python tests/benchmarks/weights_study.py [--seeds 3] [--draws 100] [--threads 1]
+    python tests/benchmarks/weights_study.py [report,design] [--taught 3] [--ranked 4] [--draws 200]
+        [--recipes quick,short] [--out DIR]
 
-On sample data, the recipes' token model and GNN rank programs that neither was trained on. Some of these programs are
-drawn as validation programs and choose the weights. The score is the mean over all other programs and over many draws.
+The models of the recipes are trained on one sample and rank the programs of another sample. Some of the ranked programs
+are drawn as validation programs and choose the weights. The score is the mean over all other programs, and the loss is
+the distance to the best fixed weights: the weights with the best mean over all ranked programs, known in hindsight.
+
+`report` shows the rule of notebook 05. `design` compares rules, and is what the rule, its strength and the prior were
+chosen by, with `--taught 0 --ranked 1`. The default samples are others, so nothing in `report` was chosen on its
+programs. Models are trained once: their costs stay in DIR.
 """
 import argparse
 import sys
+from functools import partial
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from token_study import trained
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kit.baselines.compare import unseen_programs
+from kit.baselines.compare import rank_unseen, unseen_programs
+from kit.baselines.ridge import fit_digit_ridge
 from kit.data import COLLECTIONS
-from kit.ensemble import choose_weights, combine, mean_zscore
+from kit.ensemble import PRIOR, choose_weights, combine, mean_zscore
 from kit.metrics import kendall_tau
+from kit.prepare import prepare
 from kit.recipes import recipes_for
-from kit.run.workflow import open_data, training_graphs
-from kit.train import predict
+from kit.run import Results, open_data, run_folder, training_graphs
+from kit.sample import write_sample
+
+SIZES = (0, 1, 2, 3, 5, 8)       # numbers of validation programs
+PARTS = 20                       # the fixed weights are multiples of 1 / PARTS for two kinds, of 2 / PARTS for more
+RESAMPLES = 8                    # of half of the configurations, for the bootstrap
 
 
-def ranked(collection, root, seeds):
-    """({kind: {ID: cost}}, mean over seeds; {ID: runtime}) of the unseen programs of one collection."""
-    graphs = training_graphs(root, collection, k_hops=1)[0]
-    others = unseen_programs(root, collection, True, k_hops=1, seed=1)
+def prepared_sample(seed):
+    """The prepared sample data of a seed; seed 0 is the sample of the notebooks."""
+    first, _ = open_data("sample")
+    if seed == 0:
+        return first
+    root = write_sample(first.parent.with_name(f"{first.parent.name}-seed{seed}"), seed=seed, progress=True)
+    return prepare(root, root.parent / "prepared").folder
+
+
+def ranked(collection, scale, taught, seed, results):
+    """({kind: {ID: cost}}, {ID: runtime}): members trained on one sample rank all programs of another sample.
+
+    The kinds are those of the recipes, and ridge regression. A kind is the mean over the seeds of its recipe.
+    """
+    graphs = training_graphs(prepared_sample(taught), collection, k_hops=1)[0]
+    others = unseen_programs(prepared_sample(0), collection, True, k_hops=1, seed=seed)
     kinds = {}
-    for kind, recipe in recipes_for(collection).items():
-        models = [trained(recipe, graphs, seed)[0] for seed in range(seeds)]
-        kinds[kind] = combine([{g.graph_id: predict(model, g) for g in others} for model in models], mean_zscore)
+    for kind, recipe in recipes_for(collection, scale, len(graphs)).items():
+        name = f"{collection} {kind} of sample {taught} on sample {seed}"
+        members = [rank_unseen(recipe, name, number, graphs, others, results) for number in range(recipe.seeds)]
+        kinds[kind] = combine(members, mean_zscore)
+    ridge = fit_digit_ridge(graphs)
+    kinds["ridge"] = combine([{g.graph_id: ridge(g) for g in others}], mean_zscore)
     return kinds, {g.graph_id: g.config_runtime for g in others}
 
 
-def score(kinds, shares, runtimes, names):
-    """Mean tau of the programs in `names`."""
-    return np.mean([kendall_tau(sum(shares[k] * kinds[k][i] for k in kinds), runtimes[i]) for i in names])
+class Scores:
+    """Taus of weighted sums of the costs of some kinds, for every program; each sum is computed once."""
+
+    def __init__(self, kinds, runtimes):
+        self.names, self.runtimes = list(kinds), list(runtimes.values())
+        self.costs = [np.array([kinds[kind][i] for kind in kinds]) for i in runtimes]            # (kinds, c) each
+        rng, self.known, self.known_halves = np.random.default_rng(0), {}, {}
+        self.picks = [[rng.permutation(len(t))[:(len(t) + 1) // 2] for t in self.runtimes] for _ in range(RESAMPLES)]
+
+    def of(self, shares):
+        """Tau of every program, (programs,)."""
+        key = tuple(np.round(shares, 9))
+        if key not in self.known:
+            self.known[key] = np.array([kendall_tau(np.array(key) @ costs, runtime)
+                                        for costs, runtime in zip(self.costs, self.runtimes)])
+        return self.known[key]
+
+    def halves(self, shares):
+        """Tau of every program over random halves of its configurations, (RESAMPLES, programs)."""
+        key = tuple(np.round(shares, 9))
+        if key not in self.known_halves:
+            mixed = [np.array(key) @ costs for costs in self.costs]
+            self.known_halves[key] = np.array([[kendall_tau(cost[pick], runtime[pick]) for cost, runtime, pick in
+                                                zip(mixed, self.runtimes, picks)] for picks in self.picks])
+        return self.known_halves[key]
+
+    def grid(self):
+        """All weights that are multiples of 1 / PARTS, or of 2 / PARTS for three kinds and more, (number, kinds)."""
+        kinds, parts = len(self.names), PARTS if len(self.names) == 2 else PARTS // 2
+        bars = np.array(list(combinations(range(parts + kinds - 1), kinds - 1))).reshape(-1, kinds - 1)
+        edges = np.pad(bars, ((0, 0), (1, 1)), constant_values=((0, 0), (-1, parts + kinds - 1)))
+        return (np.diff(edges, axis=1) - 1) / parts
 
 
-def by_draws(kinds, runtimes, size, draws):
-    """Score with weights chosen on `size` drawn programs: mean over the other programs, and the GNN's mean weight."""
-    rng, found = np.random.default_rng(0), []
-    for _ in range(draws):
-        names = [str(name) for name in rng.permutation(sorted(runtimes))]
-        shares = choose_weights(kinds, {i: runtimes[i] for i in names[:size]}, kendall_tau)
-        equal = dict.fromkeys(kinds, 1 / len(kinds))
-        found.append((score(kinds, shares, runtimes, names[size:]), score(kinds, equal, runtimes, names[size:]),
-                      shares["gnn"]))
-    (chosen, equal, share), worst = np.mean(found, axis=0), np.min([c - e for c, e, _ in found])
-    return f"{chosen:.3f} ({share:.0%} GNN; worst draw {worst:+.3f} against equal weights, mean {chosen - equal:+.3f})"
+# Rules: (Scores, numbers of the drawn programs, prior weights) -> weights. `greedy` is the rule of the kit.
+
+def greedy(scores, drawn, prior, **options):
+    """`choose_weights`. The cost of a kind is a row of an identity matrix, so a mean of costs holds its own weights."""
+    rows, own = np.eye(len(prior)), {name: np.full(len(prior), name) for name in map(int, drawn)}
+    shares = choose_weights({kind: dict.fromkeys(own, row) for kind, row in zip(scores.names, rows)}, own,
+                            lambda mean, number: scores.of(mean)[number[0]],
+                            prior=dict(zip(scores.names, prior)), **options)
+    return np.array(list(shares.values()))
+
+
+def halfway(scores, drawn, prior, worth):
+    """The mean of the greedy choice and the prior; the prior counts as much as `worth` programs."""
+    return (len(drawn) * greedy(scores, drawn, prior, strength=0) + worth * prior) / (len(drawn) + worth)
+
+
+def posterior(scores, drawn, prior, temperature):
+    """The mean of all weights of the grid; one counts by its scores and its distance from the prior."""
+    grid = scores.grid()
+    evidence = np.array([scores.of(shares)[drawn].sum() for shares in grid]) / temperature
+    evidence -= np.abs(grid - prior).sum(axis=1) / 2 / .1
+    return np.exp(evidence - evidence.max()) @ grid / np.exp(evidence - evidence.max()).sum()
+
+
+def bootstrap(scores, drawn, prior):
+    """The mean over resamples of the best weights of the grid; programs and configurations are resampled."""
+    if not len(drawn):
+        return prior
+    grid, rng = scores.grid(), np.random.default_rng(0)
+    halves = np.array([scores.halves(shares)[:, drawn] for shares in grid])                     # (grid, resamples, n)
+    again = rng.integers(len(drawn), size=(RESAMPLES, len(drawn)))
+    return np.mean([grid[halves[:, k, again[k]].mean(axis=1).argmax()] for k in range(RESAMPLES)], axis=0)
+
+
+RULES = {"greedy without a prior": partial(greedy, strength=0),
+         **{f"greedy, strength {s}": partial(greedy, strength=s) for s in (.02, .05, .1, .2)},
+         **{f"mean of greedy and prior, worth {w} programs": partial(halfway, worth=w) for w in (1, 3)},
+         **{f"posterior mean, temperature {t}": partial(posterior, temperature=t) for t in (.01, .03)},
+         "bootstrap": bootstrap}
+
+
+class Situation(NamedTuple):
+    """Kinds of models with their scores on the ranked programs of one collection, and their prior weights."""
+    scores: Scores
+    prior: np.ndarray        # (kinds,), sum 1
+
+    def best(self):
+        """The best fixed weights in hindsight, (kinds,)."""
+        grid = self.scores.grid()
+        return grid[np.argmax([self.scores.of(shares).mean() for shares in grid])]
+
+    def loss_of_equal(self):
+        """What equal weights lose against the best fixed ones on all programs."""
+        kinds = len(self.scores.names)
+        return (self.scores.of(self.best()) - self.scores.of(np.full(kinds, 1 / kinds))).mean()
+
+    def losses(self, rule, size, draws):
+        """What weights chosen on `size` drawn programs lose against the best fixed ones on all others, (draws,)."""
+        count, rng, best = len(self.scores.runtimes), np.random.default_rng(0), self.scores.of(self.best())
+        found = []
+        for _ in range(draws if size else 1):
+            order = rng.permutation(count)
+            shares = rule(self.scores, order[:size], self.prior)
+            found.append((best - self.scores.of(shares))[order[size:]].mean())
+        return np.array(found)
+
+
+def situations(collection, scale, args, results):
+    """{name: Situation}: two kinds with their prior and with each other's, and three kinds with a poor one."""
+    kinds, runtimes = ranked(collection, scale, args.taught, args.ranked, results)
+    prior = np.array([PRIOR.get(kind, 1) for kind in kinds])
+    two, three = Scores({kind: kinds[kind] for kind in list(kinds)[:2]}, runtimes), Scores(kinds, runtimes)
+    return {"prior of the kit": Situation(two, prior[:2] / prior[:2].sum()),
+            "prior exchanged": Situation(two, prior[1::-1] / prior[:2].sum()),
+            "ridge as third kind": Situation(three, prior / prior.sum())}
+
+
+def table(head, rows):
+    """Print a markdown table, each row as soon as it is known."""
+    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |", flush=True)
+
+
+def found_situations(args):
+    """{(collection, scale): {name: Situation}}."""
+    results = Results(args.out, "weights_study", prepared_sample(0))
+    return {(c, scale): situations(c, scale, args, results)
+            for scale in args.recipes.split(",") for c in COLLECTIONS[1:]}
+
+
+def design(args):
+    """Every rule in every situation: the mean loss over collections, recipes and draws, for each number of programs."""
+    cases = found_situations(args)
+    names = list(next(iter(cases.values())))
+    table(("rule", *[f"{name}: loss with {', '.join(map(str, SIZES))} programs" for name in names]),
+          ((title, *[", ".join(f"{mean_loss(cases, name, rule, size, args.draws):.4f}" for size in SIZES)
+                     for name in names]) for title, rule in RULES.items()))
+
+
+def mean_loss(cases, name, rule, size, draws):
+    """Mean loss over collections, recipes and draws in the situation `name`."""
+    return np.mean([case[name].losses(rule, size, draws).mean() for case in cases.values()])
+
+
+def report(args):
+    """The rule of notebook 05: fixed weights, and the loss of chosen ones, per collection and on average."""
+    cases = found_situations(args)
+    rule, names = greedy, list(next(iter(cases.values())))
+    sizes = [f"loss, {size} programs" for size in SIZES]
+    table(("collection (sample data)", "recipe", "token alone", "GNN alone", "equal weights", "best fixed weights",
+           *sizes),
+          (fixed_scores(found[names[0]], (c, scale)) + [
+              f"{losses.mean():.4f} ({np.quantile(losses, .95):.3f})" for losses in
+              (found[names[0]].losses(rule, size, args.draws) for size in SIZES)]
+           for (c, scale), found in cases.items()))
+    table(("mean of all rows", "equal weights", *sizes),
+          ((name, f"{np.mean([case[name].loss_of_equal() for case in cases.values()]):.4f}",
+            *[f"{mean_loss(cases, name, rule, size, args.draws):.4f}" for size in SIZES]) for name in names))
+
+
+def fixed_scores(case, start):
+    """The cells of a row: `start`, then the score of each kind alone, of equal weights and of the best weights."""
+    best = case.best()
+    return [*start, *[f"{case.scores.of(shares).mean():.3f}" for shares in (*np.eye(2), np.full(2, .5))],
+            f"{case.scores.of(best).mean():.3f} ({best[1]:.0%} GNN)"]
 
 
 def main():
+    parts = {"report": report, "design": design}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("seeds", 3), ("draws", 100), ("threads", 1)):
+    parser.add_argument("parts", nargs="?", default="report")
+    for name, default in (("taught", 3), ("ranked", 4), ("draws", 200), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--recipes", default="quick,short")
+    parser.add_argument("--out", type=Path, default=run_folder().with_name("weights-study"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    root, _ = open_data("sample")
-    print("\n| collection (sample data) | token alone | GNN alone | equal weights | weights from 5 programs | "
-          "weights from 8 programs |\n|---|---|---|---|---|---|")
-    for collection in COLLECTIONS[1:]:
-        kinds, runtimes = ranked(collection, root, args.seeds)
-        fixed = [f"{score(kinds, shares, runtimes, runtimes):.3f}" for shares in (
-            {"token": 1, "gnn": 0}, {"token": 0, "gnn": 1}, {"token": .5, "gnn": .5})]
-        chosen = [by_draws(kinds, runtimes, size, args.draws) for size in (5, 8)]
-        print("| " + " | ".join([f"`{collection}`", *fixed, *chosen]) + " |", flush=True)
+    for name in args.parts.split(","):
+        parts[name](args)
 
 
 if __name__ == "__main__":
