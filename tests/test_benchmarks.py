@@ -3,9 +3,14 @@ import importlib.util
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from kit.ensemble import choose_weights
+from kit.metrics import kendall_tau
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
 REHEARSAL = RUN.with_name("rehearsal.py")
@@ -21,6 +26,11 @@ def loaded(path):
 @pytest.fixture(scope="module")
 def run():
     return loaded(RUN)
+
+
+@pytest.fixture(scope="module")
+def study():
+    return loaded(RUN.with_name("weights_study.py"))
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +132,36 @@ rehearsal.STEPS["greedy"] = lambda root, size: (len(bytearray(rehearsal.LIMIT)),
 rehearsal.one_step("greedy", ".", "tiny", 1)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == "MemoryError"
+
+
+def drawn_scores(study, names):
+    rng = np.random.default_rng(0)
+    runtimes = {f"g{i}": rng.random(30) for i in range(6)}
+    kinds = {kind: {i: t + noise * rng.standard_normal(30) for i, t in runtimes.items()}
+             for kind, noise in zip(names, (0.3, 0.4, 2.0))}
+    return kinds, runtimes, study.Scores(kinds, runtimes)
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_the_weights_study_chooses_by_look_up_what_the_costs_choose(study, names):
+    kinds, runtimes, scores = drawn_scores(study, names)
+    prior = np.arange(1.0, len(names) + 1)
+    for drawn in ([0], [3, 1], [5, 0, 2, 4]):
+        shares = choose_weights(kinds, {f"g{i}": runtimes[f"g{i}"] for i in drawn}, kendall_tau,
+                                prior=dict(zip(names, prior)))
+        assert study.greedy(scores, np.array(drawn), prior / prior.sum()) == pytest.approx([*shares.values()])
+    assert study.greedy(scores, np.array([], int), prior / prior.sum()) == pytest.approx(prior / prior.sum())
+
+
+@pytest.mark.parametrize("names, parts", [("ab", 20), ("abc", 10)])
+def test_the_best_fixed_weights_are_the_best_of_all_multiples(study, names, parts):
+    kinds, runtimes, scores = drawn_scores(study, names)
+    grid = {tuple(np.array(p) / parts) for p in product(range(parts + 1), repeat=len(names)) if sum(p) == parts}
+    assert {tuple(shares) for shares in scores.grid()} == grid
+    tau = {shares: np.mean([kendall_tau(sum(s * kinds[k][i] for s, k in zip(shares, names)), t)
+                            for i, t in runtimes.items()]) for shares in grid}
+    case = study.Situation(scores, np.full(len(names), 1 / len(names)))
+    assert tau[tuple(case.best())] == pytest.approx(max(tau.values()))
+    # without a program, the loss is that of the prior on all programs; the best weights themselves lose nothing
+    assert case.losses(study.greedy, 0, 5) == pytest.approx([case.loss_of_equal()])
+    assert case.losses(lambda *_: case.best(), 2, 5) == pytest.approx(np.zeros(5), abs=1e-12)

@@ -207,7 +207,7 @@ def report(args):
     """The rule of notebook 05: fixed weights, and the loss of chosen ones, per collection and on average."""
     cases = found_situations(args)
     rule, names = greedy, list(next(iter(cases.values())))
-    sizes = [f"loss, {size} programs" for size in SIZES]
+    sizes = [f"loss, {size} program{'s' * (size != 1)}" for size in SIZES]
     table(("collection (sample data)", "recipe", "token alone", "GNN alone", "equal weights", "best fixed weights",
            *sizes),
           (fixed_scores(found[names[0]], (c, scale)) + [
