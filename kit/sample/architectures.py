@@ -11,13 +11,21 @@ from kit.sample.programs import ACTIVATION, Program
 
 MATRIX = (1, 0)                                  # the pair of a (rows, columns) tensor
 PLAIN, HEADED, CUBIC = (2, 1), (3, 1), (2, 0)    # of (batch, length, model), (b, l, heads, each), (model, h, e)
+IMAGES, WIDTHS = (16, 24, 32, 48, 64, 96, 128), (32, 48, 64, 96, 128, 160)       # convolutional: batch sizes, widths
+TEXTS, EACH = (4, 8, 16, 32), (32, 48, 64, 96, 128)                              # transformers: batch, width of a head
 
 
-def convolutional_net(rng, nodes):
-    """A residual or plain image classifier of about `nodes` nodes with its backward pass, as a `Program`."""
+def convolutional_net(rng, nodes, resize=None):
+    """A residual or plain image classifier of about `nodes` nodes with its backward pass, as a `Program`.
+
+    With `resize`, a second generator, it is a relative of the network that `rng` alone gives: `resize` draws another
+    batch size and width, and all else stays the same.
+    """
     p = Program(rng, rng.choice(["f32", "bf16"]))
-    batch, size = rng.choice([16, 24, 32, 48, 64, 96, 128]), rng.choice([24, 28, 32, 40, 48, 56])
-    width, bias, tied = rng.choice([32, 48, 64, 96, 128, 160]), rng.random() < 0.25, rng.random() < 0.3
+    batch, size = rng.choice(IMAGES), rng.choice([24, 28, 32, 40, 48, 56])
+    width, bias, tied = rng.choice(WIDTHS), rng.random() < 0.25, rng.random() < 0.3
+    if resize is not None:
+        batch, width = _another(resize, IMAGES, batch), _another(resize, WIDTHS, width)
     residual, backwards, layer = rng.random() < 0.4, [], 0
     x = p.add("get-tuple-element", (batch, size, size, 4), [p.inputs])
     x, back = p.conv_layer(x, width, 3, 1, "stem", bias, tied)
@@ -51,18 +59,28 @@ def convolutional_net(rng, nodes):
     return p.finish(f"{'residual' if residual else 'plain'}_net_batch_{batch}_{p.dtype}")
 
 
-def transformer(rng, nodes):
-    """An encoder of about `nodes` nodes, in 4 of 5 cases with its backward pass, as a `Program`."""
-    return _Transformer(rng, nodes).grow(nodes)
+def _another(rng, choices, one):
+    """Draw any of the choices but one."""
+    return rng.choice([choice for choice in choices if choice != one])
+
+
+def transformer(rng, nodes, resize=None):
+    """An encoder of about `nodes` nodes, in 4 of 5 cases with its backward pass, as a `Program`.
+
+    `resize` as for `convolutional_net`; the width is that of a head.
+    """
+    return _Transformer(rng, nodes, resize).grow(nodes)
 
 
 class _Transformer:
     """The drawn sizes of one transformer, and its two kinds of layer."""
 
-    def __init__(self, rng, nodes):
+    def __init__(self, rng, nodes, resize):
         self.p = Program(rng, rng.choice(["f32", "bf16"]))
-        self.heads, self.each = int(rng.choice([6, 12])), int(rng.choice([32, 48, 64, 96, 128]))
-        self.batch, self.length = int(rng.choice([4, 8, 16, 32])), int(rng.choice([64, 96, 128, 192, 256]))
+        self.heads, self.each = int(rng.choice([6, 12])), int(rng.choice(EACH))
+        self.batch, self.length = int(rng.choice(TEXTS)), int(rng.choice([64, 96, 128, 192, 256]))
+        if resize is not None:
+            self.batch, self.each = int(_another(resize, TEXTS, self.batch)), int(_another(resize, EACH, self.each))
         self.model = self.heads * self.each
         self.wide = int(self.model * rng.choice([1, 2, 4]))
         self.flat, self.tied, self.bias = rng.random() < 0.5, rng.random() < 0.3, rng.random() < 0.25

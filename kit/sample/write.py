@@ -55,7 +55,7 @@ SAMPLE_SIZES = {
 }
 
 
-def write_sample(root, seed=0, size="small", progress=False):
+def write_sample(root, seed=0, size="small", progress=False, relatives=0):
     """Write the sample data, whole or not at all.
 
     Parameters
@@ -68,6 +68,9 @@ def write_sample(root, seed=0, size="small", progress=False):
         "small" (232 files, 11 s, 5 MB) or "tiny" (40 files, under a second, for tests).
     progress : bool
         Print one line per split.
+    relatives : int
+        Add so many training programs per validation and test program of the layout collections: the same network with
+        another batch size and width, and other configurations. All other files stay the same.
 
     Returns
     -------
@@ -77,8 +80,8 @@ def write_sample(root, seed=0, size="small", progress=False):
     Raises
     ------
     ValueError
-        If `size` is unknown, `seed` is not a whole number of at least 0, or `root` exists and holds anything but this
-        sample.
+        If `size` is unknown, `seed` or `relatives` is not a whole number of at least 0, or `root` exists and holds
+        anything but this sample.
 
     Examples
     --------
@@ -89,10 +92,11 @@ def write_sample(root, seed=0, size="small", progress=False):
     ['layout/nlp', 'layout/xla', 'tile/xla']
     """
     check_choice(locals(), size=SAMPLE_SIZES)
-    check_whole(locals(), seed=0)
+    check_whole(locals(), seed=0, relatives=0)
     root, plan = as_path(root, "root"), SAMPLE_SIZES[size]
-    files = sum(plan.kernels) + len(COLLECTIONS[1:]) * sum(plan.graphs)
-    title = TITLE.format(format=SAMPLE_FORMAT, seed=seed, size=size, files=files)
+    files = sum(plan.kernels) + len(COLLECTIONS[1:]) * (sum(plan.graphs) + relatives * sum(plan.graphs[1:]))
+    shown = f"{size}, with {relatives} relatives per program" if relatives else size
+    title = TITLE.format(format=SAMPLE_FORMAT, seed=seed, size=shown, files=files)
     if _is_this_sample(root, title, files):
         return root / "npz"
     for _ in remove_leftovers(root.parent, root.name):
@@ -100,7 +104,7 @@ def write_sample(root, seed=0, size="small", progress=False):
     fresh = part_name(root)
     try:
         with unwritable_named(root):
-            _write_all(fresh, seed, plan, progress)
+            _write_all(fresh, seed, plan, progress, relatives)
             (fresh / "README.txt").write_text(ABOUT.format(title=title), encoding="utf-8")
             try:
                 if root.exists():
@@ -114,7 +118,7 @@ def write_sample(root, seed=0, size="small", progress=False):
     return root / "npz"
 
 
-def _write_all(fresh, seed, plan, progress):
+def _write_all(fresh, seed, plan, progress, relatives):
     """The npz files of all splits, and the truth of the test split."""
     for split, split_name in enumerate(SPLITS):
         for i in range(plan.kernels[split]):
@@ -122,6 +126,8 @@ def _write_all(fresh, seed, plan, progress):
         for s, source in enumerate(NETWORKS, 1):
             for i in range(plan.graphs[split]):
                 _write_program(fresh, [seed, s, split, i], source, split_name, plan)
+                for number in range(1, 1 + relatives * (split > 0)):
+                    _write_program(fresh, [seed, s, split, i], source, split_name, plan, number)
         if progress:
             print(f"sample data: {split_name} written ({split + 1} of {len(SPLITS)})", flush=True)
 
@@ -175,20 +181,28 @@ def _write_kernel(fresh, rng, split_name, i, plan):
           {"config_runtime": 0, "config_runtime_normalizers": 1})
 
 
-def _write_program(fresh, key, source, split_name, plan):
-    """Draw one program and write its two files: both searches share graph and groups, as in the official data."""
+def _write_program(fresh, key, source, split_name, plan, relative=0):
+    """Draw one program and write its two files: both searches share graph and groups, as in the official data.
+
+    `relative`: 0 for the program itself, else the number of one of its relatives, which is written as a training
+    program. A relative has the same network and options, but its own sizes, configurations and noise.
+    """
     rng = np.random.default_rng(key)
-    program = NETWORKS[source](rng, int(rng.integers(*plan.nodes)))
+    resize = np.random.default_rng([*key, relative]) if relative else None
+    program = NETWORKS[source](rng, int(rng.integers(*plan.nodes)), resize)
     arrays = program.arrays()
     if key[-1] % 2:
         arrays["edge_index"] = np.asfortranarray(arrays["edge_index"])       # as most official files have it
     group, options = layout_options(program, rng)
+    rng = resize or rng
     run = LayoutSimulator(*(arrays[k] for k in ("node_feat", "node_opcode", "edge_index", "node_config_ids")))
     tried = np.stack([_draw("random", options, rng) for _ in range(8)])
     best = tried[run(_layout_rows(tried, group, options)).argmin()]
     for option, code in zip(options, best):
         option[[0, code]] = option[[code, 0]]
     stem = f"sample_{program.name}_{split_name}_{key[-1]}"
+    if relative:
+        stem, split_name = f"{stem}_relative_{relative}", "train"
     for collection in COLLECTIONS:
         kind, _, search = collection.rpartition(":")
         if kind != f"layout:{source}":
