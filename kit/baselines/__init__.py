@@ -1,11 +1,14 @@
-"""What a model has to beat: popularity, ridge regression, boosted trees, the published networks; and how to compare."""
+"""What a model has to beat: popularity, ridge regression, trees, published networks; and models of relatives alone."""
 from kit.baselines.compare import differences, rank_unseen, unseen_programs
 from kit.baselines.popularity import popularity
 from kit.baselines.published import EarlyJoinSAGE, LateJoinSAGE, LayoutGCN, LayoutSAGE, ResidualGCN, TileMLP
 from kit.baselines.ridge import fit_digit_ridge
+from kit.baselines.siblings import align_groups, groups_of, nearest_relatives
+from kit.baselines.specialists import rank_by_relatives
 from kit.baselines.trees import fit_agreement_trees
 
 __all__ = [
-    "EarlyJoinSAGE", "LateJoinSAGE", "LayoutGCN", "LayoutSAGE", "ResidualGCN", "TileMLP", "differences",
-    "fit_agreement_trees", "fit_digit_ridge", "popularity", "rank_unseen", "unseen_programs",
+    "EarlyJoinSAGE", "LateJoinSAGE", "LayoutGCN", "LayoutSAGE", "ResidualGCN", "TileMLP", "align_groups", "differences",
+    "fit_agreement_trees", "fit_digit_ridge", "groups_of", "nearest_relatives", "popularity", "rank_by_relatives",
+    "rank_unseen", "unseen_programs",
 ]

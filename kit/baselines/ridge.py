@@ -44,18 +44,24 @@ def fit_digit_ridge(graphs):
     """
     if not graphs:
         raise ValueError("ridge regression needs at least one training graph")
-    graphs = [_evenly_spaced(g, max(RIDGE_ROWS // len(graphs), 1)) for g in graphs]
-    counts = [digit_counts(g) for g in graphs]
-    features = np.concatenate([x - x.mean(axis=0) for x in counts])
+    graphs = [evenly_spaced(g, max(RIDGE_ROWS // len(graphs), 1)) for g in graphs]
     ranks = [np.unique(g.config_runtime, return_inverse=True)[1] for g in graphs]
-    ranks = np.concatenate([(rank - rank.mean()) / max(rank.max(), 1) for rank in ranks])
-    weights = np.concatenate([np.full(len(x), 1 / len(x)) for x in counts])
-    ridge = RidgeCV(PENALTIES).fit(features, ranks, weights / weights.mean())
+    ridge = fit_centred([digit_counts(g) for g in graphs], [rank / max(rank.max(), 1) for rank in ranks])
     # the cost is linear in the counts, so it is a sum of one term per group; counts take 3 kB per configuration
     return lambda graph: ridge.intercept_ + _added_up(graph, _digit_table(graph) @ ridge.coef_)
 
 
-def _evenly_spaced(graph, most):
+def fit_centred(features, targets):
+    """Fit a RidgeCV from features (c, f) to targets (c,), one array each per graph, both centred within the graph.
+
+    Every graph has the same weight. The penalty is chosen by leave-one-out error.
+    """
+    weights = np.concatenate([np.full(len(x), 1 / len(x)) for x in features])
+    features, targets = (np.concatenate([x - x.mean(axis=0) for x in arrays]) for arrays in (features, targets))
+    return RidgeCV(PENALTIES).fit(features, targets, weights / weights.mean())
+
+
+def evenly_spaced(graph, most):
     """A layout graph with at most `most` of its configurations."""
     c = len(graph.config_runtime)
     index = np.arange(min(c, most)) * c // min(c, most)

@@ -1,0 +1,160 @@
+"""Find programs of the same structure, and how their groups of configurable nodes line up.
+
+Programs come in families: one network with another batch size, width or depth. Groups of two relatives line up in the
+order of the graph. The digits of an option name dimensions and not sizes, so relatives offer the same options. Batch
+and width therefore do not matter for anything here.
+
+Two groups are alike if they have the same operations, the same number of nodes and the same options. Options are
+compared by their rows of digits, because each file numbers its options and groups anew.
+"""
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from kit.pad import SHAPE_PRODUCT
+
+LEAST_ALIKE = 0.25       # two groups that are less alike are not aligned
+NEAR = 0.75              # a program is a relative if its similarity is at least this. Relatives that are known reach
+#                          .80 to 1 (real and sample data); strangers reach .33 in the real files and .73 in the sample
+MOST_RELATIVES = 5
+
+
+class Group(NamedTuple):
+    """A group of configurable nodes that change together: n nodes, k options."""
+    number: int              # of the group in the graph's `config_codes`
+    opcodes: np.ndarray      # (n,) int64, sorted
+    codes: np.ndarray        # (k,) int64; the codes of the options
+    rows: np.ndarray         # (k, n, 18) int8; the digits of the nodes, in the order of `opcodes`
+
+
+class Alignment(NamedTuple):
+    """How the groups of two programs line up: p pairs of groups."""
+    pairs: np.ndarray        # (p, 2) int64; places in the two lists of groups, both rising
+    alike: np.ndarray        # (p,) float64 in (0, 1]; how much alike the two groups of a pair are
+    similarity: float        # of the two programs, in [0, 1]; 1: all groups line up and are the same
+
+
+class Relative(NamedTuple):
+    """A program that is like another one, and how the groups of the other program (first) line up with its own."""
+    graph: tuple             # LayoutGraph
+    alignment: Alignment
+    same: bool               # it has the same nodes, edges and features: other configurations of one program
+
+
+def groups_of(graph):
+    """The groups of a LayoutGraph that have nodes, as a list of Group in the order of their first nodes."""
+    nodes, k = graph.node_config_ids, graph.code_rows.shape[1]
+    found = []
+    for number in range(graph.config_codes.shape[1]):
+        members = np.flatnonzero(graph.node_group == number)                       # (n,)
+        if len(members):
+            # nodes of one operation stay together, each operation in the order of the graph
+            members = members[np.lexsort((nodes[members], graph.node_opcode[nodes[members]]))]
+            rows = graph.code_rows[members].swapaxes(0, 1)                         # (k, n, 18)
+            used = np.isin(np.arange(k), graph.config_codes[:, number]) | (rows >= 0).any(axis=(1, 2))
+            codes = np.flatnonzero(used)
+            found.append((nodes[members].min(), Group(number, graph.node_opcode[nodes[members]], codes, rows[codes])))
+    return [group for _, group in sorted(found, key=lambda pair: pair[0])]
+
+
+def stretched(rows, n):
+    """Rows of options (k, n', 18) for a group of `n` nodes: (k, n, 18); nodes correspond by their relative places."""
+    return rows[:, np.arange(n) * rows.shape[1] // n]
+
+
+def group_similarity(a, b):
+    """How much alike two Groups are, a float in [0, 1]: the share of operations times the share of options they share.
+
+    Operations are counted as often as nodes have them. Two options are the same if all their digits are.
+    """
+    mine, other = Counter(a.opcodes.tolist()), Counter(b.opcodes.tolist())
+    operations = (mine & other).total() / (mine | other).total()
+    n = max(len(a.opcodes), len(b.opcodes))
+    first, second = ({row.tobytes() for row in stretched(group.rows, n)} for group in (a, b))
+    return operations * len(first & second) / len(first | second)
+
+
+def align_groups(first, second):
+    """Line the groups of two programs up: the matching in order with the largest sum of similarities.
+
+    It is a longest common subsequence whose letters may be more or less alike. Neither the numbers of the groups nor
+    the numbers of their options matter.
+
+    Parameters
+    ----------
+    first, second : list of Group
+        From `groups_of`.
+
+    Returns
+    -------
+    Alignment
+        Its similarity is twice the sum over pairs of groups, divided by the number of groups of both programs; 0 if
+        one of them has none.
+    """
+    score = np.zeros((len(first), len(second)))
+    for i, a in enumerate(first):
+        for j, b in enumerate(second):
+            score[i, j] = group_similarity(a, b)
+    score[score < LEAST_ALIKE] = 0
+    best = np.zeros((len(first) + 1, len(second) + 1))           # of the first i and the first j groups
+    for i in range(len(first)):
+        for j in range(len(second)):
+            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + score[i, j])
+    pairs, i, j = [], len(first), len(second)
+    while i and j:
+        if best[i, j] == best[i - 1, j]:
+            i -= 1
+        elif best[i, j] == best[i, j - 1]:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            pairs.append((i, j))
+    pairs = np.array(pairs[::-1], np.int64).reshape(-1, 2)
+    alike = score[pairs[:, 0], pairs[:, 1]]
+    groups = len(first) + len(second)
+    return Alignment(pairs, alike, float(min(2 * alike.sum() / groups, 1.0)) if groups else 0.0)
+
+
+def nearest_relatives(graph, graphs, most=MOST_RELATIVES, least=NEAR):
+    """The programs among `graphs` that are most like `graph`, nearest first.
+
+    Configurations and runtimes of `graph` are not read, except for which options its groups have. Among equally
+    similar programs, the nearer one in tensor sizes comes first. If other configurations of the same program are among
+    `graphs`, only these are returned.
+
+    Parameters
+    ----------
+    graph : LayoutGraph
+    graphs : sequence of LayoutGraph
+        Pruned as `graph` is.
+    most : int
+        How many to return at most.
+    least : float
+        Least similarity, 0 to 1.
+
+    Returns
+    -------
+    list of Relative
+        Empty if no program is near enough.
+    """
+    own, found = groups_of(graph), []
+    for place, other in enumerate(graphs):
+        relative = Relative(other, align_groups(own, groups_of(other)), _same_program(graph, other))
+        if len(relative.alignment.pairs) and relative.alignment.similarity >= least:
+            key = not relative.same, -relative.alignment.similarity, _size_difference(graph, other), place
+            found.append((key, relative))
+    found = [relative for _, relative in sorted(found, key=lambda pair: pair[0])][:most]
+    return [r for r in found if r.same] or found
+
+
+def _same_program(a, b):
+    """Whether two graphs have the same operations, edges, features and configurable nodes."""
+    names = ("node_opcode", "edge_index", "node_config_ids", "node_feat")
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
+
+
+def _size_difference(a, b):
+    """How far apart the tensors of the configurable nodes of two graphs are in size, in powers of 2."""
+    sizes = [np.log2(g.node_feat[g.node_config_ids, SHAPE_PRODUCT].clip(1)).mean() for g in (a, b)]
+    return abs(sizes[0] - sizes[1])

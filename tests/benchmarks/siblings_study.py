@@ -1,0 +1,177 @@
+"""Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
+
+    python tests/benchmarks/siblings_study.py [alexnet,unets,families] [--data-root DIR] [--seeds 3] [--threads 1]
+
+`alexnet` and `unets` need real files under the data root; `families` needs sample data alone, with relatives of each
+validation and test program among the training programs. Tau is that of a ranking without ties.
+"""
+import argparse
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from sklearn.ensemble import HistGradientBoostingRegressor
+from token_study import KNOWN, THIRD, named, table, trained
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from kit.baselines import nearest_relatives, rank_by_relatives
+from kit.baselines.specialists import common_codes, fit_codes, fit_pairs, fit_trees
+from kit.data import COLLECTIONS, find_data_root
+from kit.ensemble import choose_weights, combine, mean_zscore
+from kit.metrics import kendall_tau
+from kit.noise import bootstrap_interval
+from kit.prune import drop_duplicate_configs, hold_out_configs, prune
+from kit.recipes import recipes_for
+from kit.run.workflow import read_split, sample_truth, training_graphs
+from kit.train import predict
+
+
+def tau(cost, graph):
+    """Kendall's tau of a graph's configurations, without credit for ties."""
+    return kendall_tau(cost, graph.config_runtime, strict=True)
+
+
+def shares(weights):
+    """Weights as text."""
+    return ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
+
+
+def alexnet(root, seeds):
+    """Configurations of alexnet that were held out; the program is its own sibling."""
+    graph = drop_duplicate_configs(prune(named(root, "layout:xla:default", "train", KNOWN[0])))[0]
+    other = prune(named(root, "layout:xla:default", "train", KNOWN[1]))
+    found, mixes = {}, []
+    for seed in range(seeds):
+        seen, held = hold_out_configs(graph, 0.2, np.random.default_rng(seed))
+        own, codes, sizes = common_codes(held, nearest_relatives(held, [seen]))
+        one_hot = [np.concatenate([code[:, [g]] == np.arange(size) for g, size in enumerate(sizes)], axis=1)
+                   for code in (codes[0], own)]
+        trees = HistGradientBoostingRegressor(max_iter=400, random_state=seed)
+        for name, rank in {
+            "boosted trees of one-hot codes, trained on alexnet alone":
+                partial(fit_and_rank, trees, *one_hot, rankdata(seen.config_runtime)),
+            "ridge regression on codes, trained on alexnet alone": partial(
+                lambda own, *known: fit_codes(*known)(own), own, codes, [seen.config_runtime], sizes),
+            "specialist, with alexnet and unet3d to choose from": partial(mixed, held, [seen, other], mixes),
+        }.items():
+            start = time.perf_counter()
+            found.setdefault(name, []).append((tau(rank(), held), time.perf_counter() - start))
+    first = np.array(found[next(iter(found))])[:, 0]
+    table(("model", "tau, one number per seed", "mean", "difference to the first row (95% interval)", "seconds"),
+          [(name, ", ".join(f"{t:.4f}" for t, _ in runs), f"{np.mean([t for t, _ in runs]):.4f}",
+            interval(np.array([t for t, _ in runs]) - first), f"{np.median([s for _, s in runs]):.1f}")
+           for name, runs in found.items()])
+    print("\nMixes of the specialist:", "; ".join(map(shares, mixes)))
+
+
+def fit_and_rank(model, seen, held, ranks):
+    """The cost of held-out rows by a model of scikit-learn."""
+    return model.fit(seen, ranks).predict(held)
+
+
+def mixed(graph, graphs, mixes):
+    """The cost of a specialist; its weights are noted."""
+    found = rank_by_relatives(graph, graphs)
+    mixes.append(found.weights)
+    return found.cost
+
+
+def unets(root, seeds):
+    """unet_3d, random and default, ranked by models that are trained on unet3d (default) alone."""
+    teacher = prune(named(root, "layout:xla:default", "train", KNOWN[1]))
+    rows = []
+    for search in ("random", "default"):
+        graph = prune(named(root, f"layout:xla:{search}", "valid", THIRD))
+        relatives = nearest_relatives(graph, [drop_duplicate_configs(teacher)[0]], least=0.0)
+        own, codes, sizes = common_codes(graph, relatives)
+        fits = {"ridge regression on codes": fit_codes, "ridge regression on codes and pairs": fit_pairs,
+                "boosted trees of codes": fit_trees}
+        for name, fit in fits.items():
+            cost = fit(codes, [relatives[0].graph.config_runtime], sizes)(own)
+            rows.append((search, name, f"{tau(cost, graph):.3f}"))
+        found = rank_by_relatives(graph, [teacher], least=0.0)
+        rows.append((search, f"specialist ({shares(found.weights)})", f"{tau(found.cost, graph):.3f}"))
+    alignment = relatives[0].alignment
+    print(f"\nSimilarity of the two programs: {alignment.similarity:.2f}. Groups that line up: "
+          + ", ".join(f"{i}-{j} ({alike:.2f})" for (i, j), alike in zip(alignment.pairs, alignment.alike)))
+    table(("unet_3d", "model, trained on unet3d alone", "tau"), rows)
+
+
+def families(root, seeds, relatives=1, sample_seed=11):
+    """Sample data in families: the ensemble with and without specialists, where relatives exist and where none does."""
+    from kit.sample import write_sample
+    rows = []
+    with TemporaryDirectory() as folder:
+        data = write_sample(Path(folder, "sample"), seed=sample_seed, relatives=relatives)
+        for collection in COLLECTIONS[1:]:
+            rows += family_rows(data, collection, seeds)
+    table(("collection (sample data)", "training programs", "ensemble", "specialist alone", "weight",
+           "ensemble with specialists", "difference (95% interval)", "programs with a relative"), rows)
+
+
+def family_rows(data, collection, seeds):
+    """Two rows of `families` for one collection."""
+    taught = training_graphs(data, collection, k_hops=1)[0]
+    graphs = {f"{collection}:{g.graph_id}": g for split in ("valid", "test")
+              for g in read_split(data, collection, split, k_hops=1)}
+    truth = sample_truth(data, collection)
+    runtimes = {i: truth.get(i, g.config_runtime) for i, g in graphs.items()}
+    kinds = [mean_of_seeds(recipe, taught, graphs, seeds) for recipe in recipes_for(collection, "short").values()]
+    ensemble = combine(kinds, mean_zscore)
+    strangers = [g for g in taught if "_relative_" not in g.graph_id]
+    for words, programs in (("with relatives", taught), ("no relatives", strangers)):
+        ranked = {i: rank_by_relatives(g, programs) for i, g in graphs.items()}
+        special = {i: r.cost for i, r in ranked.items() if r}
+        alone = np.array([kendall_tau(special[i], runtimes[i], strict=True) for i in truth if i in special])
+        known = {i: runtimes[i] for i in special if i not in truth}
+        weight = choose_weights({"ensemble": mean_zscored(ensemble, known), "specialist": mean_zscored(special, known)},
+                                known, kendall_tau)["specialist"] if known else 0.5
+        both = {i: mean_zscore([cost, special[i]], [1 - weight, weight]) if i in special else cost
+                for i, cost in ensemble.items()}
+        scores = np.array([[kendall_tau(costs[i], runtimes[i], strict=True) for i in truth]
+                           for costs in (ensemble, both)])
+        yield (f"`{collection}`", f"{len(programs)}, {words}", f"{scores[0].mean():.3f}",
+               f"{alone.mean():.3f}" if len(alone) else "", f"{weight:.2f}", f"{scores[1].mean():.3f}",
+               interval(scores[1] - scores[0]), f"{len(alone)} of {len(truth)}")
+
+
+def mean_zscored(costs, names):
+    """Costs of these programs on one scale."""
+    return {i: mean_zscore([costs[i]]) for i in names}
+
+
+def mean_of_seeds(recipe, taught, graphs, seeds):
+    """Train by a recipe -> {ID: cost}, mean over seeds."""
+    models = [trained(recipe, taught, seed)[0] for seed in range(min(seeds, recipe.seeds))]
+    return combine([{i: predict(model, g) for i, g in graphs.items()} for model in models], mean_zscore)
+
+
+def interval(values):
+    """Mean and 95% interval as text."""
+    low, high = bootstrap_interval(values)
+    return f"{values.mean():+.4f} ({low:+.4f} to {high:+.4f})"
+
+
+def main():
+    parts = {"alexnet": alexnet, "unets": unets, "families": families}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="?", default=",".join(parts))
+    parser.add_argument("--data-root")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    root = None if args.parts == "families" else find_data_root(args.data_root)
+    for name in args.parts.split(","):
+        print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
+        parts[name](root, args.seeds)
+
+
+if __name__ == "__main__":
+    main()
