@@ -3,6 +3,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 from training import drawn_layout
 
 from kit.baselines import specialists
@@ -15,8 +16,9 @@ from kit.baselines.siblings import (
     nearest_relatives,
     stretched,
 )
-from kit.baselines.specialists import common_codes, fit_codes, fit_pairs, fit_trees, rank_by_relatives
+from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees, rank_by_relatives
 from kit.data import LayoutGraph, dense_configs, npz_paths, read_layout
+from kit.ensemble import mean_zscore
 from kit.metrics import kendall_tau
 from kit.prune import drop_duplicate_configs, hold_out_configs
 from kit.sample import write_sample
@@ -286,8 +288,10 @@ def test_columns_of_codes_and_pairs_are_those_of_a_slow_loop():
     rng = np.random.default_rng(9)
     sizes = np.array([2, 3, 4])
     codes = rng.integers(-1, sizes, (50, 3))
+    base = rng.random(50)
     for pairs in ([], [(0, 2)], [(0, 1), (1, 2)]):
-        assert (specialists._columns(codes, sizes, pairs) == one_hot(codes, sizes, pairs)).all()
+        columns = specialists._columns(Rows(codes, base), sizes, pairs)
+        assert (columns[:, :-1] == one_hot(codes, sizes, pairs)).all() and (columns[:, -1] == 10 * base).all()
 
 
 @pytest.mark.parametrize("fit", [fit_codes, fit_pairs, fit_trees])
@@ -302,7 +306,8 @@ def test_each_learner_ranks_new_configurations_and_only_pairs_and_trees_see_pair
     for joint, low, high in ((0, 0.85, 1), (10, *((0.3, 0.85) if fit is fit_codes else (0.9, 1)))):
         # the second program takes 50 times as long; ranks make the two comparable
         runtimes = [np.rint(1e6 * f * (1 + cost(codes, joint))).astype(np.int64) for f, codes in zip((1, 50), known)]
-        tau = kendall_tau(fit(known, runtimes, sizes)(new), cost(new, joint), strict=True)
+        rows = [Rows(codes, np.zeros(len(codes))) for codes in (*known, new)]
+        tau = kendall_tau(fit(rows[:2], runtimes, sizes)(rows[2]), cost(new, joint), strict=True)
         assert low <= tau <= high, tau
 
 
@@ -333,6 +338,48 @@ def test_the_runtimes_of_the_target_are_not_read_and_numbers_do_not_matter():
     assert rank_by_relatives(shuffled, [other]).cost == pytest.approx(cost[order], abs=1e-9)
 
 
+def test_a_specialist_corrects_what_its_base_gets_wrong_on_a_relative():
+    """The base knows the pairs of options, but has the first group upside down."""
+    rng = np.random.default_rng(15)
+    network = drawn_network(rng)
+    single, pair = network[1:]
+    wrong = network[0], [-3 * single[0], *single[1:]], pair
+    target = program_of(network, np.random.default_rng(1), batch=64)
+    other = program_of(network, np.random.default_rng(2), c=60)
+    fooled = {"target": program_of(wrong, np.random.default_rng(1), batch=64).config_runtime,
+              "other": program_of(wrong, np.random.default_rng(2), c=60).config_runtime}
+    target, other = target._replace(graph_id="target"), other._replace(graph_id="other")
+    asked = []
+
+    def base(graph):
+        asked.append(graph.graph_id)
+        rows = {row.tobytes(): cost for row, cost in
+                zip(named[graph.graph_id].config_codes, fooled[graph.graph_id])}
+        return np.array([rows[row.tobytes()] for row in graph.config_codes])
+    named = {"target": target, "other": other}
+    corrected = rank_by_relatives(target, [other], base)
+    assert corrected.weights == {"pairs": 0.5, "base": 0.5} and set(asked) == {"target", "other"}
+    parts = 2 * corrected.cost - mean_zscore([rankdata(base(target))])
+    tau = {name: kendall_tau(cost, target.config_runtime) for name, cost in (
+        ("base", base(target)), ("alone", rank_by_relatives(target, [other]).cost), ("half", corrected.cost),
+        ("corrected", parts))}
+    assert tau["corrected"] > max(tau["base"], tau["alone"]) + 0.02 and tau["half"] > tau["base"] + 0.05, tau
+    # a base that knows nothing says nothing
+    nothing = rank_by_relatives(target, [other], lambda graph: np.zeros(len(graph.config_codes))).cost
+    assert 2 * nothing == pytest.approx(rank_by_relatives(target, [other]).cost, abs=1e-9)
+
+
+def test_for_the_same_program_the_base_has_the_share_that_it_deserves():
+    """The base knows the configurations that were trained on by heart, so the others must not learn from it."""
+    rng = np.random.default_rng(16)
+    held, seen = hold_out_configs(drop_duplicate_configs(program_of(drawn_network(rng, 6), rng, c=400))[0], 0.4, rng)
+    random = rank_by_relatives(held, [seen], lambda graph: np.random.default_rng(0).random(len(graph.config_codes)))
+    alone = rank_by_relatives(held, [seen])
+    assert random.weights == alone.weights and random.cost == pytest.approx(alone.cost, abs=1e-9)
+    perfect = rank_by_relatives(held, [seen], lambda graph: graph.config_runtime)
+    assert perfect.weights == {"base": 1.0} and kendall_tau(perfect.cost, held.config_runtime) == 1
+
+
 def test_a_relative_without_an_order_teaches_nothing():
     rng = np.random.default_rng(13)
     network = drawn_network(rng)
@@ -353,6 +400,7 @@ def test_programs_without_groups_have_no_relatives():
 
 @pytest.mark.parametrize("arguments, says", [
     (dict(graph=3), "graph is 3; expected a LayoutGraph"), (dict(graphs=[None]), r"graphs\[0\] is None"),
+    (dict(base=3), "base is 3; expected a function"),
     (dict(most=0), "most is 0"), (dict(least=2), "least is 2; expected a share"), (dict(seed=-1), "seed is -1")])
 def test_arguments_are_checked(arguments, says):
     with pytest.raises(ValueError, match=says):

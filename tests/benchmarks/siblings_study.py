@@ -21,14 +21,14 @@ from token_study import KNOWN, THIRD, named, table, trained
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kit.baselines import nearest_relatives, rank_by_relatives
-from kit.baselines.specialists import common_codes, fit_codes, fit_pairs, fit_trees
+from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees
 from kit.data import COLLECTIONS, find_data_root
-from kit.ensemble import choose_weights, combine, mean_zscore
 from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.run.workflow import read_split, sample_truth, training_graphs
+from kit.sample import write_sample
 from kit.train import predict
 
 
@@ -50,14 +50,15 @@ def alexnet(root, seeds):
     for seed in range(seeds):
         seen, held = hold_out_configs(graph, 0.2, np.random.default_rng(seed))
         own, codes, sizes = common_codes(held, nearest_relatives(held, [seen]))
+        rows = [Rows(code, np.zeros(len(code))) for code in (codes[0], own)]
         one_hot = [np.concatenate([code[:, [g]] == np.arange(size) for g, size in enumerate(sizes)], axis=1)
-                   for code in (codes[0], own)]
+                   for code, _ in rows]
         trees = HistGradientBoostingRegressor(max_iter=400, random_state=seed)
         for name, rank in {
             "boosted trees of one-hot codes, trained on alexnet alone":
                 partial(fit_and_rank, trees, *one_hot, rankdata(seen.config_runtime)),
             "ridge regression on codes, trained on alexnet alone": partial(
-                lambda own, *known: fit_codes(*known)(own), own, codes, [seen.config_runtime], sizes),
+                lambda held, *known: fit_codes(*known)(held), rows[1], rows[:1], [seen.config_runtime], sizes),
             "specialist, with alexnet and unet3d to choose from": partial(mixed, held, [seen, other], mixes),
         }.items():
             start = time.perf_counter()
@@ -90,10 +91,11 @@ def unets(root, seeds):
         graph = prune(named(root, f"layout:xla:{search}", "valid", THIRD))
         relatives = nearest_relatives(graph, [drop_duplicate_configs(teacher)[0]], least=0.0)
         own, codes, sizes = common_codes(graph, relatives)
+        rows_of = [Rows(code, np.zeros(len(code))) for code in (codes[0], own)]
         fits = {"ridge regression on codes": fit_codes, "ridge regression on codes and pairs": fit_pairs,
                 "boosted trees of codes": fit_trees}
         for name, fit in fits.items():
-            cost = fit(codes, [relatives[0].graph.config_runtime], sizes)(own)
+            cost = fit(rows_of[:1], [relatives[0].graph.config_runtime], sizes)(rows_of[1])
             rows.append((search, name, f"{tau(cost, graph):.3f}"))
         found = rank_by_relatives(graph, [teacher], least=0.0)
         rows.append((search, f"specialist ({shares(found.weights)})", f"{tau(found.cost, graph):.3f}"))
@@ -103,53 +105,51 @@ def unets(root, seeds):
     table(("unet_3d", "model, trained on unet3d alone", "tau"), rows)
 
 
-def families(root, seeds, relatives=1, sample_seed=11):
-    """Sample data in families: the ensemble with and without specialists, where relatives exist and where none does."""
-    from kit.sample import write_sample
-    rows = []
-    with TemporaryDirectory() as folder:
-        data = write_sample(Path(folder, "sample"), seed=sample_seed, relatives=relatives)
-        for collection in COLLECTIONS[1:]:
-            rows += family_rows(data, collection, seeds)
-    table(("collection (sample data)", "training programs", "ensemble", "specialist alone", "weight",
-           "ensemble with specialists", "difference (95% interval)", "programs with a relative"), rows)
+def families(root, seeds, relatives=1, sample_seeds=(41, 42)):
+    """Sample data in families: the token model with and without specialists, where relatives exist and where not."""
+    rows, found = [], {}
+    for sample_seed in sample_seeds:
+        with TemporaryDirectory() as folder:
+            data = write_sample(Path(folder, "sample"), seed=sample_seed, relatives=relatives)
+            for collection in COLLECTIONS[1:]:
+                for words, scores in family_scores(data, collection, seeds).items():
+                    found.setdefault(words, {}).setdefault(collection, []).append(scores)
+    for words, by_collection in found.items():
+        by_collection = {c: np.concatenate(parts, axis=-1) for c, parts in by_collection.items()}
+        by_collection["all four"] = np.concatenate(list(by_collection.values()), axis=-1)
+        for collection, (near, base, alone, both) in by_collection.items():
+            near = near[0] > 0
+            rows.append((collection, words, f"{near.sum()} of {len(near)}", f"{base.mean():.3f}",
+                         f"{np.nanmean(alone[:, near]):.3f}" if near.any() else "", f"{both.mean():.3f}",
+                         interval(both - base)))
+    table(("collection (sample data)", "trained on", "programs with a relative", "token model", "relatives alone",
+           "token model, corrected on relatives", "difference (95% interval)"), rows)
 
 
-def family_rows(data, collection, seeds):
-    """Two rows of `families` for one collection."""
+def family_scores(data, collection, seeds):
+    """{what specialists were trained on: (has a relative, tau of token model, specialist, both; seeds; programs)}.
+
+    Programs are those of the validation and the test split. They choose nothing: the last weights of the token model
+    are kept.
+    """
     taught = training_graphs(data, collection, k_hops=1)[0]
-    graphs = {f"{collection}:{g.graph_id}": g for split in ("valid", "test")
-              for g in read_split(data, collection, split, k_hops=1)}
-    truth = sample_truth(data, collection)
-    runtimes = {i: truth.get(i, g.config_runtime) for i, g in graphs.items()}
-    kinds = [mean_of_seeds(recipe, taught, graphs, seeds) for recipe in recipes_for(collection, "short").values()]
-    ensemble = combine(kinds, mean_zscore)
-    strangers = [g for g in taught if "_relative_" not in g.graph_id]
-    for words, programs in (("with relatives", taught), ("no relatives", strangers)):
-        ranked = {i: rank_by_relatives(g, programs) for i, g in graphs.items()}
-        special = {i: r.cost for i, r in ranked.items() if r}
-        alone = np.array([kendall_tau(special[i], runtimes[i], strict=True) for i in truth if i in special])
-        known = {i: runtimes[i] for i in special if i not in truth}
-        weight = choose_weights({"ensemble": mean_zscored(ensemble, known), "specialist": mean_zscored(special, known)},
-                                known, kendall_tau)["specialist"] if known else 0.5
-        both = {i: mean_zscore([cost, special[i]], [1 - weight, weight]) if i in special else cost
-                for i, cost in ensemble.items()}
-        scores = np.array([[kendall_tau(costs[i], runtimes[i], strict=True) for i in truth]
-                           for costs in (ensemble, both)])
-        yield (f"`{collection}`", f"{len(programs)}, {words}", f"{scores[0].mean():.3f}",
-               f"{alone.mean():.3f}" if len(alone) else "", f"{weight:.2f}", f"{scores[1].mean():.3f}",
-               interval(scores[1] - scores[0]), f"{len(alone)} of {len(truth)}")
-
-
-def mean_zscored(costs, names):
-    """Costs of these programs on one scale."""
-    return {i: mean_zscore([costs[i]]) for i in names}
-
-
-def mean_of_seeds(recipe, taught, graphs, seeds):
-    """Train by a recipe -> {ID: cost}, mean over seeds."""
-    models = [trained(recipe, taught, seed)[0] for seed in range(min(seeds, recipe.seeds))]
-    return combine([{i: predict(model, g) for i, g in graphs.items()} for model in models], mean_zscore)
+    graphs, truth = read_split(data, collection, "valid", k_hops=1), sample_truth(data, collection)
+    graphs += [g._replace(config_runtime=truth[f"{collection}:{g.graph_id}"])
+               for g in read_split(data, collection, "test", k_hops=1)]
+    models = [trained(recipes_for(collection, "short")["token"], taught, seed)[0] for seed in range(seeds)]
+    teachers = {"with relatives": taught, "no relatives": [g for g in taught if "_relative_" not in g.graph_id]}
+    scores = {}
+    for words, programs in teachers.items():
+        columns = []
+        for g in graphs:
+            alone = rank_by_relatives(g, programs)
+            for model in models:
+                both = rank_by_relatives(g, programs, partial(predict, model))
+                cost = predict(model, g)
+                columns.append((alone is not None, tau(cost, g), tau(alone.cost, g) if alone else np.nan,
+                                tau(both.cost if both else cost, g)))
+        scores[words] = np.array(columns).reshape(len(graphs), len(models), 4).transpose(2, 1, 0)
+    return scores
 
 
 def interval(values):
