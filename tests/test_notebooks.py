@@ -237,6 +237,32 @@ def test_a_third_member_of_a_recipe_is_trained_and_combined_like_the_others(tiny
     assert set(table["model"]) == {"ensemble", "token", "gnn", "third", "node alone", "ridge"}
 
 
+@pytest.mark.long
+def test_programs_with_a_relative_in_training_are_corrected_and_the_same_program_has_a_specialist(tmp_path):
+    """The relatives of one validation program are taken away, and another one gets half of a training program."""
+    root = write_sample(tmp_path / "sample", size="tiny", relatives=1)
+    folder, name = root / "layout" / "nlp" / "random", "layout:nlp:random"
+    first, second = (path.stem for path in sorted((folder / "valid").glob("*.npz")))
+    number = re.search(r"_valid_(\d)$", first)[1]
+    next(folder.glob(f"train/*_valid_{number}_relative_1.npz")).unlink()
+    taught = next(path for path in sorted((folder / "train").glob("*.npz")) if "relative" not in path.stem)
+    with np.load(taught) as file:
+        arrays = dict(file)
+    for split, part in (("train", slice(0, None, 2)), ("valid", slice(1, None, 2))):
+        np.savez(folder / split / taught.name, **arrays | {
+            key: arrays[key][part] for key in ("node_config_feat", "config_runtime")})
+    execute("04_train_layout", data_root=prepare(root, tmp_path / "prepared").folder, out_dir=tmp_path / "out",
+            collections=name, size="tiny", token_steps=2, gnn_steps=2, workers=1)
+    out = tmp_path / "out" / "predictions" / "layout_nlp_random"
+    token, gnn, siblings = (load_costs(out / f"{kind}_seed0.valid.npz") for kind in ("token", "gnn", "siblings"))
+    alone, related, same = (f"{name}:{stem}" for stem in (first, second, taught.stem))
+    assert token.keys() == gnn.keys() == siblings.keys() == {alone, related, same}
+    assert np.array_equal(siblings[alone], token[alone]) and not np.array_equal(gnn[alone], token[alone])
+    assert not np.array_equal(siblings[related], token[related])
+    assert np.array_equal(token[same], gnn[same]) and np.array_equal(token[same], siblings[same])
+    assert load_costs(out / "siblings_seed0.test.npz").keys() == load_costs(out / "token_seed0.test.npz").keys()
+
+
 @pytest.fixture(scope="module")
 def studied(finished):
     """What 10, 11 and 12 made of two collections: their tables, after the run that they leave as it is."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -118,6 +119,24 @@ def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_pa
     again = train_members(members, materials, results, 1, report=lines.append)      # all resumed, none trained
     assert len(lines) == 4 * len(members) and [a.costs for a in again][0].keys() == {"new"}
     assert np.array_equal(again[3].costs["new"][VALID[0].graph_id], found[1][3].costs["new"][VALID[0].graph_id])
+
+
+def turned_around(graph, graphs, base):
+    """Corrects one graph, to the opposite."""
+    assert graphs is GRAPHS
+    return SimpleNamespace(cost=-base(graph)) if graph.graph_id == "v" else None
+
+
+def test_a_member_may_correct_what_it_ranks_by_the_graphs_that_it_was_trained_on(tmp_path):
+    recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=2, validate_every=2))
+    ranked = {split: {g.graph_id: g for g in VALID} for split in ("held out", "valid", "test")}
+    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, ranked, {})}
+    members = [Member(("x",), "gnn", 0, recipe, tuple(ranked), correct) for correct in (None, turned_around)]
+    plain, other = train_members(members, materials, Results(tmp_path, "step", tmp_path), 1, report=lambda line: None)
+    assert plain.corrected == {} and other.corrected.keys() == {"valid", "test"}
+    for split, costs in other.corrected.items():
+        assert list(costs) == ["v"] and np.array_equal(costs["v"].cost, -other.costs[split]["v"])
+    assert np.array_equal(plain.costs["test"]["v"], other.costs["test"]["v"])
 
 
 def test_as_many_models_as_cores_or_gpus(monkeypatch):

@@ -35,7 +35,8 @@ LEAST_OPTION = 0.5               # an option that no relative has is read as the
 class Specialist(NamedTuple):
     """What a program's relatives say of its c configurations."""
     cost: np.ndarray             # (c,) float64; lower is faster
-    relatives: list              # of Relative, nearest first
+    relatives: list              # graph_id of each relative, nearest first
+    same: bool                   # the relatives are other configurations of the same program
     weights: dict                # {"codes", "pairs", "trees" or "base": its share in the cost}
 
 
@@ -104,7 +105,8 @@ def rank_by_relatives(graph, graphs, base=None, most=MOST_RELATIVES, least=NEAR,
     learners, weights = _learners(rows, runtimes, sizes, relatives[0].same, base is not None, seed)
     own = _rows(graph, own, base)
     costs = [learners[name](rows, runtimes, sizes)(own) for name in weights]
-    return Specialist(mean_zscore(costs, list(weights.values())), relatives, weights)
+    return Specialist(mean_zscore(costs, list(weights.values())), [r.graph.graph_id for r in relatives],
+                      relatives[0].same, weights)
 
 
 def _learners(rows, runtimes, sizes, same, based, seed):

@@ -35,6 +35,7 @@ class Member(NamedTuple):
     seed: int
     recipe: Recipe
     ranks: tuple
+    correct: Callable = None  # (graph, training graphs, model as a function) -> Specialist or None; for "valid", "test"
 
 
 class Trained(NamedTuple):
@@ -42,6 +43,7 @@ class Trained(NamedTuple):
     history: dict            # as `train` returns it
     costs: dict              # {name of a set of graphs: {ID: cost (c,)}}
     made_from: dict          # where the weights come from: data, code, settings
+    corrected: dict          # {name of a set of graphs: {ID: Specialist}}; graphs without a Specialist are not in it
 
 
 def join_together(kinds, materials):
@@ -73,9 +75,10 @@ def train_members(members, materials, results, workers=None, processes=1, report
 
     `materials`: {collections that are trained on: Material}. `results`: the Results of the step. `workers`: models that
     are trained at the same time; None: one per CPU core, or one per GPU. With `processes` above 1, models are trained
-    one after another, each by this number of processes. Returns one Trained per member, in the order of `members`;
-    the costs do not depend on `workers`. A model with a checkpoint in the folder of the run resumes from it.
-    RuntimeError if training fails in another process.
+    one after another, each by this number of processes. A member with `correct`, such as
+    `kit.baselines.rank_by_relatives`, also gives the Specialists of validation and test graphs. Returns one Trained per
+    member, in the order of `members`; the costs do not depend on `workers`. A model with a checkpoint in the folder of
+    the run resumes from it. RuntimeError if training fails in another process.
     """
     if not members:
         return []
@@ -113,7 +116,12 @@ def _train_member(job, material, report):
         model = recipe.network(recipe.shape)
         history = run(model, material.graphs, recipe.settings, **fit)
     costs = {name: {i: predict(model, graph) for i, graph in material.ranked[name].items()} for name in member.ranks}
+    corrected = {}
+    for name in {"valid", "test"}.intersection(member.ranks) if member.correct else ():
+        found = {i: member.correct(graph, material.graphs, partial(predict, model))
+                 for i, graph in material.ranked[name].items()}
+        corrected[name] = {i: specialist for i, specialist in found.items() if specialist is not None}
     judged = ["kit.metrics"] * (recipe.settings.keep == "best")          # the scores choose the weights
     made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)
                  | from_settings(settings=recipe.settings, shape=recipe.shape) | {"weights": file_sha256(path)})
-    return Trained(history, costs, made_from)
+    return Trained(history, costs, made_from, corrected)
