@@ -1,6 +1,6 @@
 """Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
 
-    python tests/benchmarks/siblings_study.py [alexnet,unets,families] [--data-root DIR] [--seeds 3] [--threads 1]
+    python tests/benchmarks/siblings_study.py [alexnet,unets,families] [--data-root DIR] [--seeds 3] [--relatives 1]
 
 `alexnet` and `unets` need real files under the data root; `families` needs sample data alone, with relatives of each
 validation and test program among the training programs. Tau is that of a ranking without ties.
@@ -54,12 +54,15 @@ def alexnet(root, seeds):
         one_hot = [np.concatenate([code[:, [g]] == np.arange(size) for g, size in enumerate(sizes)], axis=1)
                    for code, _ in rows]
         trees = HistGradientBoostingRegressor(max_iter=400, random_state=seed)
+        model = token([seen, other], seed)
         for name, rank in {
             "boosted trees of one-hot codes, trained on alexnet alone":
                 partial(fit_and_rank, trees, *one_hot, rankdata(seen.config_runtime)),
             "ridge regression on codes, trained on alexnet alone": partial(
                 lambda held, *known: fit_codes(*known)(held), rows[1], rows[:1], [seen.config_runtime], sizes),
             "specialist, with alexnet and unet3d to choose from": partial(mixed, held, [seen, other], mixes),
+            "token model, trained on alexnet and unet3d": partial(predict, model, held),
+            "specialist with the token model as base": partial(mixed, held, [seen, other], mixes, model),
         }.items():
             start = time.perf_counter()
             found.setdefault(name, []).append((tau(rank(), held), time.perf_counter() - start))
@@ -76,20 +79,26 @@ def fit_and_rank(model, seen, held, ranks):
     return model.fit(seen, ranks).predict(held)
 
 
-def mixed(graph, graphs, mixes):
+def token(graphs, seed):
+    """The token model of the recipe for real files, trained."""
+    return trained(recipes_for("layout:xla:default", programs=len(graphs))["token"], graphs, seed)[0]
+
+
+def mixed(graph, graphs, mixes, model=None):
     """The cost of a specialist; its weights are noted."""
-    found = rank_by_relatives(graph, graphs)
+    found = rank_by_relatives(graph, graphs, model and partial(predict, model))
     mixes.append(found.weights)
     return found.cost
 
 
 def unets(root, seeds):
-    """unet_3d, random and default, ranked by models that are trained on unet3d (default) alone."""
-    teacher = prune(named(root, "layout:xla:default", "train", KNOWN[1]))
-    rows = []
+    """unet_3d, random and default, ranked by models of its relative unet3d (default) and by the token model."""
+    teacher, other = (drop_duplicate_configs(prune(named(root, "layout:xla:default", "train", name)))[0]
+                      for name in KNOWN[::-1])
+    models, rows = [token([teacher, other], seed) for seed in range(seeds)], []
     for search in ("random", "default"):
         graph = prune(named(root, f"layout:xla:{search}", "valid", THIRD))
-        relatives = nearest_relatives(graph, [drop_duplicate_configs(teacher)[0]], least=0.0)
+        relatives = nearest_relatives(graph, [teacher, other])
         own, codes, sizes = common_codes(graph, relatives)
         rows_of = [Rows(code, np.zeros(len(code))) for code in (codes[0], own)]
         fits = {"ridge regression on codes": fit_codes, "ridge regression on codes and pairs": fit_pairs,
@@ -97,12 +106,17 @@ def unets(root, seeds):
         for name, fit in fits.items():
             cost = fit(rows_of[:1], [relatives[0].graph.config_runtime], sizes)(rows_of[1])
             rows.append((search, name, f"{tau(cost, graph):.3f}"))
-        found = rank_by_relatives(graph, [teacher], least=0.0)
+        found = rank_by_relatives(graph, [teacher, other])
         rows.append((search, f"specialist ({shares(found.weights)})", f"{tau(found.cost, graph):.3f}"))
+        taus = np.array([[tau(predict(model, graph), graph), tau(mixed(graph, [teacher, other], [], model), graph)]
+                         for model in models])
+        for name, column in zip(("token model, trained on alexnet and unet3d",
+                                 "specialist with the token model as base"), taus.T):
+            rows.append((search, name, f"{column.mean():.3f} ({', '.join(f'{t:.3f}' for t in column)})"))
     alignment = relatives[0].alignment
     print(f"\nSimilarity of the two programs: {alignment.similarity:.2f}. Groups that line up: "
           + ", ".join(f"{i}-{j} ({alike:.2f})" for (i, j), alike in zip(alignment.pairs, alignment.alike)))
-    table(("unet_3d", "model, trained on unet3d alone", "tau"), rows)
+    table(("unet_3d", "model, trained on unet3d alone unless it says more", "tau (one number per seed)"), rows)
 
 
 def families(root, seeds, relatives=1, sample_seeds=(41, 42)):
@@ -164,13 +178,14 @@ def main():
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--relatives", type=int, default=1, help="of each program, in `families`")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     root = None if args.parts == "families" else find_data_root(args.data_root)
     for name in args.parts.split(","):
         print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
-        parts[name](root, args.seeds)
+        parts[name](root, args.seeds, **{"relatives": args.relatives} if name == "families" else {})
 
 
 if __name__ == "__main__":
