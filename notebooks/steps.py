@@ -50,7 +50,8 @@ NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "
 READS = {"05": ("predictions", "baselines")}     # folders where a step also reads what other machines made
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
 SUBMITS = "06"                                  # the others start once this one is done
-# ipykernel's launcher. It notes which files the notebook writes, and is silent about what its event loops log: a
+# ipykernel's launcher. It notes which files of the run the notebook writes, by their names in the folder of the run,
+# because somebody may move that folder before the step is finished. It is silent about what its event loops log: a
 # kernel that ends may log its own closed sockets
 KERNEL = """import logging, os, sys
 for name in ("tornado", "asyncio"):
@@ -63,7 +64,7 @@ def note(event, args):
     writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
     path = args[0] if writes else args[1] if event == "os.rename" else None
     if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).startswith({out!r}):
-        os.write(written, os.fsencode(path) + b"\\n")
+        os.write(written, os.fsencode(path)[{start}:] + b"\\n")
 sys.addaudithook(note)
 from ipykernel import kernelapp
 kernelapp.launch_new_instance()"""
@@ -205,7 +206,8 @@ class Step:
         self.target.parent.mkdir(exist_ok=True)
         spec = get_kernel_dict(["--log-level=50"])      # silent: it calls Ctrl-C an error
         module = spec["argv"].index("-m")
-        code = KERNEL.format(project=str(PROJECT), written=str(self.written), out=str(self.out) + os.sep)
+        code = KERNEL.format(project=str(PROJECT), written=str(self.written), out=str(self.out) + os.sep,
+                             start=len(os.fsencode(self.out)) + 1)
         spec["argv"][module:module + 2] = "-c", code
         replace_file(self.out / ".run" / "kernels" / self.kernel / "kernel.json", json.dumps(spec))
         self.note, self.started = {"key": key, "problems": [], "files": {}}, time.monotonic()
@@ -254,9 +256,9 @@ class Step:
     def _written(self):
         """Names of the files of the run that this execution wrote, or a killed one; a result that was marked counts."""
         lines = os.fsdecode(self.written.read_bytes()).splitlines() if self.written.is_file() else []
-        paths = {Path(name) for line in lines for name in (line, line.removesuffix(MARK))}
-        names = [path.relative_to(self.out).as_posix() for path in paths if path.is_file()]
-        return [name for name in names if name.partition("/")[0] not in (".run", "problems", ASIDE)]
+        names = {Path(name).as_posix() for line in lines for name in (line, line.removesuffix(MARK))}
+        return [name for name in names if name.partition("/")[0] not in (".run", "problems", ASIDE)
+                and (self.out / name).is_file()]
 
     def _why(self):
         """Why this step failed, and where the partly executed notebook is."""

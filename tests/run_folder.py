@@ -69,7 +69,7 @@ def _hook(event, args):
         out = os.path.dirname(os.path.dirname(Watch.written)) + os.sep
         if path.startswith(out):
             file = os.open(Watch.written, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(file, os.fsencode(path) + b"\n")
+            os.write(file, os.fsencode(path)[len(os.fsencode(out)):] + b"\n")
             os.close(file)
 
 

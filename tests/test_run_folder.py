@@ -39,6 +39,17 @@ def test_a_finished_run_is_not_repeated(world):
     assert {name for name, _ in changed} <= {"report.html", f"report.html{MARK}", "problems/06_submit.jsonl"}
 
 
+@pytest.mark.parametrize("kill", [100, 300])
+def test_a_folder_that_was_moved_while_a_step_was_unfinished_is_finished_in_its_new_place(world, kill):
+    shutil.rmtree(world.place / "out")
+    world.run(kill=kill)
+    left = [path.read_text() for path in (world.place / "out" / ".run").glob("*.written")]
+    assert "checkpoints" in "".join(left) and str(world.place) not in "".join(left)
+    (world.place / "out").rename(world.place / "moved")
+    assert world.run(out="moved") == 0, world.said
+    assert world.run() == 0 and submission(world) == submission(world, "moved")
+
+
 def files(world, *patterns):
     """{path: SHA-256} in the folder of the run."""
     found = [path for pattern in patterns for path in sorted((world.place / "out").glob(pattern)) if path.is_file()]
