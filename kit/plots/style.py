@@ -9,7 +9,7 @@ import numpy as np
 from kit.data import COLLECTIONS
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")       # not as many as colours: their pairs repeat only after 63
 STROKES = ("-", "--", ":")
 QUIET = "0.6"                                # grey for context
 
