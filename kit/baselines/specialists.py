@@ -208,7 +208,10 @@ def _mix(learners, rows, runtimes, sizes, seed):
                  for f in range(FOLDS)]
     costs = {name: {str(f): mean_zscore([fit(train, known, sizes)(held)])
                     for f, (train, known, held, _) in enumerate(folds)} for name, fit in learners.items()}
-    shares = choose_weights(costs, {str(f): runtime for f, (*_, runtime) in enumerate(folds)}, _tau)
+    # the folds alone decide, and the base has no share unless they give it one
+    prior = {name: 0 if name == "base" and len(costs) > 1 else 1 for name in costs}
+    known = {str(f): runtime for f, (*_, runtime) in enumerate(folds)}
+    shares = choose_weights(costs, known, _tau, prior=prior, strength=0)
     return {name: share for name, share in shares.items() if share}
 
 
