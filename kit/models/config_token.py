@@ -4,7 +4,8 @@ The configurations of a file differ only in the codes of a few groups of nodes. 
 per node and configuration. It makes three tables for all configurations: a term for each configurable node and code,
 a term for each pair of configurable neighbours and both codes, and a vector (token) for each group and code. The cost
 of a configuration is the sum of its terms, plus a small network of the sum of its tokens, for effects that do not add
-up. Terms are weighted by tensor sizes, because the time of a copy grows with its bytes.
+up. Terms are weighted by the bytes of tensors, because the time of a copy grows with its bytes, and by the arithmetic
+of convolutions and dots.
 """
 from dataclasses import dataclass
 from typing import NamedTuple
