@@ -517,7 +517,7 @@ def readers():
         "read_tile_pb": pb("TunedModules", drawn_tile_file(), read_tiles),
         "program_from_hlo": pb("Module", small_network().SerializeToString(), read_program),
         "submissions": Reader(".csv", write_submission, read_csv),
-        "ledger": Reader(".json", write_json, read_ledger, (ValueError,)),
+        "ledger": Reader(".json", write_json, read_ledger),
         "settings": Reader(".json", write_json, read_settings),
         "load_checkpoint": Reader(".pt", write_checkpoint, read_weights, (CheckpointError,)),
         "load_costs": Reader(".npz", write_costs, read_costs),
