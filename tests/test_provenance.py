@@ -225,6 +225,16 @@ def test_a_result_may_be_made_from_an_earlier_file_of_its_own_name(data, tmp_pat
     assert results.unfit(path) == f"{path}: made from a result that cannot be used: {path}: another one now"
 
 
+def test_results_that_say_they_are_made_from_one_another_are_refused(data, tmp_path):
+    results, other = Results(tmp_path, "my model", data), NAME.replace("test", "valid")
+    path = results.save_costs(NAME, COSTS, {})
+    other = results.save_costs(other, COSTS, from_files(tmp_path, [path]))
+    results.mark(path, from_files(tmp_path, [other]))
+    assert results.unfit(path).endswith(f"{path}: made from itself")
+    results.mark(path, from_files(tmp_path, [path]))
+    assert results.unfit(path) == f"{path}: made from a result that cannot be used: {path}: made from itself"
+
+
 def test_other_code_is_named(data, tmp_path):
     results = Results(tmp_path, "03_train_tile", data)
     source, = from_code("kit.train", "kit.models.tile")

@@ -114,6 +114,11 @@ def unfit(path, out, data_root, kinds=("file", "data", "code")):
     str or None
         None if the result is whole and was made from the data, the code and the files that are there now.
     """
+    return _unfit(path, out, data_root, kinds, {os.path.abspath(path)})
+
+
+def _unfit(path, out, data_root, kinds, above):
+    """As `unfit`; `above` has the absolute paths of this result and of those that ask because they were made from it."""
     if why := _not_whole(path):
         return why
     for source, digest in read_mark(path)["made_from"].items():
@@ -123,9 +128,12 @@ def unfit(path, out, data_root, kinds=("file", "data", "code")):
         place = Path(os.path.abspath(Path(out, name)))
         if kind == "file" and place.is_relative_to(os.path.abspath(out)):
             why = _not_whole(place)
-            if why is None:              # compared first, because a result may be made from an earlier one of its name
-                same = file_sha256(place) == digest
-                why = unfit(place, out, data_root) if same else f"{place}: another one now"
+            # compared first, because a result may be made from an earlier one of its name
+            if why is None and file_sha256(place) != digest:
+                why = f"{place}: another one now"
+            if why is None and str(place) in above:
+                why = f"{place}: made from itself"
+            why = why or _unfit(place, out, data_root, ("file", "data", "code"), {*above, str(place)})
             if why:
                 return f"{path}: made from a result that cannot be used: {why}"
         elif kind == "data" and name in _DATA and _data_digest(data_root, *name.split()) != digest:
