@@ -118,7 +118,7 @@ def unfit(path, out, data_root, kinds=("file", "data", "code")):
 
 
 def _unfit(path, out, data_root, kinds, above):
-    """As `unfit`; `above` has the absolute paths of this result and of those that ask because they were made from it."""
+    """As `unfit`; `above` has the absolute paths of this result and of those that were made from it and ask."""
     if why := _not_whole(path):
         return why
     for source, digest in read_mark(path)["made_from"].items():
