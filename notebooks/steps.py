@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import nbformat
@@ -243,7 +243,8 @@ class Step:
             if part.is_file():
                 note = noted(self.marker) or {"key": UNFINISHED, "problems": [], "files": {}}
                 note["files"][part.relative_to(self.out).as_posix()] = file_sha256(part)
-                replace_file(self.marker, json.dumps(note))
+                with suppress(OSError):              # on a full disk; what filled it is the error to report
+                    replace_file(self.marker, json.dumps(note))
             raise RunError(self._why(), status=1)
         put_in_place(_partly(self.target), self.target)
         met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])

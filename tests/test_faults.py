@@ -418,7 +418,8 @@ class Clone:
         status, lines, errors = self.run()
         assert (status, errors) == (0, ""), errors
         assert self.results() == expected
-        assert not [name for name in tree(self.out) if ".part" in name]
+        # nobody noted what a killed run had put into its notebook, so it might be a user's: it is kept aside
+        assert not [name for name in tree(self.out) if ".part" in name and not name.startswith("aside/")]
         text = "\n".join(lines)
         assert all(word in text for word in words), text
 

@@ -416,7 +416,8 @@ def test_what_is_trained_on_kaggle_gets_the_datasets_that_are_named(kaggle, tmp_
 @pytest.mark.long
 @pytest.mark.parametrize("command, words, status", [
     (["bundle.py", "--only", "03", "--dataset", "no-owner"], "'no-owner' is not OWNER/SLUG", 2),
-    (["run.py", "--dataset", REF], "run.py: --owner, --dataset and --seed-groups need --on kaggle", 2),
+    (["run.py", "--dataset", REF],
+     "run.py: --owner, --dataset, --machine, --seed-groups and --dry-run need --on kaggle", 2),
     (["bundle.py", "--only", "03", "--dataset", REF, "--dataset", f"{USER}/weights"], "", 0)])
 def test_datasets_are_named_on_the_command_line(tmp_path, project, command, words, status):
     done = subprocess.run([sys.executable, project / "notebooks" / command[0], *command[1:]], cwd=tmp_path, text=True,
