@@ -271,7 +271,7 @@ class Step:
             text.append(f"this happened three times; {sys.executable} -m ipykernel_launcher may say why, or memory is "
                         "short")
         # the sentence says the reason and the cure
-        if name in ("KaggleError", "DataError") or "cannot be written (" in sentence:
+        if name in ("KaggleError", "DataError", "CheckpointError") or "cannot be written (" in sentence:
             text = [f"{name}: {sentence}"]
         first = f"{self.stem} failed after {time.monotonic() - self.started:.0f} s:"
         return "\n    ".join([first, *text]) + f"\nthe partly executed notebook: {show(_partly(self.target))}"
