@@ -140,7 +140,8 @@ EXPECTED = {
     **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
     **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)),
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
-    **dict.fromkeys(("submit_to_kaggle", "choose", "tie"), one_of(True, False)),             # a word would be true
+    # a word would be true
+    **dict.fromkeys(("submit_to_kaggle", "choose", "tie", "relatives", "popular"), one_of(True, False)),
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
     "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "score_within": number(0),

@@ -66,3 +66,17 @@ def test_one_model_takes_the_place_of_several_and_ranks_what_they_would_rank():
     assert whole.made_from == {"data layout:xla:random": "1", "data layout:xla:default": "1"}
     for alone in ({one: own}, {one: own, three: few}):
         assert join_together(alone, materials) == (alone, materials)
+
+
+def test_a_model_of_all_collections_leaves_those_alone_that_are_trained_on_the_same_collections():
+    """Where xla:random is trained on itself, and nlp:random on both collections of xla, because it has no runtimes."""
+    one, both = ("layout:xla:random",), ("layout:xla:random", "layout:xla:default")
+    own, targets = recipes_for(one[0], "short", 20), {one: "layout:xla:random:a", both: "layout:nlp:random:a"}
+    materials = {key: Material([f"graph of {c}" for c in key], [], max, {"test": {targets[key]: key}}, {})
+                 for key in (one, both)}
+    kinds, found = join_together({one: own, both: own}, materials)
+    assert {key: list(recipes) for key, recipes in kinds.items()} == {
+        one: ["gnn"], both: ["gnn"], one + both: ["token"]}
+    whole = found.pop(one + both)
+    assert found == materials and whole.ranked == {"test": {graph: key for key, graph in targets.items()}}
+    assert [f"graph of {c}" for c in one + both] == whole.graphs

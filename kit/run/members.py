@@ -56,7 +56,8 @@ def join_together(kinds, materials):
     keys = [key for key, recipes in kinds.items() if any(one.together for one in recipes.values())]
     if len(keys) < 2:
         return kinds, materials
-    everything, joint = tuple(dict.fromkeys(c for key in keys for c in key)), {}
+    # where two models share a collection, it is named twice, as its graphs are there twice: no key of `kinds` is equal
+    everything, joint = tuple(c for key in keys for c in key), {}
     for name, one in kinds[keys[0]].items():
         if one.together:
             each = [kinds[key][name].settings for key in keys]
