@@ -159,7 +159,7 @@ def choose_weights(kinds, runtimes, score, rounds=10, prior=None, strength=0.05)
     rounds : int
         Number of terms in the last mean.
     prior : dict of str to float, optional
-        {kind: weight >= 0}, relative to each other; a kind without a prior has 1. None: all equal.
+        {kind: weight >= 0}, relative to each other; a kind without a prior has 1. None, or 0 for all kinds: all equal.
     strength : float
         How much a single graph must gain in score to move the whole weight away from the prior. 0: the graphs alone
         decide. The default was chosen for Kendall's tau on sample data (notebooks/studies.md).
@@ -173,7 +173,7 @@ def choose_weights(kinds, runtimes, score, rounds=10, prior=None, strength=0.05)
     ------
     ValueError
         If there is no kind or no round, a kind lacks an ID or has costs of another length, a score is not finite, or
-        the prior of the kinds is not finite, negative or 0 in all.
+        the prior of the kinds is not finite or negative.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def choose_weights(kinds, runtimes, score, rounds=10, prior=None, strength=0.05)
     kinds, runtimes = _checked_kinds(kinds, runtimes)
     expect(prior is None or isinstance(prior, Mapping), "prior", prior, "a dict {kind: weight} or None")
     start = as_numbers("prior", [(prior or {}).get(kind, 1) for kind in kinds], (len(kinds),), low=0).astype(float)
-    expect(start.any(), "prior", start.tolist(), "a value above 0")
+    start = start if start.any() else np.ones(len(kinds))
     start /= start.sum()
     added, best = np.zeros(len(kinds)), (-np.inf, start)
     for terms in range(1, rounds + 1) if runtimes else ():

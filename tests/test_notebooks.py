@@ -22,7 +22,7 @@ import kit.prepare
 import kit.recipes
 from kit.data import CATALOGUE, npz_paths, read_layout
 from kit.prepare import open_prepared, prepare
-from kit.run import Results
+from kit.run import Results, read_mark
 from kit.run.workflow import load_costs, save_costs
 from kit.sample.write import write_sample
 from kit.submit import check_submission, read_submission
@@ -210,6 +210,8 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
         for graph, cost in found.items():
             good = [stats.zscore(costs[member, split][graph]) for member in ("good_seed0", "good_seed1")]
             assert cost == pytest.approx(np.mean(good, axis=0), abs=1e-9)
+    sources = read_mark(tmp_path / "out" / "ensemble" / f"{name}.test.npz")["made_from"]
+    assert {"kit.ensemble", "kit.metrics", "kit.prune"} <= {*" ".join(sources).split()}    # these choose the weights
     status, lines, errors = run(tmp_path, "--only", "05", "--collections", collection, "-p", "choose=False")
     book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
     said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
@@ -260,6 +262,10 @@ def test_programs_with_a_relative_in_training_are_corrected_and_the_same_program
     assert np.array_equal(siblings[alone], token[alone]) and not np.array_equal(gnn[alone], token[alone])
     assert not np.array_equal(siblings[related], token[related])
     assert np.array_equal(token[same], gnn[same]) and np.array_equal(token[same], siblings[same])
+    made_from = read_mark(out / "gnn_seed0.valid.npz")["made_from"]      # of the token model, too
+    assert {source for source in read_mark(out / "token_seed0.valid.npz")["made_from"]
+            if source.startswith(("data ", "code "))} <= made_from.keys() >= {"weights", "weights of a specialist"}
+    assert "weights of a specialist" not in read_mark(out / "gnn_seed0.test.npz")["made_from"]
     assert load_costs(out / "siblings_seed0.test.npz").keys() == load_costs(out / "token_seed0.test.npz").keys()
 
 
@@ -313,6 +319,15 @@ def test_searches_use_the_token_model_of_04_and_keep_within_their_budgets(finish
     assert (table["measured"] <= table["budget"]).all() and (table["slowdown"] >= 0).all()
     guided = table["strategy"].str.startswith("model")
     assert ((table["queries"] > 0) == guided).all() and (rows[["random", "searched with model"]] >= 0).all(axis=None)
+
+
+@pytest.mark.long
+def test_searches_take_the_model_of_04_where_validation_files_are_cut_too(tiny_sample, tmp_path):
+    status, _, errors = run(tmp_path, "--data-root", str(tiny_sample), "--only", "04,07", "--collections",
+                            "layout:xla:random", "-p", "most_configs=20",
+                            "-p", "programs=1", "-p", "budgets=[5]", "-p", "queries=50")
+    assert status == 0, errors
+    assert len(list((tmp_path / "out" / "checkpoints").glob("*-token-0-*.pt"))) == 1, "07 trained another one"
 
 
 def test_a_study_of_searches_shows_where_it_is_and_keeps_each_program_and_seed(finished):

@@ -11,7 +11,7 @@ from drawn import arrays_of, rewrite
 
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, teaches
 from kit.prune import drop_duplicate_configs, prune
-from kit.run import workflow
+from kit.run import from_data, workflow
 from kit.run.workflow import (
     checkpoint_path,
     left_out,
@@ -64,6 +64,20 @@ def test_open_data_takes_what_is_given_prepares_it_and_says_which_it_is(root, tm
     assert capsys.readouterr().out == f"data set: {root}\nprepared: {place}\n"
     assert [p.name for p in place.iterdir() if p.is_dir()] == ["tile"]                 # only what was asked for
     assert open_data(root, folder=tmp_path / "data") == (place, False) and (place / "layout").is_dir()
+
+
+def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
+    """A model of one collection may be trained on others, so what it was made from must be known to have changed."""
+    first, other = "layout:xla:random", "layout:nlp:random"
+    place, _ = open_data(root, collections=[first, other])
+    before = from_data(place, [other], "train")
+    path = npz_paths(root, other, "train")[0]
+    with np.load(path) as file:
+        arrays = dict(file)
+    np.savez(path, **arrays | {"config_runtime": arrays["config_runtime"][::-1]})
+    open_data(root, collections=first)
+    assert from_data(place, [other], "train") != before
+    assert not (place / "tile").exists()                         # what nobody asked for is still not prepared
 
 
 def test_on_colab_the_prepared_data_live_on_a_mounted_drive(root, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from kit.data import COLLECTIONS, DataError, clone_folder, content_digest, find_data_root, npz_paths, teaches
+from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder, content_digest, find_data_root, npz_paths, teaches
 from kit.factored import read_graph
 from kit.files import as_text, file_sha256, replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
@@ -35,7 +35,8 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     """Find the data set, or write the sample data, prepare it, and print what is used.
 
     `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand. The
-    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all).
+    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all);
+    others that were prepared earlier are prepared again where their files have changed.
     If a layout collection among them has no graph to train on, the other layout collections are prepared, too. The
     prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample data beside it; on Colab on Google
     Drive if it is mounted, so that the next session finds it. What is prepared already is not read again. A prepared
@@ -52,7 +53,8 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
     if place == root:
         return root, is_sample
-    prepared = prepare(root, place, wanted(collections))
+    known = _known_collections(root, place)                      # a model of one collection may be made from others
+    prepared = prepare(root, place, [c for c in COLLECTIONS if c in wanted(collections) or c in known])
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
         others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
         prepared = prepare(root, place, others)                  # `training_graphs` will read the siblings
@@ -91,6 +93,15 @@ def _may_teach(catalogue, collection):
     rows = catalogue.filter(collection=collection)
     different = (pl.col("shortest") < pl.col("longest")) & (pl.col("distinct") > 1)
     return rows.is_empty() or not rows.filter(different, split="train").is_empty()
+
+
+def _known_collections(root, place):
+    """The collections that are prepared already, and whose sources are still there."""
+    try:
+        known = {*open_prepared(place).catalogue["collection"]} if is_prepared(place) else set()
+    except DataError:                            # damaged, or of another version of the kit
+        return set()
+    return {c for c in known if any(npz_paths(root, c, split) for split in SPLITS)}
 
 
 def run_folder(out_dir=None):
