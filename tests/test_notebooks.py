@@ -240,6 +240,19 @@ def test_a_third_member_of_a_recipe_is_trained_and_combined_like_the_others(tiny
 
 
 @pytest.mark.long
+def test_a_program_of_ones_own_is_ranked_by_the_model_that_04_trained_on_several_collections(tiny_sample, tmp_path,
+                                                                                             monkeypatch):
+    own = kit.recipes.recipes_for
+    monkeypatch.setattr(kit.recipes, "recipes_for", lambda *about: {
+        name: one._replace(together=True) for name, one in own(*about).items() if name == "token"})
+    of_both, given = ["layout:xla:random", "layout:xla:default"], {"data_root": tiny_sample, "out_dir": tmp_path}
+    execute("04_train_layout", collections=",".join(of_both), size="tiny", token_steps=2, workers=1, **given)
+    taken = execute("09_own_program", collections=of_both[1], size="tiny", **given)
+    assert taken["newest"] == of_both[1] and taken["settings"]["steps"] == 4
+    assert len(taken["trained_on"]) == 2 * len(npz_paths(tiny_sample, of_both[0], "train"))
+
+
+@pytest.mark.long
 def test_programs_with_a_relative_in_training_are_corrected_and_the_same_program_has_a_specialist(tmp_path):
     """The relatives of one validation program are taken away, and another one gets half of a training program."""
     root = write_sample(tmp_path / "sample", size="tiny", relatives=1)
