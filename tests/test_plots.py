@@ -21,6 +21,7 @@ from kit.plots import (
     runtime_spread,
     scores_with_intervals,
     spaced,
+    table_of_terms,
 )
 from kit.plots.data import _depths, _positions
 from kit.plots.style import collection_style, shortened
@@ -51,6 +52,10 @@ def drawn_graph():
 
 def draw_drawn(nodes, **options):
     return program_graph(drawn_graph(), np.array(nodes, dtype=int), OPCODE_NAMES, **options)
+
+
+def draw_amounts(nodes, **options):
+    return draw_drawn(nodes, amounts=[-2.0, 0.0, 1.0], unit="cost", **options)
 
 
 def described(name, runtime, noise=None, collection="tile:xla"):
@@ -86,6 +91,8 @@ PICTURES = {                  # picture: [of several graphs, of one, of none]
     "group_options": (group_options, [
         ({"g": ([5, 1], [8, 2]), "h": ([2], [3])},), ({"g": ([1], [1])},), ({},)]),
     "program_graph": (draw_drawn, [([0, 1, 2, 3, 4, 5],), ([1],), ([],)]),
+    "table_of_terms": (table_of_terms, [([[0, 1, np.nan], [2, 0, 1]], ["a", "b"]), ([[1.0]], ["a"]), ([], [])]),
+    "program_graph, amounts": (draw_amounts, [([0, 1, 2, 3, 4, 5],), ([1],), ([],)]),
 }
 CASES = [pytest.param(*PICTURES[name], id=name) for name in PICTURES]
 
@@ -302,3 +309,20 @@ def test_a_name_of_a_file_is_shown_letter_by_letter(name):
                 text.get_text()]
         assert not any(is_math_text(text.get_text()) for text in ours)
         assert {text.get_text().replace(r"\$", "$").partition(" (")[0] for text in ours} == {name}
+
+
+def test_amounts_colour_nodes_from_blue_below_0_to_red_above():
+    ax = draw_amounts([0, 1, 2, 3, 4, 5])
+    shown = {tuple(place): colour for points in ax.collections[1:] for place, colour in zip(
+        points.get_offsets().tolist(), points.get_facecolors())}
+    groups = {(text.xy[0], text.xy[1]): text.get_text() for text in ax.texts}
+    assert sorted(groups.values()) == ["0", "0", "1"] and len(shown) == 3
+    (low, middle), (high,) = ([colour for place, colour in sorted(shown.items()) if groups[place] == g] for g in "01")
+    assert low[2] > low[0] and high[0] > high[2] and np.allclose(middle[0], middle[2], atol=0.02)     # blue, red, white
+    bar, = [axes for axes in ax.figure.axes if axes is not ax]
+    assert bar.get_xlabel() == "cost" and bar.get_xlim() == (-2, 2)
+
+
+def test_a_table_of_terms_shows_each_value_in_its_place():
+    image, = table_of_terms([[0, 1, np.nan], [2, 0, 1]], ["a", "b"]).images
+    assert image.get_array().tolist() == [[0, 1, None], [2, 0, 1]] and image.get_array().mask.sum() == 1

@@ -10,7 +10,7 @@ import torch
 
 import kit.search.study
 from kit.data import npz_paths, read_layout
-from kit.models import ConfigTokenModel, ConfigTokenSettings
+from kit.models import ConfigTokenModel, ConfigTokenSettings, explain
 from kit.prune import drop_duplicate_configs, prune
 from kit.run import Results
 from kit.sample.write import write_sample
@@ -20,7 +20,7 @@ from kit.search.kept import fingerprint
 from kit.search.rows import search_rows
 from kit.search.spaces import best_known, default_codes, open_space, search_space, simulated_runtime
 from kit.search.strategies import annealing, genetic, guided, random_search
-from kit.search.study import WITH_MODEL, WITHOUT_MODEL, study_rows, study_searches
+from kit.search.study import WITH_MODEL, WITHOUT_MODEL, study_reasons, study_rows, study_searches
 
 BUDGETS, QUERIES = [2, 7, 20], 60
 PROGRAM = """
@@ -289,3 +289,34 @@ def test_rows_are_searched_as_by_a_plain_loop_and_each_seed_once(root, tmp_path,
     study_rows(graph, -cost, [3, 8], 1, results, quiet)
     study_rows(graph._replace(config_runtime=graph.config_runtime + 1), cost, [3, 8], 1, results, quiet)
     assert len(calls) == 4 * 2 + 4
+
+
+def test_undoing_the_largest_term_is_a_plain_loop_and_a_row_like_the_default_has_no_term(tiny_sample):
+    graph, model = read_layout(npz_paths(tiny_sample, "layout:nlp:random", "test")[0]), token_model()
+    model.fit_scale([graph])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3)
+    against, truth, pruned = graph.config_codes[0].astype(np.int64), simulated_runtime(graph), prune(graph)
+    found = study_reasons(graph, model, against, np.random.default_rng(3), draws=6)
+    rng, shares, drawn, pairs = np.random.default_rng(3), [], [], []
+    for row in rng.choice(len(graph.config_codes), 6, replace=False):
+        code = graph.config_codes[row].astype(np.int64)
+        table = explain(model, pruned, code, against).by_group(pruned)
+        best = max((table[i, j], -i, -j) for i in range(len(table)) for j in range(i, len(table)))
+        if best[0] <= 0:
+            continue
+        named = sorted({-best[1], -best[2]})
+        others = rng.choice([g for g in range(len(code)) if code[g] != against[g]],
+                            min(len(named), int((code != against).sum())), replace=False)
+        for groups, kept in ((named, shares), (others, drawn)):
+            after = code.copy()
+            for group in groups:
+                after[group] = against[group]
+            kept.append(truth(after[None])[0] / truth(code[None])[0] - 1)
+            pairs.append((explain(model, pruned, after, code).cost, np.log(kept[-1] + 1)))
+    assert len(shares) > 2 and found["named"] == pytest.approx(np.mean(shares))
+    assert found["at random"] == pytest.approx(np.mean(drawn))
+    assert found["correlation"] == pytest.approx(np.corrcoef(np.array(pairs).T)[0, 1])
+    alike = graph._replace(config_codes=np.repeat(graph.config_codes[:1], 3, axis=0), config_runtime=np.arange(3))
+    assert all(np.isnan(value) for value in study_reasons(alike, model, against, rng, draws=3).values())

@@ -139,9 +139,22 @@ class ConfigTokenModel(Network):
 
     def tables(self, tensors):
         """The tables that all configurations share: (g, k, 1 + token_width) and (q, k, k)."""
+        t = tensors
+        unary, binary = self.terms(t)
+        k, groups = t.code_rows.shape[1], t.config_codes.shape[1]
+        by_group = unary.new_zeros(groups, k, unary.shape[2]).index_add(0, t.node_group, unary)
+        by_slot = unary.new_zeros(len(t.slot_groups), k, k)
+        if self.settings.agreement and self.settings.pairs:
+            by_slot = by_slot.index_add(0, t.pair_slot, binary[t.pair])
+        return by_group, by_slot
+
+    def terms(self, tensors):
+        """The terms before they are added up: of nodes, (nc, k, 1 + token_width), and of rows of pairs, (r,).
+
+        The token of each node and code follows its term. Without pair terms, the second is (0,).
+        """
         t, s = tensors, self.settings
         alone, giving, taking = self.context(self.encode(t, s.features)[t.ids]).split(s.width, dim=1)  # (nc, width)
-        k, groups = t.code_rows.shape[1], t.config_codes.shape[1]
 
         parts = [self.digit(t.code_rows).flatten(2)] * s.digits + [t.own] * s.agreement
         code = self.code(torch.cat(parts, dim=2))                                                # (nc, k, width)
@@ -150,14 +163,12 @@ class ConfigTokenModel(Network):
         effect = self.unary(alone[:, None] + code).float() - self.unary(alone)[:, None].float()
         plain, by_size, token = effect.split((1, 3, s.token_width), dim=2)
         unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
-        unary = unary.new_zeros(groups, k, 1 + s.token_width).index_add(0, t.node_group, unary)
-        binary = unary.new_zeros(len(t.slot_groups), k, k)
-        if s.agreement and s.pairs:
-            producer, consumer = t.pairs[t.row_pair].T
-            terms = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).float()            # (r, 2)
-            plain, by_size = terms.unbind(-1)
-            binary = binary.index_add(0, t.pair_slot, (plain + by_size * t.share[producer, 0])[t.pair])
-        return unary, binary
+        if not (s.agreement and s.pairs):
+            return unary, unary.new_zeros(0)
+        producer, consumer = t.pairs[t.row_pair].T
+        terms = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).float()            # (r, 2)
+        plain, by_size = terms.unbind(-1)
+        return unary, plain + by_size * t.share[producer, 0]
 
     def cost(self, tensors, tables, chosen):
         """Cost from `tables` of configurations given as codes (j, g) int64, or as weights of codes (j, g, v) -> (j,).

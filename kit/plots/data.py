@@ -1,7 +1,9 @@
 """Pictures of the data: its graphs, operations, runtimes and configurations."""
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kit.plots.style import (
@@ -10,6 +12,7 @@ from kit.plots.style import (
     STROKES,
     collection_style,
     dress,
+    literal,
     name_rows,
     new_axes,
     row_marks,
@@ -148,12 +151,13 @@ def group_options(groups, ax=None, title=""):
     return dress(ax, title, "share of the configurable nodes (%)", "graph", grid="x")
 
 
-def program_graph(graph, nodes, names, most=200, ax=None, title=""):
+def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None, unit=""):
     """Draw part of a layout graph from its inputs (left) to its outputs (right).
 
     `graph` is not pruned, because depths are counted along all edges. `nodes` (j,): the nodes to draw, such as
     `kit.prune.k_hop_nodes` returns; beyond `most` nodes the deepest are left out. `names`: `kit.data.OPCODE_NAMES`.
-    Configurable nodes show the number of their group. The six groups with most nodes in the picture have a colour.
+    Configurable nodes show the number of their group. The six groups with most nodes in the picture have a colour; or
+    each configurable node is coloured by its value in `amounts` (nc,), such as `Explanation.by_node`, in `unit`.
     """
     depth = _depths(graph.edge_index, len(graph.node_feat), nodes)
     nodes = np.asarray(nodes)[np.argsort(depth[nodes], kind="stable")][:most]
@@ -170,19 +174,53 @@ def program_graph(graph, nodes, names, most=200, ax=None, title=""):
     ax.add_collection(LineCollection(xy[edges], colors="0.75", linewidths=0.8, zorder=1))
     by_size = np.argsort(-np.bincount(group[~plain], minlength=1), kind="stable").tolist()
     ax.plot(*xy[plain].T, linestyle="", marker="o", markersize=4, color=QUIET, label="not configurable")
+    fill, dark = _group_fill(group, by_size) if amounts is None else _amount_fill(ax, graph, nodes, amounts, unit)
     for shape, marker in _MARK_OF:
         own = np.flatnonzero(~plain & (opcode == shape))
-        rank = np.array([by_size.index(g) for g in group[own]], dtype=int)
-        fill = [PALETTE[r] if r < len(PALETTE) - 1 else "white" for r in rank]
         if len(own):
-            ax.scatter(*xy[own].T, s=110, marker=marker, c=fill, edgecolors="black", linewidths=0.7, zorder=3)
+            ax.scatter(*xy[own].T, s=110, marker=marker, c=[fill[v] for v in own], edgecolors="black", linewidths=0.7,
+                       zorder=3)
             ax.plot([], [], linestyle="", marker=marker, color="white", markeredgecolor="black", label=shape)
-        for node, r in zip(own, rank):
+        for node in own:
             ax.annotate(group[node], xy[node], (0, -1.5 * (marker == "^")), textcoords="offset points", ha="center",
-                        va="center", fontsize=7, zorder=4, color="white" if r in _DARK else "black")
+                        va="center", fontsize=7, zorder=4, color="white" if dark[node] else "black")
     ax.set(xticks=[], yticks=[])
     ax.margins(0.03)
     return dress(ax, title, "inputs → outputs (depth in the program)", f"{len(nodes)} nodes, {len(edges)} edges")
+
+
+def table_of_terms(table, names, ax=None, title=""):
+    """Draw what a model adds to the cost for each code of each group.
+
+    `table` (g, k): one row per group, called `names`; NaN where a group has fewer codes. Dark is slow.
+    """
+    table = np.asarray(table, dtype=float)
+    ax = new_axes(ax, height=max(1.9, 1.2 + 0.2 * len(names)))
+    if table.size:
+        image = ax.imshow(table, cmap="Blues", aspect="auto", interpolation="none")
+        ax.figure.colorbar(image, ax=ax, label="added to the cost (no unit)")
+        ax.update_datalim([(-0.5, -0.5), (table.shape[1] - 0.5, len(names) - 0.5)])
+    name_rows(ax, [shortened(name) for name in names])
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    dress(ax, title, "code", "group")
+    ax.grid(False)
+    return ax
+
+
+def _group_fill(group, by_size):
+    """Colour of each drawn node by the rank of its group (j,), and whether the colour is dark."""
+    rank = [by_size.index(g) if g >= 0 else len(PALETTE) for g in group]
+    return [PALETTE[r] if r < len(PALETTE) - 1 else "white" for r in rank], [r in _DARK for r in rank]
+
+
+def _amount_fill(ax, graph, nodes, amounts, unit):
+    """Colour of each drawn node from blue, below 0, through white to red, above 0; adds the colour bar."""
+    value = np.zeros(len(graph.node_feat))
+    value[graph.node_config_ids] = amounts
+    most = np.abs(value[nodes]).max(initial=0) or 1.0
+    scale = ScalarMappable(Normalize(-most, most), "RdBu_r")
+    ax.figure.colorbar(scale, ax=ax, orientation="horizontal", shrink=0.5, aspect=40, label=literal(unit))
+    return list(scale.to_rgba(value[nodes])), np.abs(value[nodes]) > 0.6 * most
 
 
 def _depths(edge_index, n, shown):

@@ -92,10 +92,17 @@ def layout_words(program, code):
     words = []
     for group, option in enumerate(code):
         place = program.graph.node_group.tolist().index(group)
-        names = TENSORS[OPCODE_NAMES[program.graph.node_opcode[program.graph.node_config_ids[place]]]]
-        digits = [row[row >= 0] for row in program.graph.code_rows[place, option].reshape(-1, MAX_RANK)]
-        words.append(" ".join(f"{name} {{{','.join(map(str, own))}}}" for name, own in zip(names, digits) if len(own)))
-    return [text or "nothing" for text in words]
+        opcode = OPCODE_NAMES[program.graph.node_opcode[program.graph.node_config_ids[place]]]
+        words.append(row_words(opcode, program.graph.code_rows[place, option]))
+    return words
+
+
+def row_words(opcode, row):
+    """Describe one `row` (18,) of layout digits, given to an operation named `opcode`, as `layout_words` does."""
+    digits = [own[own >= 0] for own in row.reshape(-1, MAX_RANK)]
+    names = TENSORS.get(opcode, ("output", "input", "kernel"))
+    words = [f"{name} {{{','.join(map(str, own))}}}" for name, own in zip(names, digits) if len(own)]
+    return " ".join(words) or "nothing"
 
 
 def _module(data, label):

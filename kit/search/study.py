@@ -4,11 +4,14 @@ from functools import partial
 
 import numpy as np
 
+from kit.models import explain
+from kit.prune import prune
 from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gaussian_process import MOST_REMEMBERED
 from kit.search.gradient import gradient_search, on_codes
 from kit.search.kept import fingerprint, kept
 from kit.search.rows import search_rows
+from kit.search.spaces import simulated_runtime
 from kit.search.strategies import annealing, genetic, guided, random_search
 from kit.training import versions
 
@@ -62,6 +65,37 @@ def study_rows(graph, cost, budgets, seeds, results, report=print):
 def _told(results):
     """One search per budget, None if it was not run -> (3, budgets): best cost, measurements, queries."""
     return np.array([[np.nan] * 3 if r is None else [r.best_cost, r.measurements, r.queries] for r in results]).T
+
+
+def study_reasons(graph, model, against, rng, k_hops=1, draws=20):
+    """Undo the largest term of explanations, to see whether the true runtime falls as predicted -> dict of floats.
+
+    `graph`: a whole program of the sample data. `draws` rows of its file are explained against the configuration
+    `against` (g,), such as the compiler's default. The groups of the largest term above 0 get the codes of `against`.
+    For comparison, as many groups get them at random, among those that differ.
+
+    The keys are "named" and "at random", the mean change of the true runtime as a share; "correlation" of the
+    predicted change of the cost with the change of the log runtime, over all changes. NaN if no row has such a term.
+    """
+    pruned, truth, changes = prune(graph, k_hops), simulated_runtime(graph), []
+    tensors = model.prepare(pruned)
+    for row in rng.choice(len(graph.config_codes), draws, replace=draws > len(graph.config_codes)):
+        code = graph.config_codes[row].astype(np.int64)
+        terms = explain(model, pruned, code, against, tensors).by_group(pruned)
+        if terms.max(initial=0) > 0:
+            named, differ = np.unique(np.unravel_index(terms.argmax(), terms.shape)), np.flatnonzero(code != against)
+            drawn = rng.choice(differ, min(len(named), len(differ)), replace=False)
+            undone = [np.where(np.isin(np.arange(len(code)), groups), against, code) for groups in (named, drawn)]
+            before, *after = truth(np.stack([code, *undone]))
+            changes.append([[explain(model, pruned, one, code, tensors).cost for one in undone],
+                            np.log(np.array(after) / before)])
+    if not changes:
+        return {"named": np.nan, "at random": np.nan, "correlation": np.nan}
+    predicted, true = np.array(changes).swapaxes(0, 1)                                                 # (rows, 2) each
+    named, at_random = np.expm1(true).mean(axis=0)
+    steady = predicted.std() == 0 or true.std() == 0
+    return {"named": named, "at random": at_random,
+            "correlation": np.nan if steady else np.corrcoef(predicted.ravel(), true.ravel())[0, 1]}
 
 
 def _search_free(space, budgets, seed):
