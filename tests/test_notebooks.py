@@ -16,10 +16,12 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from scipy import stats
 
 import kit.prepare
 import kit.recipes
+from kit.agreement import agreement_tables
 from kit.data import CATALOGUE, npz_paths, read_layout
 from kit.prepare import open_prepared, prepare
 from kit.run import Results, read_mark
@@ -97,7 +99,7 @@ def test_no_cell_holds_what_belongs_elsewhere(name):
                 assert not re.match(r"/\w|~/|[A-Za-z]:[\\/]", node.value), f"{where}: absolute path"
 
 
-@pytest.mark.parametrize("name", [name for name in BOOKS if name[:2] in ("03", "04", "05", "07", "10", "11", "12")])
+@pytest.mark.parametrize("name", [name for name in BOOKS if name[:2] in "03 04 05 07 10 11 12 13".split()])
 def test_tables_of_scores_leave_the_interval_of_one_graph_empty(name):
     calls = [node for cell in code(name) for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
     tables = [call for call in calls if ast.unparse(call.func).endswith(".style.format")]
@@ -332,6 +334,27 @@ def test_searches_use_the_token_model_of_04_and_keep_within_their_budgets(finish
     assert (table["measured"] <= table["budget"]).all() and (table["slowdown"] >= 0).all()
     guided = table["strategy"].str.startswith("model")
     assert ((table["queries"] > 0) == guided).all() and (rows[["random", "searched with model"]] >= 0).all(axis=None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("collection", ["layout:xla:random", "layout:nlp:default"])
+def test_the_token_model_by_hand_finds_the_groups_of_the_kit_and_learns(tiny_sample, tmp_path, capsys, collection):
+    names = execute("13_token_model", data_root=tiny_sample, size="tiny", collection=collection, steps=150)
+    assert "our groups are those of the kit" in capsys.readouterr().out
+    tau = {row["model"]: row["mean tau"] for row in names["table"]}
+    assert tau["by hand"] > 0.3 and tau.keys() == {"by hand", "ConfigTokenModel", "GNN"}
+    one, graph = names["model"], names["g"]
+    with torch.no_grad():
+        tables = one(names["tensors"][graph.graph_id])
+        cost = names["cost_of"](tables, names["tensors"][graph.graph_id], np.arange(len(graph.config_codes)))
+    slow = []
+    meetings = agreement_tables(graph)
+    for code in graph.config_codes[:5].astype(int):
+        own = sum(tables[0][v, code[group]] for v, group in enumerate(graph.node_group))
+        met = sum(tables[1][meetings.pair[p, code[graph.node_group[v]], code[graph.node_group[u]]]]
+                  for p, (v, u) in enumerate(meetings.pairs))
+        slow.append(float(own + met))
+    assert cost[:5].tolist() == pytest.approx(slow, rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.long

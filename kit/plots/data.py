@@ -192,7 +192,7 @@ def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None
 def table_of_terms(table, names, ax=None, title=""):
     """Draw what a model adds to the cost for each code of each group.
 
-    `table` (g, k): one row per group, called `names`; NaN where a group has fewer codes. Dark is slow.
+    `table` (g, k): one row per group, called `names`; NaN, grey, where a group has fewer codes. Dark is slow.
     """
     table = np.asarray(table, dtype=float)
     ax = new_axes(ax, height=max(1.9, 1.2 + 0.2 * len(names)))
@@ -204,6 +204,7 @@ def table_of_terms(table, names, ax=None, title=""):
     ax.xaxis.get_major_locator().set_params(integer=True)
     dress(ax, title, "code", "group")
     ax.grid(False)
+    ax.set_facecolor("0.9")                                                # where a group has no such code
     return ax
 
 
