@@ -1,11 +1,17 @@
 """Pictures of scores, of the data, of searches: one function per picture, on `ax` if one is given."""
 from kit.plots.data import collection_lines, graph_scatter, group_options, opcode_shares, program_graph, runtime_spread
-from kit.plots.scores import ensemble_gain, learning_curve, per_graph_scores, scores_with_intervals
+from kit.plots.scores import (
+    ensemble_gain,
+    learning_curve,
+    per_graph_scores,
+    scores_with_intervals,
+    validation_against_leaderboard,
+)
 from kit.plots.search import regret_curves
 from kit.plots.style import MARKS, PALETTE, QUIET, dress, new_axes, spaced
 
 __all__ = [
     "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",
     "learning_curve", "new_axes", "opcode_shares", "per_graph_scores", "program_graph", "regret_curves",
-    "runtime_spread", "scores_with_intervals", "spaced",
+    "runtime_spread", "scores_with_intervals", "spaced", "validation_against_leaderboard",
 ]
