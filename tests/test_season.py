@@ -8,9 +8,18 @@ import numpy as np
 import pytest
 from test_report import Page
 
-from kit.data import COLLECTIONS, npz_paths
+from kit.data import COLLECTIONS, DataError, npz_paths
 from kit.files import file_sha256
-from kit.run import Results, from_code, from_data, read_season, record_leaderboard, record_run, write_report
+from kit.run import (
+    Results,
+    from_code,
+    from_data,
+    graph_scores,
+    read_season,
+    record_leaderboard,
+    record_run,
+    write_report,
+)
 from kit.run.ledger import origin
 from kit.submit import write_submission
 
@@ -68,7 +77,7 @@ def test_remarks_count_what_a_slow_count_finds_and_name_pairs_that_disagree_beyo
         assert (f"validation and the {name} score disagree on the order of {other} of {pairs} pairs of submissions, "
                 f"{len(apart)} of them beyond the intervals of validation") in said
         named = [line for line in said if line.startswith("shake-up? validation puts") and f"the {name} score" in line]
-        found = {(words[3], words[8]) for words in map(str.split, named)}
+        found = {(words[3], words[5]) for words in map(str.split, named)}
         assert found <= apart and len(found) == min(len(apart), most)
         assert (f"shake-up? {len(apart) - most} more pairs like this" in said) or len(apart) <= most
     best = {name: max((r for r in records if r[name] is not None), key=lambda r: r[name])["run"]
@@ -90,9 +99,50 @@ def test_only_what_was_judged_by_the_same_graphs_is_compared(entry):
     assert said == [
         "validation and the public score disagree on the order of 1 of 2 pairs of submissions, 1 of them beyond the "
         "intervals of validation",
-        "shake-up? validation puts a (0.880 to 0.920) above b (0.480 to 0.520), but the public score puts it below "
-        "(0.100 against 0.200)",
+        "shake-up? validation puts a above b (0.880 to 0.920 against 0.480 to 0.520), but the public score puts it "
+        "below (0.100 against 0.200)",
         "best by validation: a; best by the public score: same-csv"]
+
+
+def test_two_entries_with_the_scores_of_each_graph_are_compared_graph_by_graph(entry):
+    """The graphs differ by 0.4, the two submissions by 0.01 on every graph: only the differences show who is better."""
+    better, names = np.linspace(0.3, 0.7, 9), {"tile:xla": "a", "layout:nlp:random": "b"}
+
+    def ledger(lower, **changed):
+        for run, public, each in (("a", 0.1, better), ("b", 0.2, lower)):
+            folder = entry(run, public=public, validation={
+                name: {"score": each.mean(), "low": 0.4, "high": 0.6, "graphs": 9, "split": "valid",
+                       "each": " ".join(f"{score:.4f}" for score in each),
+                       "names": changed.get("names", digest) if run == "b" else digest}
+                for name, digest in names.items()})
+        return read_season(folder).remarks()
+    steady, mixed = better - 0.01, better - np.array([-0.2, 0.2, 0.1, -0.1, 0.1, 0, 0.1, -0.1, 0.09])
+    assert ledger(steady)[1] == ("shake-up? validation puts a above b (by 0.010, 0.010 to 0.010), but the public score "
+                                 "puts it below (0.100 against 0.200)")
+    assert ledger(steady)[0].endswith("1 of 1 pairs of submissions, 1 of them beyond the intervals of validation")
+    for said in (ledger(mixed), ledger(steady, names="of other graphs")):
+        assert said == ["validation and the public score disagree on the order of 1 of 1 pairs of submissions, 0 of "
+                        "them beyond the intervals of validation",
+                        "best by validation: a; best by the public score: b"]
+    # against all ways to draw the graphs: half of the draws of `mixed` are no lead, none of `steady`
+    draws = np.random.default_rng(1).integers(9, size=(10 ** 5, 9))
+    leads = [np.quantile((better - other)[draws].mean(axis=1), 0.025) for other in (steady, mixed)]
+    assert leads[0] > 0 > leads[1]
+
+
+def test_the_scores_of_each_graph_are_taken_if_they_fit_the_table(tmp_path):
+    path, rows = tmp_path / "graph_scores.csv", {"tile:xla": {"score": 0.5, "graphs": 2}}
+    assert graph_scores(path, rows) is rows
+    path.write_text("collection,graph,score\ntile:xla,b,0.75\nlayout:nlp:random,x,1\ntile:xla,a,0.25\n")
+    assert graph_scores(path, rows) == {"tile:xla": {"score": 0.5, "graphs": 2, "each": "0.2500 0.7500",
+                                                     "names": hashlib.sha256(b"a\nb").hexdigest()[:16]}}
+    for other in ({"score": 0.5, "graphs": 3}, {"score": 0.6, "graphs": 2}, {"score": None, "graphs": 2}):
+        assert graph_scores(path, {"tile:xla": other}) == {"tile:xla": other}
+    for text in ("collection,graph\ntile:xla,a\n", "collection,graph,score\ntile:xla,a,high\n",
+                 "collection,graph,score\ntile:xla,a\n", b"\xff", 'collection,graph,score\n"'):
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(DataError, match="is no table of scores per graph .*; run notebook 05 again"):
+            graph_scores(path, rows)
 
 
 def test_the_order_is_that_of_the_records_and_entries_without_a_time_come_first(entry):
@@ -146,6 +196,9 @@ ODD = {"public": {"leaderboard": {"public": "0.7", "private": None}},
        "score": {"validation": {"tile:xla": {"score": "high"}}}, "true": {"validation": {"tile:xla": {"score": True}}},
        "low": {"validation": {"tile:xla": {"score": 0.5, "low": []}}}, "data": {"data": 3}, "commit": {"commit": [1]},
        "recorded": {"recorded": 17}, "parameters": {"parameters": [1]}, "list": {"made_from": [1]},
+       "each": {"validation": {"tile:xla": {"score": 0.5, "each": "0.5 high"}}},
+       "no scores": {"validation": {"tile:xla": {"score": 0.5, "each": " "}}},
+       "numbers": {"validation": {"tile:xla": {"score": 0.5, "each": [0.5]}}},
        "kinds": {"made_from": {"data": 1}}, "digests": {"made_from": {"data": {"a": 1}}}}
 
 
@@ -217,8 +270,8 @@ def test_the_report_shows_the_season_of_a_run_that_is_in_the_ledger(entry, capsy
                        parameters={"03_train_tile": {"steps": score}})
     seen = reported(folder)
     for words in ("The season", "0.700 (0.680 to 0.720)", "03 steps: 0.6 to 0.7", "<i>", "No file was left out",
-                  "shake-up? validation puts b (0.680 to 0.720) above a (0.580 to 0.620), but the public score puts it "
-                  "below (0.500 against 0.610)"):
+                  "shake-up? validation puts b above a (0.680 to 0.720 against 0.580 to 0.620), but the public score "
+                  "puts it below (0.500 against 0.610)"):
         assert words in seen.said, words
     assert seen.tags.count("img") == 1 and "i" not in seen.tags and capsys.readouterr().out == ""
     assert "The season" not in reported(folder, "c").said

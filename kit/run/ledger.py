@@ -1,4 +1,5 @@
 """The ledger: one small JSON file per run, so that each score is kept with its CSV and its parameters."""
+import csv as tables
 import hashlib
 import json
 import math
@@ -78,6 +79,33 @@ def origin(csv):
             elif source == "weights" and model:
                 found["weights"][model[1]] = sha[:16]
     return {kind: dict(sorted(pairs.items())) for kind, pairs in found.items()}
+
+
+def graph_scores(path, validation):
+    """`validation` as `record_run` takes it, with the scores of the single graphs from a file of notebook 05.
+
+    The file is a CSV with the columns collection, graph and score. A collection gets "each", its scores as text, sorted
+    by the names of the graphs, and "names", a digest of these names. Two submissions can then be compared graph by
+    graph. A collection whose scores in the file do not fit its number of graphs and its mean stays as it is, and all
+    do without a file. DataError if the file is no such table.
+    """
+    if not Path(path).is_file():
+        return validation
+    found = {}
+    try:
+        for row in tables.DictReader(Path(path).read_text("utf-8").splitlines(), strict=True):
+            found.setdefault(row["collection"], {})[row["graph"]] = float(row["score"])
+    except (OSError, ValueError, KeyError, TypeError, tables.Error) as fault:
+        raise DataError(f"{path}: is no table of scores per graph ({type(fault).__name__}); run notebook 05 again"
+                        ) from fault
+    more = {}
+    for name, result in validation.items():
+        scores = [found[name][graph] for graph in sorted(found.get(name, {}))]
+        fits = len(scores) == result.get("graphs") and result["score"] is not None
+        if scores and fits and abs(sum(scores) / len(scores) - result["score"]) < 1e-3:
+            digest = hashlib.sha256("\n".join(sorted(found[name])).encode("utf-8", "backslashreplace")).hexdigest()
+            more[name] = {"each": " ".join(f"{score:.4f}" for score in scores), "names": digest[:16]}
+    return {name: {**result, **more.get(name, {})} for name, result in validation.items()}
 
 
 def record_leaderboard(folder, run, public=None, private=None):

@@ -10,7 +10,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from kit.data import COLLECTIONS, DataError
+from kit.noise import bootstrap_interval
 from kit.run.ledger import read_entry
 
 SHOWN = 60               # letters of a changed value in the table
@@ -85,8 +88,9 @@ class Season(NamedTuple):
     def remarks(self):
         """Sentences about the order of the submissions: by validation, by the public and by the private score.
 
-        Only entries with the same data and the same validation graphs are compared. Two submissions disagree "beyond
-        their intervals" if their intervals of validation do not overlap.
+        Only entries with the same data and the same validation graphs are compared. Where both entries have the score
+        of each graph, validation is certain about two submissions if the 95% interval of their difference excludes 0;
+        else, if their two intervals do not overlap.
         """
         said = []
         for name in ("public", "private"):
@@ -94,17 +98,17 @@ class Season(NamedTuple):
                      if None not in (a.score, b.score, getattr(a, name), getattr(b, name))
                      and a.judged_by == b.judged_by and a.sha256 != b.sha256]
             otherwise = [(a, b) for a, b in pairs if (a.score - b.score) * (getattr(a, name) - getattr(b, name)) < 0]
-            beyond = [(a, b) if a.score > b.score else (b, a) for a, b in otherwise if _apart(a, b)]
+            ordered = [(a, b) if a.score > b.score else (b, a) for a, b in otherwise]
+            certain = [(a, b, lead) for a, b in ordered if (lead := _certain_lead(a, b))]
             if not pairs:
                 continue
             said.append(f"validation and the {name} score disagree on the order of {len(otherwise)} of {len(pairs)} "
-                        f"pairs of submissions, {len(beyond)} of them beyond the intervals of validation")
-            for a, b in beyond[:MOST]:
-                said.append(f"shake-up? validation puts {a.run} ({_interval(a)}) above {b.run} ({_interval(b)}), but "
-                            f"the {name} score puts it below ({_digits(getattr(a, name))} against "
-                            f"{_digits(getattr(b, name))})")
-            said += [f"shake-up? {len(beyond) - MOST} more pairs like this"] if beyond[MOST:] else []
-            known = [entry for entry in self.entries if any(entry in pair for pair in pairs)]
+                        f"pairs of submissions, {len(certain)} of them beyond the intervals of validation")
+            said += [f"shake-up? validation puts {a.run} above {b.run} ({lead}), but the {name} score puts it below "
+                     f"({_digits(getattr(a, name))} against {_digits(getattr(b, name))})"
+                     for a, b, lead in certain[:MOST]]
+            said += [f"shake-up? {len(certain) - MOST} more pairs like this"] if certain[MOST:] else []
+            known = [entry for entry in self.entries if any(entry is one for pair in pairs for one in pair)]
             best, shown = (max(known, key=lambda e: e.score), max(known, key=lambda e: getattr(e, name)))
             if best is not shown and len({str(entry.judged_by) for entry in known}) == 1:
                 said.append(f"best by validation: {best.run}; best by the {name} score: {shown.run}")
@@ -180,9 +184,15 @@ def _differ(old, new):
     return [name for name in sorted(old.keys() & new.keys()) if old[name] != new[name]]
 
 
-def _apart(a, b):
-    """Whether the intervals of two entries do not overlap; not if one has none."""
-    return bool(a.interval and b.interval) and (a.interval[0] > b.interval[1] or b.interval[0] > a.interval[1])
+def _certain_lead(a, b):
+    """In words, by how much validation puts `a` above `b`; None if chance in the choice of graphs could do so."""
+    pairs = [(a.validation[name], b.validation[name]) for name in a.validation]
+    if all(x["each"] is not None and y["each"] is not None and x.get("names") == y.get("names")
+           and len(x["each"]) == len(y["each"]) for x, y in pairs):
+        ends = np.mean([bootstrap_interval(x["each"] - y["each"], draws=500) for x, y in pairs], axis=0)
+        return f"by {a.score - b.score:.3f}, {ends[0]:.3f} to {ends[1]:.3f}" if ends[0] > 0 else None
+    apart = a.interval and b.interval and a.interval[0] > b.interval[1]
+    return f"{_interval(a)} against {_interval(b)}" if apart else None
 
 
 def _ends(entry):
@@ -211,7 +221,8 @@ def _entry(path):
     record = read_entry(path)
     made_from = record.get("made_from") or {}
     try:
-        validation = {name: {**result, **{key: _number(result.get(key)) for key in ("score", "low", "high")}}
+        validation = {name: {**result, **{key: _number(result.get(key)) for key in ("score", "low", "high")},
+                             "each": _each(result.get("each"))}
                       for name, result in record["validation"].items()}
         texts = [record["data"], record.get("recorded") or "", record["commit"] or ""]
         parameters = {str(step): dict(settings.items()) if isinstance(settings, dict) else {"": settings}
@@ -225,6 +236,14 @@ def _entry(path):
                      *(_number(record["leaderboard"][name]) for name in ("public", "private")))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
         raise DataError(f"{path} is an odd ledger entry ({type(fault).__name__}: {fault})") from fault
+
+
+def _each(text):
+    """The scores of single graphs, None in an entry without them; ValueError for anything else."""
+    values = None if text is None else np.array(text.split(), dtype=np.float64)
+    if values is not None and not (len(values) and np.isfinite(values).all()):
+        raise ValueError(f"{text!r:.40} are no scores")
+    return values
 
 
 def _number(value):
