@@ -229,7 +229,8 @@ def test_an_entry_names_the_data_code_weights_and_predictions_of_its_csv(tiny_sa
         weights[f"tile_xla/tile_seed{seed}"] = hashlib.sha256(bytes([seed])).hexdigest()
         for split in costs:
             train.save_costs(f"predictions/tile_xla/tile_seed{seed}.{split}.npz", costs[split],
-                             {"settings": "6" * 64, "weights": weights[f"tile_xla/tile_seed{seed}"]}
+                             {"settings": "6" * 64, "weights": weights[f"tile_xla/tile_seed{seed}"],
+                              "weights data layout:nlp:random train": "7" * 64}
                              | from_data(tiny_sample, [name], "train") | from_code("kit.metrics"))
     combine = Results(out, "05_ensemble", tiny_sample)
     combine.load_members("predictions", [name])
@@ -238,7 +239,7 @@ def test_an_entry_names_the_data_code_weights_and_predictions_of_its_csv(tiny_sa
     last.load_costs(out / "ensemble" / "tile_xla.test.npz")
     csv = last.save("submission.csv", lambda path: write_submission(costs["test"], path),
                     last.from_read() | from_data(tiny_sample, [name], "test"))
-    data = from_data(tiny_sample, [name], "test", "train")
+    data = {"data layout:nlp:random train": "7" * 64} | from_data(tiny_sample, [name], "test", "train")
     code = from_code("kit.metrics") | from_code("kit.ensemble")
     expected = {
         "data": {source.removeprefix("data "): digest[:16] for source, digest in data.items()},

@@ -71,7 +71,7 @@ def origin(csv):
             found["predictions"][model[1]] = digest[:16]
         # the mark of a file that was replaced later is about another one
         for source, sha in mark["made_from"].items() if mark and mark["sha256"] == digest else ():
-            kind, _, about = source.partition(" ")
+            kind, _, about = source.removeprefix("weights ").partition(" ")      # "weights data ...": of their training
             if kind == "file" and (about, sha) not in todo and ".." not in Path(about).parts:
                 todo.append((about, sha))
             elif kind in ("data", "code"):
