@@ -193,7 +193,7 @@ def next_command(out, source, is_sample):
     return f"{command} --data-root {quote(source)} --out {quote(show(out))} --only 06 -p submit_to_kaggle=True"
 
 
-def summarise(out, root, source, is_sample, notebooks, selected, problems, failed):
+def summarise(out, root, source, is_sample, notebooks, selected, problems, failed, ledger=None):
     """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
     judged, there = any(n.stem < STUDIES for n in selected), [p for p in (scores, submission) if p.is_file()]
@@ -222,7 +222,7 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
         made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
         make_room(out / "report.html", out)
         page = write_report(out, next_command(out, source, is_sample), problems + failed + stale,
-                            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}")
+                            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger)
         write_mark(page, out, "run.py", from_files(out, there))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run
@@ -271,7 +271,7 @@ def run(args):
         problems = run_steps(notebooks, parameters, out, root, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
-    summarise(out, root, source, is_sample, notebooks, selected, problems, failed)
+    summarise(out, root, source, is_sample, notebooks, selected, problems, failed, asked.get("ledger"))
     return 3 if problems or failed else 0
 
 

@@ -44,6 +44,7 @@ from kit.programs.hlo import hlo_messages
 from kit.programs.own import program_from_hlo
 from kit.proto import read_layout_pb, read_tile_pb
 from kit.run.ledger import list_runs, record_leaderboard
+from kit.run.season import read_season
 from kit.run.workflow import load_costs, noted_settings, save_costs
 from kit.submit import check_submission, read_submission
 from kit.training.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
@@ -396,6 +397,9 @@ def write_json(path, rng):
 
 
 def read_ledger(path):
+    season = read_season(path.parent)
+    season.rows(), season.remarks(), season.points()
+    assert len(season.entries) == (season.problem is None)
     rows = list_runs(path.parent)
     assert [row["run"] for row in rows] == [path.stem]
     record_leaderboard(path.parent, path.stem, public=0.5)

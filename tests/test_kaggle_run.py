@@ -90,6 +90,8 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
     status, said, errors = submit()
     assert (status, errors, len(kaggle.submissions)) == (0, "", 1) and said.endswith("out/submission.csv\n")
     assert "done: submission 1000: public 0.757, private 0.736, now in the ledger" in said
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert all(words in page for words in ("The season", "0.757", "0.736", 'alt="validation against leaderboard"'))
     assert json.loads((tmp_path / "out.json").read_text())["leaderboard"] == {"public": 0.757, "private": 0.736}
     assert kaggle.asked.count("CreateSubmission") == 1
 

@@ -22,6 +22,7 @@ from kit.plots import (
     scores_with_intervals,
     spaced,
     table_of_terms,
+    validation_against_leaderboard,
 )
 from kit.plots.data import _depths, _positions
 from kit.plots.style import collection_style, shortened
@@ -76,6 +77,9 @@ PICTURES = {                  # picture: [of several graphs, of one, of none]
         ({"a": {"g": 0.1, "h": 0.5}, "b": {"g": 0.2}}, {"h": 0.9}), ({"a": {"g": 0.1}},), ({},)]),
     "ensemble_gain": (ensemble_gain, [
         ({"x": [0.1, 0.2], "y": [0.3]}, {"mean rank": {"x": 0.3, "y": 0.3}}), ({"x": [0.1]}, {"r": {}}), ({}, {})]),
+    "validation_against_leaderboard": (validation_against_leaderboard, [
+        ([("1", 0.6, 0.5, 0.7, 0.62, 0.61, False), ("2", 0.7, NAN, NAN, 0.65, None, False)],),
+        ([("1", 0.6, 0.5, 0.7, None, 0.61, True)],), ([],)]),
     "graph_scatter": (graph_scatter, [
         ({"tile:xla": [(1, 2), (30, 4000)]}, "nodes", "configurations", ((1, "equal"),)),
         ({"tile:xla": [(5, 7)]}, "nodes", "configurations"), ({"tile:xla": []}, "nodes", "configurations")]),
@@ -326,3 +330,18 @@ def test_amounts_colour_nodes_from_blue_below_0_to_red_above():
 def test_a_table_of_terms_shows_each_value_in_its_place():
     image, = table_of_terms([[0, 1, np.nan], [2, 0, 1]], ["a", "b"]).images
     assert image.get_array().tolist() == [[0, 1, None], [2, 0, 1]] and image.get_array().mask.sum() == 1
+
+
+def test_a_season_is_drawn_in_order_with_intervals_and_says_what_is_sample_data():
+    points = [("1", 0.6, 0.5, 0.7, 0.62, 0.61, False), ("2", 0.7, NAN, NAN, 0.65, None, False),
+              ("3", 0.5, 0.4, 0.55, None, 0.7, True), ("4", 0.65, 0.6, 0.7, 0.5, None, True)]
+    ax = validation_against_leaderboard(points)
+    drawn = {label: line.get_xydata().tolist() for label, line in lines(ax).items() if label != "equal"}
+    assert drawn == {"public score": [[0.6, 0.62], [0.7, 0.65]], "private score": [[0.6, 0.61]],
+                     "public score, sample data": [[0.65, 0.5]], "private score, sample data": [[0.5, 0.7]]}
+    bars = [part.tolist() for c in ax.collections if isinstance(c, LineCollection) for part in c.get_segments()]
+    assert sorted(bar for bar in bars if np.isfinite(bar).all() and bar) == [
+        [[0.4, 0.7], [0.55, 0.7]], [[0.5, 0.61], [0.7, 0.61]], [[0.5, 0.62], [0.7, 0.62]], [[0.6, 0.5], [0.7, 0.5]]]
+    assert sorted(text.get_text() for text in ax.texts) == ["1", "1", "2", "3", "4"]
+    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+    assert left < 0.4 < 0.7 < right and bottom < 0.5 < 0.7 < top

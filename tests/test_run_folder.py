@@ -1,5 +1,6 @@
 """The folder of a run: what changed is made again, what a user put there stays, what does not fit is refused."""
 import hashlib
+import json
 import os
 import shutil
 
@@ -346,11 +347,15 @@ def test_the_clone_is_no_folder_of_a_run(world):
 def test_a_submission_with_a_leaderboard_score_is_kept(world):
     assert world.run("--only", "06", "--fresh") == 0
     record_leaderboard(world.place, "out", public=0.7)
-    was, entry = files(world, "submission.csv")["submission.csv"], (world.place / "out.json").read_bytes()
-    assert world.run(seeds=2) == 1
-    assert "out.json belongs to another CSV that has a leaderboard score; choose another name" in world.said
-    assert "Traceback" not in world.said and was in aside(world)
-    assert (world.place / "out.json").read_bytes() == entry
+    was, entry = files(world, "submission.csv")["submission.csv"], json.loads((world.place / "out.json").read_bytes())
+    assert world.run(seeds=2) == 0
+    kept = world.place / f"out-{entry['sha256'][:8]}.json"
+    assert f"out.json belongs to another CSV that has a leaderboard score; that entry is kept as {kept}" in world.said
+    assert was in aside(world) and json.loads(kept.read_bytes()) == entry | {"run": kept.stem}
+    now = json.loads((world.place / "out.json").read_bytes())
+    assert now["leaderboard"] == {"public": None, "private": None} and now["sha256"] != entry["sha256"]
+    assert now["made_from"]["data"] == entry["made_from"]["data"]
+    assert now["made_from"]["weights"].keys() > entry["made_from"]["weights"].keys()
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"mine": 1}'])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from kit.data import DataError
+from kit.files import file_sha256
 from kit.metrics import tile_score
 from kit.run.ledger import list_runs, record_leaderboard, record_run
 from kit.submit import check_submission, read_submission, top_configs, write_submission
@@ -327,15 +328,28 @@ def test_an_entry_names_the_commit_and_whether_files_differ(tmp_path, good):
     assert json.loads(one_run(tmp_path / "ledger", good).read_text())["commit"] == head + "-dirty"
 
 
-def test_leaderboard_scores_stay_with_their_csv(tmp_path, good):
+def test_leaderboard_scores_stay_with_their_csv(tmp_path, good, capsys):
     ledger = tmp_path / "ledger"
-    one_run(ledger, good)
+    first = json.loads(one_run(ledger, good).read_text()) | {"why": "added by hand"}
+    (ledger / "a.json").write_text(json.dumps(first))
     record_leaderboard(ledger, "a", public=0.5)
     record_leaderboard(ledger, "a", private=0.25)
     assert json.loads(one_run(ledger, good).read_text())["leaderboard"] == {"public": 0.5, "private": 0.25}
     other = csv_of(tmp_path, "tile:xla:a,0")
-    with pytest.raises(ValueError, match="a.json belongs to another CSV that has a leaderboard score"):
+    assert json.loads(one_run(ledger, other).read_text())["leaderboard"] == {"public": None, "private": None}
+    said, kept = capsys.readouterr().out, ledger / f"a-{file_sha256(good)[:8]}.json"
+    assert said == (f"note  {ledger / 'a.json'} belongs to another CSV that has a leaderboard score; that entry is "
+                    f"kept as {kept}\n")
+    assert json.loads(kept.read_text()) == first | {"run": kept.stem, "leaderboard": {"public": 0.5, "private": 0.25}}
+    assert json.loads(one_run(ledger, good).read_text()) == first | {"leaderboard": {"public": 0.5, "private": 0.25}}
+    assert sorted(path.name for path in ledger.iterdir()) == ["a.json"]
+    kept.write_text(json.dumps(first | {"sha256": "0" * 64}))
+    with pytest.raises(ValueError, match="belongs to another CSV; give the folder of the run another name"):
         one_run(ledger, other)
+    kept.unlink()
+    for score in ("0.5", float("nan"), True, [0.5]):
+        with pytest.raises(ValueError, match=r"public is .*; expected the number that the leaderboard shows"):
+            record_leaderboard(ledger, "a", public=score)
     entry = one_run(ledger, good, "b")
     entry.write_text(json.dumps(json.loads(entry.read_text()) | {"why": "added by hand"}))
     again = json.loads(one_run(ledger, other, "b").read_text())

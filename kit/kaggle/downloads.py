@@ -25,6 +25,7 @@ from kit.checks import as_path
 from kit.data import COLLECTIONS, SPLITS
 from kit.files import locked, remove_leftovers, whole_file
 from kit.kaggle.client import COMPETITION, SECRET, KaggleError, ask_kaggle
+from kit.prepare import is_prepared, open_prepared, prepare
 
 MIRROR = "https://download.tensorflow.org/data/tpu_graphs/v0"     # google-research-datasets/tpu_graphs, README
 FILES = MappingProxyType({                                        # train, valid, test; counted in the published files
@@ -118,6 +119,39 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
         raise KaggleError("damaged", f"{root}: {'; '.join(short)}. These files can be used; the missing ones may be "
                           f"at the other source ({'kaggle' if source == 'mirror' else 'mirror'})")
     return root
+
+
+def download_prepared(folder, prepared, collections=None, **more):
+    """Download and prepare the collections that a prepared folder lacks, such as one on Google Drive.
+
+    Parameters
+    ----------
+    folder : str or Path
+        For the download; a disk that is lost afterwards is enough.
+    prepared : str or Path
+        The prepared folder, as for `kit.prepare.prepare`. A collection counts as prepared once all its files are. After
+        a stop, collections that are prepared are not downloaded again.
+    collections : sequence of str, optional
+        None: all five.
+    **more
+        For `download`.
+
+    Returns
+    -------
+    Prepared
+        Nothing is downloaded if it has all collections.
+
+    Raises
+    ------
+    DataError, KaggleError, OSError, RuntimeError, ValueError
+        As `download` and `prepare` do.
+    """
+    there = {*open_prepared(prepared).catalogue["collection"]} if is_prepared(prepared) else set()
+    lacking = [c for c in (COLLECTIONS if collections is None else collections) if c not in there]
+    root = download(folder, lacking, **more) if lacking else None
+    for collection in lacking:                                   # each is in the catalogue once it is complete
+        prepare(root, prepared, [collection])
+    return open_prepared(prepared)
 
 
 def _lacking(root, expected):

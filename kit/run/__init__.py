@@ -1,5 +1,5 @@
 """What a run needs besides the models: what the notebooks share, the ledger, the report."""
-from kit.run.ledger import list_runs, record_leaderboard, record_run
+from kit.run.ledger import graph_scores, list_runs, record_leaderboard, record_run
 from kit.run.provenance import (
     MARK,
     from_code,
@@ -15,6 +15,7 @@ from kit.run.provenance import (
 )
 from kit.run.report import read_record, read_scores, write_report
 from kit.run.results import Results
+from kit.run.season import read_season
 from kit.run.workflow import (
     UNQUOTED,
     checkpoint_path,
@@ -36,8 +37,8 @@ from kit.run.workflow import (
 
 __all__ = [
     "MARK", "Results", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files", "from_settings",
-    "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings", "noted_settings", "open_data",
-    "own_results", "read_mark", "read_record", "read_scores", "read_split", "record_leaderboard", "record_run",
-    "report_problems", "run_folder", "sample_truth", "save_costs", "set_aside", "training_graphs", "unfit", "wanted",
-    "write_mark", "write_report", "write_table",
+    "graph_scores", "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings",
+    "noted_settings", "open_data", "own_results", "read_mark", "read_record", "read_scores", "read_season",
+    "read_split", "record_leaderboard", "record_run", "report_problems", "run_folder", "sample_truth", "save_costs",
+    "set_aside", "training_graphs", "unfit", "wanted", "write_mark", "write_report", "write_table",
 ]

@@ -17,6 +17,7 @@ import pandas as pd
 from kit.data import DataError
 from kit.files import file_sha256, replace_file
 from kit.run.provenance import MARK, read_mark
+from kit.run.season import read_season
 from kit.run.workflow import SCORE_COLUMNS
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
@@ -29,7 +30,7 @@ body { overflow-wrap: anywhere } .warning li { white-space: pre-line }
 h1 { font-size: 1.6rem; margin: 0.5rem 0 } h2 { font-size: 1.2rem; margin: 2rem 0 0.5rem }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: 0.85rem; width: 100% }
 th, td { padding: 0.2rem 0.6rem 0.2rem 0; text-align: left; border-bottom: 1px solid #ddd; overflow-wrap: normal }
-th { vertical-align: bottom } td { white-space: nowrap }
+th { vertical-align: bottom } td { white-space: nowrap } td.long { white-space: normal; min-width: 24rem }
 .number { text-align: right; font-variant-numeric: tabular-nums }
 tr.first td { font-weight: 600 } .bar { display: block; width: 8rem; height: 1.1rem }
 figure { margin: 1rem 0 } img { max-width: 100%; height: auto } figcaption { font-size: 0.85rem; color: #555 }
@@ -55,8 +56,9 @@ aria-label="{{ label }}">{{ caller() }}</svg>{% endmacro %}
 {%- for name in rows[0] if name != "x" %}<th{% if name in numbers %} class="number"{% endif %}>{{ name }}</th>
 {%- endfor %}</tr>
 {%- for row in rows %}
-<tr{% if row.model == "ensemble" %} class="first"{% endif %}>
-{%- for name, value in row.items() if name != "x" %}<td{% if name in numbers %} class="number"{% endif %}>
+<tr{% if row.model == "ensemble" or (row.run and row.run == run) %} class="first"{% endif %}>
+{%- for name, value in row.items() if name != "x" %}<td{% if name in numbers %} class="number"
+{%- elif name.startswith("changed") %} class="long"{% endif %}>
 {%- if name == "0 to 1" %}{% call bar(value) %}<rect width="100" height="10" fill="#f1f1f1"/>
 {%- if row.x.width %}<rect x="{{ row.x.low }}" y="2" height="6" width="{{ row.x.width }}" fill="#9cc3e6"/>{% endif %}
 <rect x="{{ row.x.score }}" width="1" height="10" fill="#0b5394"/>
@@ -76,6 +78,16 @@ band is the 95% interval and the upright black line the noise ceiling. "Lead": s
 <h2>What was trained on what</h2>
 {{- table(trained, ("weights", "graphs", "steps", "configurations seen", "seconds", "MiB at most", "validation")) }}
 {%- endif %}
+{%- if season %}
+<h2>The season</h2><p>The runs in the ledger, in the order in which their CSVs were first recorded. "Validation" is the
+mean over the collections; brackets hold 95% intervals. This run is in bold.</p>
+{%- if remarks %}<ul>{% for line in remarks %}<li>{{ line }}</li>{% endfor %}</ul>{% endif %}
+{{- table(season, ("no.", "public", "private", "models")) }}
+{%- if drawn %}
+<figure><img alt="validation against leaderboard" src="data:image/png;base64,{{ drawn }}">
+<figcaption>Numbers are the first column of the table.</figcaption></figure>
+{%- endif %}
+{%- endif %}
 {%- if pictures %}
 <h2>Pictures</h2>
 {%- for stem, opened, figures in pictures %}
@@ -89,11 +101,12 @@ band is the 95% interval and the upright black line the noise ceiling. "Lead": s
 """
 
 
-def write_report(out, next_step, problems=(), title=None):
+def write_report(out, next_step, problems=(), title=None, ledger=None):
     """Write `out`/report.html and give back its path. Sections without files in the folder are left out.
 
     `next_step` is the command to type next. `problems` are (path, reason) for each file that was left out, or for each
-    fault of the submission. `title` says what was run on which data; None: the name of the folder. A file in the folder
+    fault of the submission. `title` says what was run on which data; None: the name of the folder. `ledger`: the folder
+    of the ledger; None: the parent of `out`. A run that is in the ledger gets its place in the season shown. A file
     that cannot be read is named among the warnings of the page, and in a printed line.
     """
     out, unread = Path(out), []
@@ -105,7 +118,8 @@ def write_report(out, next_step, problems=(), title=None):
         "scores": [_score_row(row) for table in _readable(read_scores, tables, unread)
                    for row in table.to_dict("records")],
         "trained": _readable(_training_row, _records(out), unread),
-        "pictures": [book for book in _readable(_figures, books, unread) if book[2]]}
+        "pictures": [book for book in _readable(_figures, books, unread) if book[2]],
+        **_season(out, Path(ledger or out.parent), unread)}
     for _, why in unread:
         print(f"not in the report: {why}", flush=True)
     page = jinja2.Environment(autoescape=True).from_string(PAGE)
@@ -114,6 +128,28 @@ def write_report(out, next_step, problems=(), title=None):
         faulty=any(Path(path) == submission for path, _ in problems),
         problems=[*problems, *unread], next_step=next_step, **shown))
     return out / "report.html"
+
+
+def _season(out, ledger, unread):
+    """What the page shows of the ledger, if the run has an entry there."""
+    if not (ledger / f"{out.name}.json").is_file():
+        return {}
+    season = read_season(ledger)
+    unread += [(str(ledger), season.problem)] if season.problem else []
+    points = season.points()
+    return {"season": season.rows(), "remarks": season.remarks(), "run": out.name,
+            "drawn": _drawn(points) if points else None}
+
+
+def _drawn(points):
+    """The picture of a season as base64 text; the imports take a second, which `import kit.run` need not take."""
+    from matplotlib.figure import Figure
+
+    from kit.plots import validation_against_leaderboard
+    file, figure = io.BytesIO(), Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
+    validation_against_leaderboard(points, figure.subplots(), "validation against leaderboard")
+    figure.savefig(file, format="png")
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def _records(out):
