@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from kit.data import OPCODE_NAMES
 from kit.sample import write as sample
 from kit.sample.kernels import simulate_tile
 from kit.sample.runtimes import LayoutSimulator
@@ -40,6 +41,7 @@ def simulated(arrays, rows, parts=False):
 
 WIDTHS = dict(zip(range(2, 21), (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)))
 ELEMENTWISE = {1, 2, 20, 25, 32, 37, 50, 57, 58, 59, 60, 81, 83, 94, 95, 96, 107}
+CONCATENATE, SLICE = OPCODE_NAMES.index("concatenate"), OPCODE_NAMES.index("slice")
 PEAK, BANDWIDTH = 61.5e12, 450e9
 
 
@@ -127,14 +129,16 @@ def slow_layout(arrays, rows):
             came = arrives[operands[0]]
             source = [int(d) for d in node.row[31:31 + len(node.dims)]]       # of the operand
             pair = came and tuple(source.index(d) for d in came)
-        elif (opcodes[v] in ELEMENTWISE or opcodes[v] in (72, 76, 84)) and alike:
+        elif (opcodes[v] in ELEMENTWISE or opcodes[v] in (CONCATENATE, 72, 76, SLICE, 84)) and alike:
             fixed = [u for u in alike if arrives[u] is not None]
             pair = arrives[fixed[-1]] if fixed else None
             for u in fixed[:-1]:
                 if arrives[u] != pair and not nodes[u].row[3] and len(nodes[u].dims) > 1:
                     copies += nodes[u].bytes(arrives[u]) / (BANDWIDTH / 2)
-        if opcodes[v] in (70, 72, 84):
+        if opcodes[v] in (CONCATENATE, 70, 72, 84):
             own += sum(nodes[u].bytes(nodes[u].default) for u in (v, *operands)) / BANDWIDTH
+        elif opcodes[v] == SLICE:
+            own += 2 * node.bytes(node.default) / BANDWIDTH
         arrives.append(pair)
     return own, copies
 

@@ -9,7 +9,6 @@ from training import drawn_layout
 from kit.baselines import specialists
 from kit.baselines.siblings import (
     LEAST_ALIKE,
-    Group,
     align_groups,
     group_similarity,
     groups_of,
@@ -19,6 +18,7 @@ from kit.baselines.siblings import (
 from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees, rank_by_relatives
 from kit.data import LayoutGraph, dense_configs, npz_paths, read_layout
 from kit.ensemble import mean_zscore
+from kit.factored import Group
 from kit.metrics import kendall_tau
 from kit.prune import drop_duplicate_configs, hold_out_configs
 from kit.sample import write_sample
@@ -94,13 +94,12 @@ def slow_options_alike(a, b, n):
 
 def slow_group_similarity(a, b):
     """Count operations and options that have a partner, one by one."""
-    shared = sum(min(a.opcodes.tolist().count(o), b.opcodes.tolist().count(o)) for o in {*a.opcodes, *b.opcodes})
-    either = len(a.opcodes) + len(b.opcodes) - shared
+    shared = sum(min((a.opcodes == o).mean(), (b.opcodes == o).mean()) for o in {*a.opcodes, *b.opcodes})
     n = max(len(a.opcodes), len(b.opcodes))
     mine, other = ([[option[i * len(option) // n] for i in range(n)] for option in group.rows.tolist()]
                    for group in (a, b))
     both = sum(option in other for option in mine)
-    return shared / either * both / (len(mine) + len(other) - both)
+    return shared * both / (len(mine) + len(other) - both)
 
 
 def all_matchings(first, second):

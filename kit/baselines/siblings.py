@@ -2,30 +2,25 @@
 
 Programs come in families: one network with another batch size, width or depth. Groups of two relatives line up in the
 order of the graph. The digits of an option name dimensions and not sizes, so relatives offer the same options. Batch
-and width therefore do not matter for anything here.
+and width therefore do not matter for anything here. Depth matters little: a deeper network has more nodes per group,
+and mostly the same options.
 
-Two groups are alike if they have the same operations, the same number of nodes and the same options. Options are
-compared by their rows of digits, because each file numbers its options and groups anew.
+Two groups are alike if they have the same operations in the same shares, and the same options. Options are compared by
+their rows of digits, because each file numbers its options and groups anew.
 """
 from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
+from kit.checks import check_number
+from kit.factored import groups_of
 from kit.pad import SHAPE_PRODUCT
 
 LEAST_ALIKE = 0.25       # two groups that are less alike are not aligned
 NEAR = 0.75              # a program is a relative if its similarity is at least this. Relatives that are known reach
 #                          .80 to 1 (real and sample data); strangers reach .33 in the real files and .73 in the sample
 MOST_RELATIVES = 5
-
-
-class Group(NamedTuple):
-    """A group of configurable nodes that change together: n nodes, k options."""
-    number: int              # of the group in the graph's `config_codes`
-    opcodes: np.ndarray      # (n,) int64, sorted
-    codes: np.ndarray        # (k,) int64; the codes of the options
-    rows: np.ndarray         # (k, n, 18) int8; the digits of the nodes, in the order of `opcodes`
 
 
 class Alignment(NamedTuple):
@@ -42,22 +37,6 @@ class Relative(NamedTuple):
     same: bool               # it has the same nodes, edges and features: other configurations of one program
 
 
-def groups_of(graph):
-    """The groups of a LayoutGraph that have nodes, as a list of Group in the order of their first nodes."""
-    nodes, k = graph.node_config_ids, graph.code_rows.shape[1]
-    found = []
-    for number in range(graph.config_codes.shape[1]):
-        members = np.flatnonzero(graph.node_group == number)                       # (n,)
-        if len(members):
-            # nodes of one operation stay together, each operation in the order of the graph
-            members = members[np.lexsort((nodes[members], graph.node_opcode[nodes[members]]))]
-            rows = graph.code_rows[members].swapaxes(0, 1)                         # (k, n, 18)
-            used = np.isin(np.arange(k), graph.config_codes[:, number]) | (rows >= 0).any(axis=(1, 2))
-            codes = np.flatnonzero(used)
-            found.append((nodes[members].min(), Group(number, graph.node_opcode[nodes[members]], codes, rows[codes])))
-    return [group for _, group in sorted(found, key=lambda pair: pair[0])]
-
-
 def stretched(rows, n):
     """Rows of options (k, n', 18) for a group of `n` nodes: (k, n, 18); nodes correspond by their relative places."""
     return rows[:, np.arange(n) * rows.shape[1] // n]
@@ -66,10 +45,13 @@ def stretched(rows, n):
 def group_similarity(a, b):
     """How much alike two Groups are, a float in [0, 1]: the share of operations times the share of options they share.
 
-    Operations are counted as often as nodes have them. Two options are the same if all their digits are.
+    Each operation has the share of the group's nodes that have it, and two groups share the smaller of the two shares.
+    Two options are the same if all their digits are.
     """
     mine, other = Counter(a.opcodes.tolist()), Counter(b.opcodes.tolist())
-    operations = (mine & other).total() / (mine | other).total()
+    # shares as whole numbers over a common denominator, so that equal shares add up to 1
+    shared = sum(min(count * len(b.opcodes), other[op] * len(a.opcodes)) for op, count in mine.items())
+    operations = shared / (len(a.opcodes) * len(b.opcodes))
     n = max(len(a.opcodes), len(b.opcodes))
     first, second = ({row.tobytes() for row in stretched(group.rows, n)} for group in (a, b))
     return operations * len(first & second) / len(first | second)
@@ -158,3 +140,56 @@ def _size_difference(a, b):
     """How far apart the tensors of the configurable nodes of two graphs are in size, in powers of 2."""
     sizes = [np.log2(g.node_feat[g.node_config_ids, SHAPE_PRODUCT].clip(1)).mean() for g in (a, b)]
     return abs(sizes[0] - sizes[1])
+
+
+def structural_relatives(structures, taught, least=NEAR):
+    """The nearest relative of each program, from the catalogue's column `structure` alone.
+
+    Groups with equal digests line up in the order of the graph. Twice their number, divided by the number of groups of
+    both programs, is at most the similarity of `align_groups`, which also counts groups that are partly alike. So a
+    program found here is a relative for `nearest_relatives`, too. No file is read, and programs of equal structure are
+    compared once.
+
+    Parameters
+    ----------
+    structures, taught : sequence of (list of str)
+        One list per program: those that look for a relative, and those of the training split.
+    least : float
+        Least similarity, 0 to 1.
+
+    Returns
+    -------
+    list of (int or None, float)
+        Per program: the place of its nearest relative in `taught`, None if none is near enough, and the similarity to
+        the nearest program. Among equally similar programs, the first.
+
+    Raises
+    ------
+    ValueError
+        If `least` is no share.
+
+    Examples
+    --------
+    >>> structural_relatives([["a", "b", "c"], ["d"]], [["a", "c"], ["a", "b", "b", "c"]])
+    [(1, 0.857...), (None, 0.0)]
+    """
+    check_number(locals(), "a share, 0 to 1", "least")
+    first = {}
+    for place, one in enumerate(taught):
+        first.setdefault(tuple(one), place)
+    found = {}
+    for own in {tuple(one) for one in structures}:
+        similarity, place = max(((_share_lined_up(own, other), -place) for other, place in first.items()),
+                                default=(0.0, 0))
+        found[own] = -place if similarity >= least and similarity else None, similarity
+    return [found[tuple(one)] for one in structures]
+
+
+def _share_lined_up(first, second):
+    """Length of the longest common subsequence of two tuples, times 2 / the sum of their lengths."""
+    longest = [0] * (len(second) + 1)                            # for the elements of `first` so far
+    for one in first if {*first} & {*second} else ():
+        before, longest = longest, [0]
+        for j, other in enumerate(second):
+            longest.append(before[j] + 1 if one == other else max(before[j + 1], longest[j]))
+    return 2 * longest[-1] / max(len(first) + len(second), 1)
