@@ -12,6 +12,7 @@ from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from kit.checks import check_number
 from kit.factored import groups_of
@@ -21,6 +22,7 @@ LEAST_ALIKE = 0.25       # two groups that are less alike are not aligned
 NEAR = 0.75              # a program is a relative if its similarity is at least this. Relatives that are known reach
 #                          .80 to 1 (real and sample data); strangers reach .33 in the real files and .73 in the sample
 MOST_RELATIVES = 5
+PLACE = ("collection", "split", "name")      # of a file, in a catalogue
 
 
 class Alignment(NamedTuple):
@@ -142,47 +144,57 @@ def _size_difference(a, b):
     return abs(sizes[0] - sizes[1])
 
 
-def structural_relatives(structures, taught, least=NEAR):
-    """The nearest relative of each program, from the catalogue's column `structure` alone.
+def structural_relatives(catalogue, least=NEAR):
+    """The nearest relative in training of each validation and test program, from the catalogue alone.
 
-    Groups with equal digests line up in the order of the graph. Twice their number, divided by the number of groups of
-    both programs, is at most the similarity of `align_groups`, which also counts groups that are partly alike. So a
-    program found here is a relative for `nearest_relatives`, too. No file is read, and programs of equal structure are
-    compared once.
+    Groups with equal digests in the column `structure` line up in the order of the graph. Twice their number, divided
+    by the number of groups of both programs, is at most the similarity of `align_groups`, which also counts groups that
+    are partly alike. So a relative that is found here is one for `nearest_relatives`, too. No graph is read, and equal
+    structures are compared once.
 
     Parameters
     ----------
-    structures, taught : sequence of (list of str)
-        One list per program: those that look for a relative, and those of the training split.
+    catalogue : polars.DataFrame
+        `Prepared.catalogue`, or some of its rows.
     least : float
         Least similarity, 0 to 1.
 
     Returns
     -------
-    list of (int or None, float)
-        Per program: the place of its nearest relative in `taught`, None if none is near enough, and the similarity to
-        the nearest program. Among equally similar programs, the first.
+    polars.DataFrame
+        One row per readable validation and test program of the layout collections: collection, split, name;
+        `similarity` to the nearest training program of the collection; `relative`, the name of this program, null if it
+        is not near enough. Among equally similar programs, the first.
 
     Raises
     ------
     ValueError
         If `least` is no share.
-
-    Examples
-    --------
-    >>> structural_relatives([["a", "b", "c"], ["d"]], [["a", "c"], ["a", "b", "b", "c"]])
-    [(1, 0.857...), (None, 0.0)]
     """
     check_number(locals(), "a share, 0 to 1", "least")
-    first = {}
-    for place, one in enumerate(taught):
-        first.setdefault(tuple(one), place)
-    found = {}
-    for own in {tuple(one) for one in structures}:
-        similarity, place = max(((_share_lined_up(own, other), -place) for other, place in first.items()),
-                                default=(0.0, 0))
-        found[own] = -place if similarity >= least and similarity else None, similarity
-    return [found[tuple(one)] for one in structures]
+    rows = []
+    for _, part in catalogue.filter(pl.col("structure").is_not_null()).group_by("collection", maintain_order=True):
+        taught, first = part.filter(pl.col("split") == "train"), {}
+        for name, structure in taught.select("name", "structure").iter_rows():
+            first.setdefault(tuple(structure), name)
+        nearest = {}
+        for *place, structure in part.filter(pl.col("split") != "train").select(*PLACE, "structure").iter_rows():
+            own = tuple(structure)
+            if own not in nearest:
+                nearest[own] = _nearest_structure(own, first)
+            similarity, name = nearest[own]
+            rows.append((*place, similarity, name if similarity >= least else None))
+    schema = {**dict.fromkeys(PLACE, pl.String), "similarity": pl.Float64, "relative": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _nearest_structure(own, structures):
+    """(similarity, name) of the nearest of `structures`, {tuple of str: name}; (0, None) if nothing lines up."""
+    best = 0.0, None
+    for other, name in structures.items():
+        similarity = _share_lined_up(own, other)
+        best = (similarity, name) if similarity > best[0] else best
+    return best
 
 
 def _share_lined_up(first, second):
