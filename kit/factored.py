@@ -139,23 +139,37 @@ def groups_of(graph):
 
 
 def structure_of(graph):
-    """One digest per group of a LayoutGraph, in the order of `groups_of`: a list of str.
+    """What makes programs relatives, in few bytes: a list of str, one per group, in the order of `groups_of`.
 
-    Groups with equal digests have the same operations in the same shares, and the same options. Sizes of tensors do not
-    matter. Depth does not matter where the nodes of a group have the same digits over the same parts of the group. The
-    numbers of groups, options and configurations do not matter either.
+    A string holds digests of 8 characters, separated by spaces: first one of the group's operations and their shares,
+    then one per option, sorted. Sizes of tensors do not matter. Depth does not matter where the nodes of a group have
+    the same digits over the same parts of the group. The numbers of groups, options and configurations do not matter
+    either.
     """
     return [_structure(group) for group in groups_of(graph)]
 
 
 def _structure(group):
-    """The digest of a Group: its options as runs of nodes with the same operation and digits, in any order."""
-    n, options = len(group.opcodes), []
+    """The string of a Group: each option as runs of nodes with the same digits, in shares of the group."""
+    n, options = len(group.opcodes), set()
+    new_operation = group.opcodes[1:] != group.opcodes[:-1]
     for rows in group.rows:
-        changes = (rows[1:] != rows[:-1]).any(axis=1) | (group.opcodes[1:] != group.opcodes[:-1])
-        runs = []
-        for start in (0, *(np.flatnonzero(changes) + 1).tolist()):
-            common = math.gcd(start, n)                  # a run starts at the same share of a deeper network's nodes
-            runs.append(f"{start // common}/{n // common} {group.opcodes[start]} {rows[start].tolist()}")
-        options.append(";".join(runs))
-    return hashlib.sha256("\n".join(sorted(options)).encode()).hexdigest()[:8]
+        changes = new_operation | (rows[1:] != rows[:-1]).any(axis=1)
+        options.add(_digest(f"{_share(start, n)} {rows[start].tolist()}" for start in _starts(changes)))
+    operations = _digest(f"{_share(start, n)} {group.opcodes[start]}" for start in _starts(new_operation))
+    return " ".join([operations, *sorted(options)])
+
+
+def _starts(changes):
+    """Where runs of equal elements start; `changes` (n - 1,) says where an element differs from the one before."""
+    return [0, *(np.flatnonzero(changes) + 1).tolist()]
+
+
+def _share(part, whole):
+    """A fraction as text, in lowest terms."""
+    common = math.gcd(part, whole)
+    return f"{part // common}/{whole // common}"
+
+
+def _digest(words):
+    return hashlib.sha256(";".join(words).encode()).hexdigest()[:8]

@@ -68,8 +68,8 @@ COLUMNS = {
     # number of nodes per operation, by number as in `kit.data.OPCODE_NAMES`: all nodes, configurable nodes
     "opcodes": pl.List(pl.Int64), "configurable_opcodes": pl.List(pl.Int64),
     "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
-    # a digest per group, in the order of the graph; equal for groups with the same operations and options, whatever
-    # the sizes and the depth; see `kit.factored.structure_of`. Most digests of relatives line up
+    # per group, in the order of the graph: digests of its operations and of its options, whatever the sizes and the
+    # depth; see `kit.factored.structure_of`. Relatives agree in most of them; see `kit.baselines.structural_relatives`
     "structure": pl.List(pl.String),
 }
 _PLACE = ("collection", "split", "name")

@@ -9,6 +9,7 @@ Two groups are alike if they have the same operations in the same shares, and th
 their rows of digits, because each file numbers its options and groups anew.
 """
 from collections import Counter
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -80,12 +81,23 @@ def align_groups(first, second):
     for i, a in enumerate(first):
         for j, b in enumerate(second):
             score[i, j] = group_similarity(a, b)
-    score[score < LEAST_ALIKE] = 0
-    best = np.zeros((len(first) + 1, len(second) + 1))           # of the first i and the first j groups
-    for i in range(len(first)):
-        for j in range(len(second)):
-            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + score[i, j])
-    pairs, i, j = [], len(first), len(second)
+    pairs = _best_matching(score)
+    alike = score[pairs[:, 0], pairs[:, 1]]
+    return Alignment(pairs, alike, _similarity(alike, len(first) + len(second)))
+
+
+def _similarity(alike, groups):
+    """Of two programs with so many groups together, from how much alike the groups are that line up."""
+    return float(min(2 * alike.sum() / groups, 1.0)) if groups else 0.0
+
+
+def _best_matching(score):
+    """The matching in order with the largest sum of `score` (a, b): places (p, 2); too small scores do not count."""
+    score = np.where(score < LEAST_ALIKE, 0, score)
+    best = np.zeros((len(score) + 1, score.shape[1] + 1))        # of the first i and the first j groups
+    for i, j in np.ndindex(score.shape):
+        best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + score[i, j])
+    pairs, i, j = [], *score.shape
     while i and j:
         if best[i, j] == best[i - 1, j]:
             i -= 1
@@ -94,10 +106,7 @@ def align_groups(first, second):
         else:
             i, j = i - 1, j - 1
             pairs.append((i, j))
-    pairs = np.array(pairs[::-1], np.int64).reshape(-1, 2)
-    alike = score[pairs[:, 0], pairs[:, 1]]
-    groups = len(first) + len(second)
-    return Alignment(pairs, alike, float(min(2 * alike.sum() / groups, 1.0)) if groups else 0.0)
+    return np.array(pairs[::-1], np.int64).reshape(-1, 2)
 
 
 def nearest_relatives(graph, graphs, most=MOST_RELATIVES, least=NEAR):
@@ -147,10 +156,10 @@ def _size_difference(a, b):
 def structural_relatives(catalogue, least=NEAR):
     """The nearest relative in training of each validation and test program, from the catalogue alone.
 
-    Groups with equal digests in the column `structure` line up in the order of the graph. Twice their number, divided
-    by the number of groups of both programs, is at most the similarity of `align_groups`, which also counts groups that
-    are partly alike. So a relative that is found here is one for `nearest_relatives`, too. No graph is read, and equal
-    structures are compared once.
+    The similarity is that of `align_groups`, but read off the digests in the column `structure`, which say whether two
+    groups have operations in the same shares, and which options they share. Groups whose operations have different
+    shares count as not alike. So a relative that is found here is one for `nearest_relatives`, too. No graph is read,
+    and equal structures are compared once.
 
     Parameters
     ----------
@@ -192,16 +201,20 @@ def _nearest_structure(own, structures):
     """(similarity, name) of the nearest of `structures`, {tuple of str: name}; (0, None) if nothing lines up."""
     best = 0.0, None
     for other, name in structures.items():
-        similarity = _share_lined_up(own, other)
+        similarity = _structures_alike(own, other)
         best = (similarity, name) if similarity > best[0] else best
     return best
 
 
-def _share_lined_up(first, second):
-    """Length of the longest common subsequence of two tuples, times 2 / the sum of their lengths."""
-    longest = [0] * (len(second) + 1)                            # for the elements of `first` so far
-    for one in first if {*first} & {*second} else ():
-        before, longest = longest, [0]
-        for j, other in enumerate(second):
-            longest.append(before[j] + 1 if one == other else max(before[j + 1], longest[j]))
-    return 2 * longest[-1] / max(len(first) + len(second), 1)
+def _structures_alike(first, second):
+    """The similarity of two programs by their structures, tuples of str."""
+    score = np.array([[_groups_alike(a, b) for b in second] for a in first]).reshape(len(first), len(second))
+    pairs = _best_matching(score) if score.any() else np.zeros((0, 2), np.int64)
+    return _similarity(score[pairs[:, 0], pairs[:, 1]], len(first) + len(second))
+
+
+@lru_cache(1 << 18)
+def _groups_alike(a, b):
+    """The similarity of two groups by their digests, of operations and of options; see `group_similarity`."""
+    (operations, *mine), (others, *theirs) = a.split(), b.split()
+    return len({*mine} & {*theirs}) / len({*mine} | {*theirs}) if operations == others else 0.0
