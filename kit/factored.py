@@ -10,15 +10,29 @@ space or less:
 
 It also holds where layouts meet in the whole program (`kit.agreement.Meetings`), and in `about.json` what
 `kit.prepare` says of its source. Nothing is pickled.
+
+In factored form, groups of configurable nodes and their options can be read off. `structure_of` describes them so that
+programs of one structure can be found without opening their files again.
 """
+import hashlib
 import json
+import math
 import zipfile
+from typing import NamedTuple
 
 import numpy as np
 
 from kit.agreement import Meetings
 from kit.data import DataError, NpzFile, layout_graph, tile_graph
 from kit.files import whole_file
+
+
+class Group(NamedTuple):
+    """A group of configurable nodes that change together: n nodes, k options."""
+    number: int              # of the group in the graph's `config_codes`
+    opcodes: np.ndarray      # (n,) int64, sorted
+    codes: np.ndarray        # (k,) int64; the codes of the options
+    rows: np.ndarray         # (k, n, 18) int8; the digits of the nodes, in the order of `opcodes`
 
 
 def read_graph(path, collection, split="test"):
@@ -106,3 +120,56 @@ def read_about(path, whole=False):
             return found if "format" in found and not (whole and archive.testzip()) else {}
     except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
         return {}
+
+
+def groups_of(graph):
+    """The groups of a LayoutGraph that have nodes, as a list of Group in the order of their first nodes."""
+    nodes, k = graph.node_config_ids, graph.code_rows.shape[1]
+    found = []
+    for number in range(graph.config_codes.shape[1]):
+        members = np.flatnonzero(graph.node_group == number)                       # (n,)
+        if len(members):
+            # nodes of one operation stay together, each operation in the order of the graph
+            members = members[np.lexsort((nodes[members], graph.node_opcode[nodes[members]]))]
+            rows = graph.code_rows[members].swapaxes(0, 1)                         # (k, n, 18)
+            used = np.isin(np.arange(k), graph.config_codes[:, number]) | (rows >= 0).any(axis=(1, 2))
+            codes = np.flatnonzero(used)
+            found.append((nodes[members].min(), Group(number, graph.node_opcode[nodes[members]], codes, rows[codes])))
+    return [group for _, group in sorted(found, key=lambda pair: pair[0])]
+
+
+def structure_of(graph):
+    """What makes programs relatives, in few bytes: a list of str, one per group, in the order of `groups_of`.
+
+    A string holds digests of 8 characters, separated by spaces: first one of the group's operations and their shares,
+    then one per option, sorted. Sizes of tensors do not matter. Depth does not matter where the nodes of a group have
+    the same digits over the same parts of the group. The numbers of groups, options and configurations do not matter
+    either.
+    """
+    return [_structure(group) for group in groups_of(graph)]
+
+
+def _structure(group):
+    """The string of a Group: each option as runs of nodes with the same digits, in shares of the group."""
+    n, options = len(group.opcodes), set()
+    new_operation = group.opcodes[1:] != group.opcodes[:-1]
+    for rows in group.rows:
+        changes = new_operation | (rows[1:] != rows[:-1]).any(axis=1)
+        options.add(_digest(f"{_share(start, n)} {rows[start].tolist()}" for start in _starts(changes)))
+    operations = _digest(f"{_share(start, n)} {group.opcodes[start]}" for start in _starts(new_operation))
+    return " ".join([operations, *sorted(options)])
+
+
+def _starts(changes):
+    """Where runs of equal elements start; `changes` (n - 1,) says where an element differs from the one before."""
+    return [0, *(np.flatnonzero(changes) + 1).tolist()]
+
+
+def _share(part, whole):
+    """A fraction as text, in lowest terms."""
+    common = math.gcd(part, whole)
+    return f"{part // common}/{whole // common}"
+
+
+def _digest(words):
+    return hashlib.sha256(";".join(words).encode()).hexdigest()[:8]

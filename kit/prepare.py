@@ -42,12 +42,12 @@ from kit.data import (
     npz_paths,
     target,
 )
-from kit.factored import graph_of, read_about, read_graph, target_of, write_graph
+from kit.factored import graph_of, read_about, read_graph, structure_of, target_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, sha256_of, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
-FORMAT = 4                               # of a prepared file; files of another format are prepared again
+FORMAT = 5                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
@@ -68,6 +68,9 @@ COLUMNS = {
     # number of nodes per operation, by number as in `kit.data.OPCODE_NAMES`: all nodes, configurable nodes
     "opcodes": pl.List(pl.Int64), "configurable_opcodes": pl.List(pl.Int64),
     "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
+    # per group, in the order of the graph: digests of its operations and of its options, whatever the sizes and the
+    # depth; see `kit.factored.structure_of`. Relatives agree in most of them; see `kit.baselines.structural_relatives`
+    "structure": pl.List(pl.String),
 }
 _PLACE = ("collection", "split", "name")
 _OUTSIDE = ("source_changed", "prepared_bytes")      # columns that a prepared file does not hold
@@ -436,7 +439,8 @@ def describe(graph, collection):
         found |= {"configurable": len(graph.node_group), "groups": len(first),
                   "group_nodes": np.bincount(graph.node_group).tolist(),
                   "options": [len(np.unique(codes)) for codes in graph.config_codes.T],
-                  "configurable_opcodes": np.bincount(chosen, minlength=OPCODES).tolist()}
+                  "configurable_opcodes": np.bincount(chosen, minlength=OPCODES).tolist(),
+                  "structure": structure_of(graph)}
     runtime = target(graph)
     if graph.config_runtime.any() and (collection != "tile:xla" or (graph.config_runtime_normalizers > 1).any()):
         found |= dict(zip(_QUANTILES, np.quantile(runtime, [0, 0.25, 0.5, 0.75, 1]).tolist()))

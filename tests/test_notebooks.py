@@ -477,8 +477,8 @@ def test_the_tables_of_01_come_from_the_catalogue_and_only_drawn_programs_are_re
         assert shares == pytest.approx([(slower <= limit).mean() for limit in names["limits"]], abs=1e-12)
     assert len(names["shares"]) == whole.select("collection", "split", "name").n_unique()
     pairs = {(c, family) for c, family in names["graphs"].filter(split="train").select("collection", "family").rows()}
-    with_relatives = names["held"].filter(pl.col("relatives").is_not_null())
-    assert {*with_relatives["name"]} == {name for c, name, family in names["graphs"].filter(pl.col("split") != "train")
+    same_family = names["held"].filter(pl.col("same_family").is_not_null())
+    assert {*same_family["name"]} == {name for c, name, family in names["graphs"].filter(pl.col("split") != "train")
                                          .select("collection", "name", "family").rows() if (c, family) in pairs}
 
 

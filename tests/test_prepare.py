@@ -23,7 +23,7 @@ import kit.factored
 import kit.prepare
 from kit.agreement import find_meetings
 from kit.data import COLLECTIONS, OPCODES, SPLITS, DataError, dense_configs, npz_paths, read_layout, read_tile, target
-from kit.factored import read_graph
+from kit.factored import read_graph, structure_of
 from kit.prepare import COLUMNS, open_prepared, prepare, prepared_path
 
 LAYOUT = "layout:xla:random"
@@ -198,6 +198,7 @@ def test_the_catalogue_counts_the_nodes_of_each_group_and_the_configurable_opera
     for row in prepared.catalogue.filter(pl.col("collection") != "tile:xla").iter_rows(named=True):
         graph = prepared.graph(row["collection"], row["split"], row["name"])
         assert row["group_nodes"] == [(graph.node_group == group).sum() for group in range(row["groups"])]
+        assert row["structure"] == structure_of(graph) and len(row["structure"]) == row["groups"]
         chosen = [int(graph.node_opcode[node]) for node in graph.node_config_ids]
         assert row["configurable_opcodes"] == [chosen.count(opcode) for opcode in range(OPCODES)]
 

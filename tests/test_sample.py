@@ -1,4 +1,5 @@
 """Sample data: the official format, whole or not at all, and runtimes that follow the written formulae."""
+import hashlib
 import math
 import re
 import shutil
@@ -7,8 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from kit.data import OPCODE_NAMES, npz_paths, read_layout
+from kit.pad import repad_layout
 from kit.sample import write as sample
+from kit.sample.architectures import DIFFERENCES, Change, convolutional_net, transformer
 from kit.sample.kernels import simulate_tile
+from kit.sample.more_architectures import detector, recurrent_net, u_net
 from kit.sample.runtimes import LayoutSimulator
 from kit.sample.write import SAMPLE_SIZES, write_sample
 
@@ -36,10 +41,19 @@ def simulated(arrays, rows, parts=False):
     return LayoutSimulator(*(arrays[k] for k in PROGRAM))(rows, parts)
 
 
+@pytest.fixture(scope="module")
+def families(tmp_path_factory):
+    """Folder of tiny sample data with networks of all kinds and relatives of all differences."""
+    root = tmp_path_factory.mktemp("families") / "sample"
+    write_sample(root, size="tiny", relatives=4, kinds="all")
+    return root
+
+
 # The second implementation: one configuration, one node, one operand at a time; layouts as (minor, second) tuples.
 
 WIDTHS = dict(zip(range(2, 21), (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)))
 ELEMENTWISE = {1, 2, 20, 25, 32, 37, 50, 57, 58, 59, 60, 81, 83, 94, 95, 96, 107}
+CONCATENATE, SLICE = OPCODE_NAMES.index("concatenate"), OPCODE_NAMES.index("slice")
 PEAK, BANDWIDTH = 61.5e12, 450e9
 
 
@@ -127,14 +141,16 @@ def slow_layout(arrays, rows):
             came = arrives[operands[0]]
             source = [int(d) for d in node.row[31:31 + len(node.dims)]]       # of the operand
             pair = came and tuple(source.index(d) for d in came)
-        elif (opcodes[v] in ELEMENTWISE or opcodes[v] in (72, 76, 84)) and alike:
+        elif (opcodes[v] in ELEMENTWISE or opcodes[v] in (CONCATENATE, 72, 76, SLICE, 84)) and alike:
             fixed = [u for u in alike if arrives[u] is not None]
             pair = arrives[fixed[-1]] if fixed else None
             for u in fixed[:-1]:
                 if arrives[u] != pair and not nodes[u].row[3] and len(nodes[u].dims) > 1:
                     copies += nodes[u].bytes(arrives[u]) / (BANDWIDTH / 2)
-        if opcodes[v] in (70, 72, 84):
+        if opcodes[v] in (CONCATENATE, 70, 72, 84):
             own += sum(nodes[u].bytes(nodes[u].default) for u in (v, *operands)) / BANDWIDTH
+        elif opcodes[v] == SLICE:
+            own += 2 * node.bytes(node.default) / BANDWIDTH
         arrives.append(pair)
     return own, copies
 
@@ -201,9 +217,10 @@ def slow_tile(arrays, config):
 
 
 @pytest.mark.parametrize("collection", LAYOUTS)
-def test_layout_runtimes_are_those_of_the_formulae_node_by_node(tiny_sample, collection):
+def test_layout_runtimes_are_those_of_the_formulae_node_by_node(tiny_sample, families, collection):
     rng = np.random.default_rng(0)
-    for path in files(tiny_sample, collection)[:4]:
+    for path in [*files(tiny_sample, collection)[:4], *files(families, collection, "train")[:6],
+                 *files(families, collection, "test")]:
         arrays = load(path)
         rows = arrays["node_config_feat"][:3].astype(int)
         mixed = arrays["node_config_feat"][rng.integers(90, size=rows.shape[1]), np.arange(rows.shape[1])].astype(int)
@@ -299,23 +316,28 @@ def check_graph(arrays):
         assert sorted(row[134:134 + len(dims)]) == list(range(len(dims))) and not row[134 + len(dims):].any()
 
 
+def check_layout(arrays):
+    """What holds for every layout file of the sample data."""
+    check_graph(arrays)
+    ids, rows = arrays["node_config_ids"], arrays["node_config_feat"]
+    assert set(arrays["node_opcode"][ids]) <= {26, 34, 75} and (np.diff(ids) > 0).all()
+    assert rows.shape == (len(arrays["config_runtime"]), len(ids), 18)
+    assert np.array_equal(arrays["node_splits"][0][[0, -1]], [0, len(arrays["node_feat"])])
+    given = (rows >= 0).sum((0, 2)) > 0
+    for k in np.flatnonzero(given):
+        node, digits = Tensor(arrays["node_feat"][ids[k]]), rows[:, k, :6].astype(int)
+        lengths = set((digits >= 0).sum(1).tolist()) - {0}
+        assert lengths == {len(node.dims) if arrays["node_opcode"][ids[k]] == 75 else 2}
+        assert digits.max() < len(node.dims)
+
+
 @pytest.mark.parametrize("collection", LAYOUTS)
-def test_layout_files_have_the_official_form(tiny_sample, real_data, collection):
+def test_layout_files_have_the_official_form(tiny_sample, families, real_data, collection):
     official = load(next((real_data / "npz" / collection).rglob("*.npz")))
-    for path in files(tiny_sample, collection):
+    for path in [*files(tiny_sample, collection), *files(families, collection)]:
         arrays = load(path)
         assert kinds(arrays) == kinds(official)
-        check_graph(arrays)
-        ids, rows = arrays["node_config_ids"], arrays["node_config_feat"]
-        assert set(arrays["node_opcode"][ids]) <= {26, 34, 75} and (np.diff(ids) > 0).all()
-        assert rows.shape == (len(arrays["config_runtime"]), len(ids), 18)
-        assert np.array_equal(arrays["node_splits"][0][[0, -1]], [0, len(arrays["node_feat"])])
-        given = (rows >= 0).sum((0, 2)) > 0
-        for k in np.flatnonzero(given):
-            node, digits = Tensor(arrays["node_feat"][ids[k]]), rows[:, k, :6].astype(int)
-            lengths = set((digits >= 0).sum(1).tolist()) - {0}
-            assert lengths == {len(node.dims) if arrays["node_opcode"][ids[k]] == 75 else 2}
-            assert digits.max() < len(node.dims)
+        check_layout(arrays)
 
 
 def test_tile_files_have_the_official_form(tiny_sample, real_data):
@@ -376,10 +398,10 @@ def test_test_labels_are_placeholders_and_the_truth_stands_beside(tiny_sample):
 
 
 @pytest.mark.parametrize("collection", LAYOUTS)
-def test_runtimes_are_the_simulated_ones_times_small_noise(tiny_sample, collection):
+def test_runtimes_are_the_simulated_ones_times_small_noise(tiny_sample, families, collection):
     noise = []
-    for path in files(tiny_sample, collection):
-        arrays = labelled(tiny_sample, path)
+    for root, path in ((sampled, path) for sampled in (tiny_sample, families) for path in files(sampled, collection)):
+        arrays = labelled(root, path)
         seconds = simulated(arrays, arrays["node_config_feat"])
         noise.append(np.log(arrays["config_runtime"] / seconds / 1e9))
         assert 0.002 < noise[-1].std() < 0.006
@@ -483,3 +505,173 @@ def test_a_folder_with_other_content_is_refused(tiny_sample, tmp_path):
     with pytest.raises(ValueError, match="size is 'huge'; expected 'tiny' or 'small'"):
         write_sample(tmp_path / "new", size="huge")
     assert not (tmp_path / "new").exists() and (tmp_path / "note.txt").read_text() == "mine"
+
+
+# the sample data of a seed never change
+
+def content_of(root):
+    """A digest of all arrays below a folder, with their names, types and shapes."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.npz")):
+        for key, array in sorted(load(path).items()):
+            digest.update(f"{path.relative_to(root).as_posix()} {key} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("size, relatives, digest", [
+    ("tiny", 0, "33b5bd367c03ef00"), ("tiny", 1, "a8433661785b9127"), ("small", 0, "25a7f07d37cf4c5a")])
+def test_the_sample_data_that_all_published_numbers_rest_on_stay_as_they_are(tmp_path, size, relatives, digest):
+    assert content_of(write_sample(tmp_path / "sample", size=size, relatives=relatives).parent) == digest
+
+
+# networks of all kinds, and their relatives
+
+NETWORKS = [convolutional_net, u_net, detector, recurrent_net, transformer]
+NAMED = {name: OPCODE_NAMES.index(name) for name in (
+    "concatenate", "convolution", "dot", "get-tuple-element", "reshape", "slice", "subtract", "tuple")}
+
+
+def grown(network, seed=0, nodes=150, what=None):
+    """A network, or its relative that differs in `what`."""
+    program = network(np.random.default_rng(seed), nodes)
+    if what is None:
+        return program
+    return network(np.random.default_rng(seed), nodes, Change(np.random.default_rng(1), (what,), program.blocks))
+
+
+def operands_of(program):
+    return [[u for w, u in sorted(program.edges) if w == v] for v in range(len(program.rows))]
+
+
+def window_output(row, i, size):
+    """Size of a convolution's output along spatial dimension `i`, as XLA's shape inference has it."""
+    taps, stride, low, high, dilation, base = (int(row[37 + 8 * part + i]) for part in range(6))
+    padded = (size - 1) * base + 1 + low + high
+    return (padded - ((taps - 1) * dilation + 1)) // stride + 1
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("what", [None, *DIFFERENCES])
+@pytest.mark.parametrize("seed, nodes", [(0, 45), (1, 150), (2, 220)])
+def test_the_shape_of_each_operation_follows_from_its_operands(network, what, seed, nodes):
+    program = grown(network, seed, nodes, what)
+    arrays, operands = program.arrays(), operands_of(program)
+    tensors, checked = [Tensor(row) for row in arrays["node_feat"]], 0
+    for v, op in enumerate(program.opcodes):
+        own, others = tensors[v], [tensors[u] for u in operands[v]]
+        if op == NAMED["convolution"]:
+            x, w = (tensors[u] for u in first_and_kernel(arrays, tensors, operands, v))
+            row = own.row.astype(int)
+            for i in range(2):
+                assert window_output(row, i, x.dims[row[95 + i]]) == own.dims[sorted({0, 1, 2, 3} - {*row[105:107]})[i]]
+                assert w.dims[row[101 + i]] == row[37 + i]
+            assert x.dims[row[93]] == own.dims[row[105]] and w.dims[row[100]] == own.dims[row[106]]
+            assert x.dims[row[94]] == w.dims[row[99]]
+        elif op == NAMED["dot"]:
+            x, w = (tensors[u] for u in first_and_kernel(arrays, tensors, operands, v))
+            batched = len(x.dims) == len(w.dims) == len(own.dims)
+            product = x.size() * w.size() / own.size() / (math.prod(own.dims[:-2]) if batched else 1)
+            assert math.isqrt(round(product)) ** 2 == product
+        elif op == NAMED["reshape"]:
+            assert own.size() == others[0].size()
+        elif op == NAMED["concatenate"]:
+            dim = int(own.row[31])
+            assert own.dims[dim] == sum(other.dims[dim] for other in others)
+            assert all(other.dims[:dim] + other.dims[dim + 1:] == own.dims[:dim] + own.dims[dim + 1:]
+                       for other in others)
+        elif op == NAMED["slice"]:
+            start, stride, end = own.row[109:112], own.row[113:116], own.row[117:120]
+            assert (end[:2] - start[:2])[:len(own.dims)].tolist() == own.dims[:2] and stride[2] == len(own.dims)
+            assert end[2] - start[2] == sum(own.dims) and (end[:2] <= others[0].dims[:2]).all()
+        elif op in ELEMENTWISE:
+            assert all(other.dims == own.dims for other in others)
+        else:
+            continue
+        checked += 1
+    assert checked > 8
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("seed", range(4))
+def test_training_updates_each_weight_once_and_inference_none(network, seed):
+    modes = {}
+    for program in (grown(network, seed), grown(network, seed, what="mode")):
+        operands, op = operands_of(program), program.opcodes
+        updates = [v for v in operands[-1] if op[v] == NAMED["subtract"]]
+        updated = [u for v in updates for u in operands[v] if op[u] == NAMED["get-tuple-element"]]
+        assert op[-1] == NAMED["tuple"] and program.train == bool(updates)
+        assert len(updated) == len(updates) == len({*updated})
+        # kernels: what several dimensions and no batch have, and a convolution or dot reads
+        read = {u for v, name in program.configurable.items() for u in operands[v]
+                if op[u] == NAMED["get-tuple-element"] and name[0].partition("/")[0] not in ("kernel", "step")}
+        if program.train:
+            data = 1 + (network is transformer)
+            assert len(read - {*updated}) <= data
+        modes[program.train] = program
+        used = {u for each in operands for u in each}
+        assert {*range(program.zero + 1, len(op) - 1)} <= used               # nothing is computed in vain
+    assert len(modes) == 2 and len(modes[True].rows) > 1.4 * len(modes[False].rows)
+    forward = [name for name, _ in modes[False].configurable.values()]
+    assert {*forward} <= {name for name, _ in modes[True].configurable.values()}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_relative_differs_in_one_thing_alone(network, seed):
+    program = grown(network, seed)
+    for what in ("batch", "width"):
+        other = grown(network, seed, what=what)
+        assert (other.opcodes, other.edges, other.configurable) == (
+            program.opcodes, program.edges, program.configurable)
+        first, second = (np.stack(p.rows)[:, 21:27] for p in (program, other))
+        changed = {tuple(sorted({*zip(a[a != b], b[a != b])})) for a, b in zip(first, second)} - {()}
+        assert changed, what
+        if what == "batch" and network is not transformer:               # one number becomes another one everywhere
+            pairs = {pair for each in changed for pair in each}
+            assert len(pairs) == 1 or network in (convolutional_net, transformer), pairs
+    deeper = grown(network, seed, what="depth")
+    assert deeper.blocks != program.blocks and deeper.train == program.train
+    assert (len(deeper.rows) > len(program.rows)) == (deeper.blocks > program.blocks)
+    usual = grown(network, seed, what="mode")
+    assert usual.blocks == program.blocks
+
+
+def test_the_reader_takes_every_file_of_all_kinds(families):
+    named = []
+    for collection in ("layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default"):
+        for split in ("train", "valid", "test"):
+            for path in npz_paths(families / "npz", collection, split):
+                graph = read_layout(path)
+                assert repad_layout(graph.node_feat)[1] == 1
+                named.append(graph.graph_id)
+    for kind in ("plain_net", "u_net", "detector", "transformer"):
+        assert any(f"_{kind}_" in name for name in named)
+
+
+def test_most_programs_of_nlp_and_some_of_xla_have_relatives_one_per_difference():
+    plan = SAMPLE_SIZES["small"]
+    assert all(relative == 0 for *_, relative in sample._programs(plan, 0, "all"))
+    count = {(source, split, i): 0 for source, split, i, _ in sample._programs(plan, 0, "all")}
+    for source, split, i, relative in sample._programs(plan, 4, "all"):
+        count[source, split, i] += relative > 0
+    with_relatives = {source: [n for (s, split, _), n in count.items() if s == source and split > 0]
+                      for source in ("xla", "nlp")}
+    assert {source: (sum(n == 4 for n in counts), len(counts)) for source, counts in with_relatives.items()} == {
+        "xla": (9, 14), "nlp": (12, 14)}
+    assert all(n == 0 for (_, split, _), n in count.items() if split == 0)
+
+
+def test_names_of_relatives_say_what_differs(families):
+    names = [path.stem for path in files(families, "layout/nlp/random", "train") if "_relative_" in path.stem]
+    endings = {(re.search("_(valid|test)_._", name)[0], name.rsplit("_", 1)[1]) for name in names}
+    programs = {program for program, _ in endings}
+    assert endings == {(program, what) for program in programs for what in DIFFERENCES} and len(names) == len(endings)
+
+
+def test_all_kinds_need_a_folder_of_their_own(families):
+    with pytest.raises(ValueError, match="size tiny, all kinds, with 4 relatives per program, .*expected Sample data, "
+                                         "format 1, seed 0, size tiny, 40 files"):
+        write_sample(families, size="tiny")
+    with pytest.raises(ValueError, match="kinds is 'some'; expected 'usual' or 'all'"):
+        write_sample(families, kinds="some")

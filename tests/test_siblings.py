@@ -1,25 +1,30 @@
 """Groups of relatives line up as a slow search over all matchings finds; a specialist learns from relatives alone."""
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
+import polars as pl
 import pytest
 from scipy.stats import rankdata
 from training import drawn_layout
 
-from kit.baselines import specialists
+from kit.baselines import siblings, specialists
 from kit.baselines.siblings import (
     LEAST_ALIKE,
-    Group,
+    NEAR,
     align_groups,
     group_similarity,
     groups_of,
     nearest_relatives,
     stretched,
+    structural_relatives,
 )
 from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees, rank_by_relatives
-from kit.data import LayoutGraph, dense_configs, npz_paths, read_layout
+from kit.data import COLLECTIONS, LayoutGraph, dense_configs, npz_paths, read_layout
 from kit.ensemble import mean_zscore
+from kit.factored import Group, structure_of
 from kit.metrics import kendall_tau
+from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, hold_out_configs
 from kit.sample import write_sample
 
@@ -94,13 +99,34 @@ def slow_options_alike(a, b, n):
 
 def slow_group_similarity(a, b):
     """Count operations and options that have a partner, one by one."""
-    shared = sum(min(a.opcodes.tolist().count(o), b.opcodes.tolist().count(o)) for o in {*a.opcodes, *b.opcodes})
-    either = len(a.opcodes) + len(b.opcodes) - shared
+    shared = sum(min((a.opcodes == o).mean(), (b.opcodes == o).mean()) for o in {*a.opcodes, *b.opcodes})
     n = max(len(a.opcodes), len(b.opcodes))
     mine, other = ([[option[i * len(option) // n] for i in range(n)] for option in group.rows.tolist()]
                    for group in (a, b))
     both = sum(option in other for option in mine)
-    return shared / either * both / (len(mine) + len(other) - both)
+    return shared * both / (len(mine) + len(other) - both)
+
+
+def slow_structure(group):
+    """The options of a group: sets of (operation, digits, where its run of nodes starts and ends, as shares)."""
+    n, options = len(group.opcodes), []
+    for rows in group.rows.tolist():
+        nodes = [(int(op), tuple(row)) for op, row in zip(group.opcodes, rows)]
+        starts = [i for i in range(n) if i == 0 or nodes[i] != nodes[i - 1]]
+        options.append(tuple((nodes[i], Fraction(i, n), Fraction(end, n)) for i, end in zip(starts, [*starts[1:], n])))
+    return frozenset(options)
+
+
+def slow_structural_similarity(first, second):
+    """The similarity of two lists of Group by their slow structures alone, over all matchings in order."""
+    def alike(a, b):
+        shares = [{op: Fraction(int((g.opcodes == op).sum()), len(g.opcodes)) for op in g.opcodes} for g in (a, b)]
+        mine, other = slow_structure(a), slow_structure(b)
+        return len(mine & other) / len(mine | other) if shares[0] == shares[1] else 0
+    score = [[alike(a, b) for b in second] for a in first]
+    best = max(sum(score[i][j] if score[i][j] >= LEAST_ALIKE else 0 for i, j in matching)
+               for matching in all_matchings(first, second))
+    return 2 * best / (len(first) + len(second))
 
 
 def all_matchings(first, second):
@@ -230,6 +256,93 @@ def test_a_program_is_its_own_and_only_relative():
     found = nearest_relatives(held, [program_of(network, rng, batch=32, name="other"), seen])
     assert [r.graph.graph_id for r in found] == ["drawn"] and found[0].same
     assert found[0].alignment.similarity == 1
+
+
+# structures
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_have_one_digest_where_they_are_the_same_in_a_slow_comparison(seed):
+    rng = np.random.default_rng(seed)
+    network = drawn_network(rng, 5)
+    deeper = [(np.repeat(ops, 2).tolist(), rows.repeat(2, axis=1)) if i % 2 else (ops, rows)
+              for i, (ops, rows) in enumerate(network[0])]
+    fewer = [(ops, rows[1:]) if i == 2 else (ops, rows) for i, (ops, rows) in enumerate(network[0])]
+    programs = [program_of(net, rng, batch=batch) for batch, net in (
+        (8, network), (64, network), (8, (deeper, *network[1:])), (8, (fewer, *network[1:])),
+        (8, drawn_network(rng, 4)))]
+    programs += [renumbered(programs[0], rng)]
+    digests, groups = [structure_of(g) for g in programs], [groups_of(g) for g in programs]
+    pairs = [(d, group) for each, own in zip(digests, groups) for d, group in zip(each, own, strict=True)]
+    for (d, a), (e, b) in combinations(pairs, 2):
+        assert (d == e) == (slow_structure(a) == slow_structure(b))
+        if d == e:
+            assert group_similarity(a, b) == 1
+        elif len(a.opcodes) == len(b.opcodes):
+            assert group_similarity(a, b) < 1
+    assert digests[0] == digests[1] == digests[5]
+    same = [a == b for a, b in zip(digests[0], digests[3])]
+    assert same == [True, True, False, True, True]
+
+
+def test_a_deeper_network_of_uniform_groups_has_the_same_structure():
+    rng = np.random.default_rng(17)
+    network = drawn_network(rng)
+    uniform = [(ops[:1], rows[:, :1]) for ops, rows in network[0]]
+    uniform = [(ops, np.unique(rows, axis=0)) for ops, rows in uniform]
+    single = [np.arange(len(rows)) * 1.0 for _, rows in uniform]
+    pair = [np.zeros((9, 9))] * 3
+    deep = [(ops * n, rows.repeat(n, axis=1)) for n, (ops, rows) in zip((1, 3, 4, 7), uniform)]
+    first, second = (program_of((net, single, pair), rng) for net in (uniform, deep))
+    assert structure_of(first) == structure_of(second)
+    assert align_groups(groups_of(first), groups_of(second)).similarity == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_similarity_by_structures_is_that_of_all_matchings_and_never_above_that_of_the_graphs(seed):
+    rng = np.random.default_rng(seed)
+    network = drawn_network(rng, 5)
+    changed = [(ops, rows[1:]) if i == 1 else (ops * 2, rows.repeat(2, axis=1)) if i == 3 else (ops, rows)
+               for i, (ops, rows) in enumerate(network[0])]
+    several = [program_of(net, rng) for net in (network, (changed, *network[1:]), drawn_network(rng, 4))]
+    for first, second in combinations(several, 2):
+        groups = groups_of(first), groups_of(second)
+        found = siblings._structures_alike(*(tuple(structure_of(g)) for g in (first, second)))
+        assert found == pytest.approx(slow_structural_similarity(*groups), abs=1e-12)
+        assert found <= align_groups(*groups).similarity + 1e-12
+    assert siblings._structures_alike((), ()) == siblings._structures_alike(("a b",), ()) == 0
+
+
+def test_the_catalogue_finds_the_relatives_that_pairwise_alignment_finds(tmp_path):
+    """Sample data of all kinds, tiny: options are missing in some files, so that relatives are not quite the same."""
+    root = write_sample(tmp_path / "sample", size="tiny", relatives=4, kinds="all")
+    catalogue = prepare(root, tmp_path / "prepared", progress=False).catalogue
+    found = structural_relatives(catalogue)
+    assert found.select("collection", "split", "name").rows() == [
+        row for row in catalogue.select("collection", "split", "name").rows() if row[1] != "train" and
+        row[0] != "tile:xla"]
+    for collection in COLLECTIONS[1:]:
+        taught = [read_layout(path) for path in npz_paths(root, collection, "train")]
+        for path in (*npz_paths(root, collection, "valid"), *npz_paths(root, collection, "test")):
+            graph, row = read_layout(path), found.filter(collection=collection, name=path.stem).row(0, named=True)
+            near = {r.graph.graph_id: r.alignment.similarity for r in nearest_relatives(graph, taught, 99, least=0)}
+            assert (row["relative"] is None) == (row["similarity"] < NEAR) == (max(near.values(), default=0) < NEAR)
+            if row["relative"]:
+                assert row["similarity"] == pytest.approx(near[row["relative"]]) == pytest.approx(max(near.values()))
+    assert 8 <= found["relative"].count() < len(found)
+    # nothing to look for, and nothing to find
+    assert structural_relatives(catalogue.filter(pl.col("collection") == "tile:xla")).is_empty()
+    alone = structural_relatives(catalogue.filter(pl.col("split") != "train"))
+    assert alone["relative"].null_count() == len(alone) == len(found) and alone["similarity"].sum() == 0
+    with pytest.raises(ValueError, match="least is 2; expected a share"):
+        structural_relatives(catalogue, least=2)
+
+
+def test_the_catalogue_finds_the_relatives_of_real_files(real_data, tmp_path):
+    """unet_3d is a relative of unet3d, and alexnet's test file is alexnet."""
+    catalogue = prepare(real_data / "npz", tmp_path / "prepared", COLLECTIONS[1:], progress=False).catalogue
+    found = structural_relatives(catalogue).filter(pl.col("relative").is_not_null())
+    assert [(row["name"][:7], row["relative"], round(row["similarity"], 2)) for row in found.to_dicts()] == [
+        ("unet_3d", "unet3d", 0.8), ("94fb710", "alexnet_train_batch_32", 1.0)]
 
 
 # specialists

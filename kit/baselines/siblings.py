@@ -2,30 +2,28 @@
 
 Programs come in families: one network with another batch size, width or depth. Groups of two relatives line up in the
 order of the graph. The digits of an option name dimensions and not sizes, so relatives offer the same options. Batch
-and width therefore do not matter for anything here.
+and width therefore do not matter for anything here. Depth matters little: a deeper network has more nodes per group,
+and mostly the same options.
 
-Two groups are alike if they have the same operations, the same number of nodes and the same options. Options are
-compared by their rows of digits, because each file numbers its options and groups anew.
+Two groups are alike if they have the same operations in the same shares, and the same options. Options are compared by
+their rows of digits, because each file numbers its options and groups anew.
 """
 from collections import Counter
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
+from kit.checks import check_number
+from kit.factored import groups_of
 from kit.pad import SHAPE_PRODUCT
 
 LEAST_ALIKE = 0.25       # two groups that are less alike are not aligned
 NEAR = 0.75              # a program is a relative if its similarity is at least this. Relatives that are known reach
 #                          .80 to 1 (real and sample data); strangers reach .33 in the real files and .73 in the sample
 MOST_RELATIVES = 5
-
-
-class Group(NamedTuple):
-    """A group of configurable nodes that change together: n nodes, k options."""
-    number: int              # of the group in the graph's `config_codes`
-    opcodes: np.ndarray      # (n,) int64, sorted
-    codes: np.ndarray        # (k,) int64; the codes of the options
-    rows: np.ndarray         # (k, n, 18) int8; the digits of the nodes, in the order of `opcodes`
+PLACE = ("collection", "split", "name")      # of a file, in a catalogue
 
 
 class Alignment(NamedTuple):
@@ -42,22 +40,6 @@ class Relative(NamedTuple):
     same: bool               # it has the same nodes, edges and features: other configurations of one program
 
 
-def groups_of(graph):
-    """The groups of a LayoutGraph that have nodes, as a list of Group in the order of their first nodes."""
-    nodes, k = graph.node_config_ids, graph.code_rows.shape[1]
-    found = []
-    for number in range(graph.config_codes.shape[1]):
-        members = np.flatnonzero(graph.node_group == number)                       # (n,)
-        if len(members):
-            # nodes of one operation stay together, each operation in the order of the graph
-            members = members[np.lexsort((nodes[members], graph.node_opcode[nodes[members]]))]
-            rows = graph.code_rows[members].swapaxes(0, 1)                         # (k, n, 18)
-            used = np.isin(np.arange(k), graph.config_codes[:, number]) | (rows >= 0).any(axis=(1, 2))
-            codes = np.flatnonzero(used)
-            found.append((nodes[members].min(), Group(number, graph.node_opcode[nodes[members]], codes, rows[codes])))
-    return [group for _, group in sorted(found, key=lambda pair: pair[0])]
-
-
 def stretched(rows, n):
     """Rows of options (k, n', 18) for a group of `n` nodes: (k, n, 18); nodes correspond by their relative places."""
     return rows[:, np.arange(n) * rows.shape[1] // n]
@@ -66,10 +48,13 @@ def stretched(rows, n):
 def group_similarity(a, b):
     """How much alike two Groups are, a float in [0, 1]: the share of operations times the share of options they share.
 
-    Operations are counted as often as nodes have them. Two options are the same if all their digits are.
+    Each operation has the share of the group's nodes that have it, and two groups share the smaller of the two shares.
+    Two options are the same if all their digits are.
     """
     mine, other = Counter(a.opcodes.tolist()), Counter(b.opcodes.tolist())
-    operations = (mine & other).total() / (mine | other).total()
+    # shares as whole numbers over a common denominator, so that equal shares add up to 1
+    shared = sum(min(count * len(b.opcodes), other[op] * len(a.opcodes)) for op, count in mine.items())
+    operations = shared / (len(a.opcodes) * len(b.opcodes))
     n = max(len(a.opcodes), len(b.opcodes))
     first, second = ({row.tobytes() for row in stretched(group.rows, n)} for group in (a, b))
     return operations * len(first & second) / len(first | second)
@@ -96,12 +81,23 @@ def align_groups(first, second):
     for i, a in enumerate(first):
         for j, b in enumerate(second):
             score[i, j] = group_similarity(a, b)
-    score[score < LEAST_ALIKE] = 0
-    best = np.zeros((len(first) + 1, len(second) + 1))           # of the first i and the first j groups
-    for i in range(len(first)):
-        for j in range(len(second)):
-            best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + score[i, j])
-    pairs, i, j = [], len(first), len(second)
+    pairs = _best_matching(score)
+    alike = score[pairs[:, 0], pairs[:, 1]]
+    return Alignment(pairs, alike, _similarity(alike, len(first) + len(second)))
+
+
+def _similarity(alike, groups):
+    """Of two programs with so many groups together, from how much alike the groups are that line up."""
+    return float(min(2 * alike.sum() / groups, 1.0)) if groups else 0.0
+
+
+def _best_matching(score):
+    """The matching in order with the largest sum of `score` (a, b): places (p, 2); too small scores do not count."""
+    score = np.where(score < LEAST_ALIKE, 0, score)
+    best = np.zeros((len(score) + 1, score.shape[1] + 1))        # of the first i and the first j groups
+    for i, j in np.ndindex(score.shape):
+        best[i + 1, j + 1] = max(best[i, j + 1], best[i + 1, j], best[i, j] + score[i, j])
+    pairs, i, j = [], *score.shape
     while i and j:
         if best[i, j] == best[i - 1, j]:
             i -= 1
@@ -110,10 +106,7 @@ def align_groups(first, second):
         else:
             i, j = i - 1, j - 1
             pairs.append((i, j))
-    pairs = np.array(pairs[::-1], np.int64).reshape(-1, 2)
-    alike = score[pairs[:, 0], pairs[:, 1]]
-    groups = len(first) + len(second)
-    return Alignment(pairs, alike, float(min(2 * alike.sum() / groups, 1.0)) if groups else 0.0)
+    return np.array(pairs[::-1], np.int64).reshape(-1, 2)
 
 
 def nearest_relatives(graph, graphs, most=MOST_RELATIVES, least=NEAR):
@@ -158,3 +151,70 @@ def _size_difference(a, b):
     """How far apart the tensors of the configurable nodes of two graphs are in size, in powers of 2."""
     sizes = [np.log2(g.node_feat[g.node_config_ids, SHAPE_PRODUCT].clip(1)).mean() for g in (a, b)]
     return abs(sizes[0] - sizes[1])
+
+
+def structural_relatives(catalogue, least=NEAR):
+    """The nearest relative in training of each validation and test program, from the catalogue alone.
+
+    The similarity is that of `align_groups`, but read off the digests in the column `structure`, which say whether two
+    groups have operations in the same shares, and which options they share. Groups whose operations have different
+    shares count as not alike. So a relative that is found here is one for `nearest_relatives`, too. No graph is read,
+    and equal structures are compared once.
+
+    Parameters
+    ----------
+    catalogue : polars.DataFrame
+        `Prepared.catalogue`, or some of its rows.
+    least : float
+        Least similarity, 0 to 1.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per readable validation and test program of the layout collections: collection, split, name;
+        `similarity` to the nearest training program of the collection; `relative`, the name of this program, null if it
+        is not near enough. Among equally similar programs, the first.
+
+    Raises
+    ------
+    ValueError
+        If `least` is no share.
+    """
+    check_number(locals(), "a share, 0 to 1", "least")
+    rows = []
+    for _, part in catalogue.filter(pl.col("structure").is_not_null()).group_by("collection", maintain_order=True):
+        taught, first = part.filter(pl.col("split") == "train"), {}
+        for name, structure in taught.select("name", "structure").iter_rows():
+            first.setdefault(tuple(structure), name)
+        nearest = {}
+        for *place, structure in part.filter(pl.col("split") != "train").select(*PLACE, "structure").iter_rows():
+            own = tuple(structure)
+            if own not in nearest:
+                nearest[own] = _nearest_structure(own, first)
+            similarity, name = nearest[own]
+            rows.append((*place, similarity, name if similarity >= least else None))
+    schema = {**dict.fromkeys(PLACE, pl.String), "similarity": pl.Float64, "relative": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _nearest_structure(own, structures):
+    """(similarity, name) of the nearest of `structures`, {tuple of str: name}; (0, None) if nothing lines up."""
+    best = 0.0, None
+    for other, name in structures.items():
+        similarity = _structures_alike(own, other)
+        best = (similarity, name) if similarity > best[0] else best
+    return best
+
+
+def _structures_alike(first, second):
+    """The similarity of two programs by their structures, tuples of str."""
+    score = np.array([[_groups_alike(a, b) for b in second] for a in first]).reshape(len(first), len(second))
+    pairs = _best_matching(score) if score.any() else np.zeros((0, 2), np.int64)
+    return _similarity(score[pairs[:, 0], pairs[:, 1]], len(first) + len(second))
+
+
+@lru_cache(1 << 18)
+def _groups_alike(a, b):
+    """The similarity of two groups by their digests, of operations and of options; see `group_similarity`."""
+    (operations, *mine), (others, *theirs) = a.split(), b.split()
+    return len({*mine} & {*theirs}) / len({*mine} | {*theirs}) if operations == others else 0.0

@@ -16,18 +16,18 @@ Nodes of these opcodes that are not configurable behave as if all their digits w
 - own = sum over Convolution and Dot of max(t x FLOPs / (peak x fill), padded bytes of the three tensors / bandwidth).
   t = 1.5 where the output is turned (its last dimension is not minor-most), otherwise 1. fill = c / ceil128(c) x
   f / ceil128(f) for contraction size c (window x input features) and f output features. A Reshape adds padded bytes /
-  bandwidth, twice if the last dimension is minor-most on one side only. Reduce, ReduceWindow and SelectAndScatter add
-  their traffic, which no configuration changes.
+  bandwidth, twice if the last dimension is minor-most on one side only. Reduce, ReduceWindow, SelectAndScatter and
+  Concatenate add their traffic, and a Slice adds its output twice; no configuration changes this.
 - copies = sum over the places where a tensor arrives in another pair than its reader wants: padded bytes /
   (bandwidth / 2). A Convolution, Dot or Reshape counts the bytes before and after. An elementwise operation
   transposes while it reads and counts the bytes before.
 
-Layouts travel. An elementwise operation, a ReduceWindow or a SelectAndScatter delivers the layout of its *leader*,
-the last operand of its own rank, and wants this layout of its other operands of that rank. Masks (pred) are exempt:
-they are computed where they are used. A Transpose is a bitcast that renames the dimensions of the pair. Broadcast,
-Constant and Iota come in any layout for free, as does everything computed from them alone. Every other operation
-delivers its columns 134-139 and takes its operands as they come. So time is lost where two layouts meet, often those
-of two configurable nodes.
+Layouts travel. An elementwise operation, a ReduceWindow, a SelectAndScatter, a Concatenate or a Slice delivers the
+layout of its *leader*, the last operand of its own rank, and wants this layout of its other operands of that rank.
+Masks (pred) are exempt: they are computed where they are used. A Transpose is a bitcast that renames the dimensions of
+the pair. Broadcast, Constant and Iota come in any layout for free, as does everything computed from them alone. Every
+other operation delivers its columns 134-139 and takes its operands as they come. So time is lost where two layouts
+meet, often those of two configurable nodes.
 
 Edges have no operand order. The kernel of a Convolution is the operand whose spatial sizes are those of the window;
 the first operand of a Dot is the one whose leading size is that of the output. If both operands fit, or none, the
@@ -46,11 +46,13 @@ HBM_BYTES = 450e9                # 1/s (Jouppi et al.)
 TRANSPOSE_SHARE = 0.5            # of the bandwidth
 TURNED_OUTPUT = 1.5              # times the compute
 CONVOLUTION, DOT, RESHAPE, TRANSPOSE = map(OPCODE_NAMES.index, ("convolution", "dot", "reshape", "transpose"))
-STREAMING = set(map(OPCODE_NAMES.index, ("reduce", "reduce-window", "select-and-scatter")))
+STREAMING = set(map(OPCODE_NAMES.index, ("reduce", "reduce-window", "select-and-scatter", "concatenate")))
+SLICE = OPCODE_NAMES.index("slice")          # it reads no more than it writes
 FREE = set(map(OPCODE_NAMES.index, ("broadcast", "constant", "iota")))
 FOLLOWING = set(map(OPCODE_NAMES.index, (
-    "abs", "add", "compare", "convert", "divide", "exponential", "log", "logistic", "maximum", "minimum", "multiply",
-    "negate", "reduce-window", "reverse", "rsqrt", "select", "select-and-scatter", "sqrt", "subtract", "tanh")))
+    "abs", "add", "compare", "concatenate", "convert", "divide", "exponential", "log", "logistic", "maximum", "minimum",
+    "multiply", "negate", "reduce-window", "reverse", "rsqrt", "select", "select-and-scatter", "slice", "sqrt",
+    "subtract", "tanh")))
 PAIRS = 36                                   # a layout pair as one number: 6 * minor-most + second minor-most
 
 
@@ -88,8 +90,9 @@ class LayoutSimulator:
         self.used[self.reshapes, 2] = False                     # a Reshape has one operand
         self.compute = np.array([tensors.matrix_seconds(v) for v in placed])
         self.last = rank[self.owner] - 1
-        self.fixed = sum(padded[u, tensors.pair[u]] for v, op in enumerate(opcode) if op in STREAMING
-                         for u in (v, *tensors.operands[v])) / HBM_BYTES
+        moved = {v: (v, *tensors.operands[v]) for v, op in enumerate(opcode) if op in STREAMING}
+        moved |= {v: (v, v) for v, op in enumerate(opcode) if op == SLICE}
+        self.fixed = sum(padded[u, tensors.pair[u]] for tensor in moved.values() for u in tensor) / HBM_BYTES
 
     def _find_meetings(self, slot):
         """Where a tensor arrives and a pair is wanted: six arrays, one value per place.

@@ -10,9 +10,11 @@ node. For each tensor, it swaps the two minor-most dimensions or not; -1 is the 
 default is option 0 of every group: the fastest of 8 drawn configurations. Collection `random` draws the option of every
 group uniformly. Collection `default` changes one to three groups of the default, so its runtimes spread less.
 """
+import copy
 import hashlib
 import os
 import shutil
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +22,17 @@ import numpy as np
 from kit.checks import as_path, check_choice, check_whole
 from kit.data import COLLECTIONS, DIGITS, SPLITS
 from kit.files import part_name, remove_leftovers, unwritable_named
-from kit.sample.architectures import convolutional_net, transformer
+from kit.sample.architectures import DIFFERENCES, Change, convolutional_net, transformer
 from kit.sample.kernels import simulate_tile, tile_kernel
+from kit.sample.more_architectures import detector, recurrent_net, u_net
 from kit.sample.runtimes import RESHAPE, LayoutSimulator
 
 SAMPLE_FORMAT = 1                    # counts up when the same seed and size give other arrays
-NETWORKS = {"xla": convolutional_net, "nlp": transformer}
+NETWORKS = {"usual": {"xla": (convolutional_net,), "nlp": (transformer,)},
+            "all": {"xla": (convolutional_net, u_net, detector, recurrent_net), "nlp": (transformer,)}}
+# with all kinds, which of 8 programs in a row have no relatives. Among the 8 programs of the public test splits of xla,
+# 3 have the edges of no training program; nearly all of the 17 of nlp have a training program of the same structure
+WITHOUT_RELATIVES = {"xla": (1, 3, 6), "nlp": (1,)}
 TILE_NOISE = 0.01                    # relative, of a runtime and of its normalizer
 TITLE = "Sample data, format {format}, seed {seed}, size {size}, {files} files."
 ABOUT = """{title}
@@ -55,7 +62,7 @@ SAMPLE_SIZES = {
 }
 
 
-def write_sample(root, seed=0, size="small", progress=False, relatives=0):
+def write_sample(root, seed=0, size="small", progress=False, relatives=0, kinds="usual"):
     """Write the sample data, whole or not at all.
 
     Parameters
@@ -71,6 +78,11 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0):
     relatives : int
         Add so many training programs per validation and test program of the layout collections: the same network with
         another batch size and width, and other configurations. All other files stay the same.
+    kinds : str
+        "usual": image classifiers that train (xla), transformers (nlp). "all": xla also has U-Nets, detectors and
+        recurrent networks. Then the relatives of a program differ from the program in its batch size, its width, its
+        depth or its mode (training or inference), in turn, and the name of a relative's file says in which. Three of
+        eight programs of xla and one of eight of nlp have no relatives.
 
     Returns
     -------
@@ -80,8 +92,8 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0):
     Raises
     ------
     ValueError
-        If `size` is unknown, `seed` or `relatives` is not a whole number of at least 0, or `root` exists and holds
-        anything but this sample.
+        If `size` or `kinds` is unknown, `seed` or `relatives` is not a whole number of at least 0, or `root` exists
+        and holds anything but this sample.
 
     Examples
     --------
@@ -91,11 +103,12 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0):
     ...     sorted(p.relative_to(npz).as_posix() for p in npz.glob("*/*"))
     ['layout/nlp', 'layout/xla', 'tile/xla']
     """
-    check_choice(locals(), size=SAMPLE_SIZES)
+    check_choice(locals(), size=SAMPLE_SIZES, kinds=NETWORKS)
     check_whole(locals(), seed=0, relatives=0)
     root, plan = as_path(root, "root"), SAMPLE_SIZES[size]
-    files = sum(plan.kernels) + len(COLLECTIONS[1:]) * (sum(plan.graphs) + relatives * sum(plan.graphs[1:]))
-    shown = f"{size}, with {relatives} relatives per program" if relatives else size
+    files = sum(plan.kernels) + 2 * sum(1 for _ in _programs(plan, relatives, kinds))
+    shown = size + (", all kinds" if kinds == "all" else "") + (
+        f", with {relatives} relatives per program" if relatives else "")
     title = TITLE.format(format=SAMPLE_FORMAT, seed=seed, size=shown, files=files)
     if _is_this_sample(root, title, files):
         return root / "npz"
@@ -104,7 +117,7 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0):
     fresh = part_name(root)
     try:
         with unwritable_named(root):
-            _write_all(fresh, seed, plan, progress, relatives)
+            _write_all(fresh, seed, plan, progress, relatives, kinds)
             (fresh / "README.txt").write_text(ABOUT.format(title=title), encoding="utf-8")
             try:
                 if root.exists():
@@ -118,18 +131,26 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0):
     return root / "npz"
 
 
-def _write_all(fresh, seed, plan, progress, relatives):
+def _write_all(fresh, seed, plan, progress, relatives, kinds):
     """The npz files of all splits, and the truth of the test split."""
     for split, split_name in enumerate(SPLITS):
         for i in range(plan.kernels[split]):
             _write_kernel(fresh, np.random.default_rng([seed, 0, split, i]), split_name, i, plan)
-        for s, source in enumerate(NETWORKS, 1):
-            for i in range(plan.graphs[split]):
-                _write_program(fresh, [seed, s, split, i], source, split_name, plan)
-                for number in range(1, 1 + relatives * (split > 0)):
-                    _write_program(fresh, [seed, s, split, i], source, split_name, plan, number)
+        for source, of_split, i, number in _programs(plan, relatives, kinds):
+            if of_split == split:
+                key = [seed, 1 + list(NETWORKS[kinds]).index(source), split, i]
+                _write_program(fresh, key, source, split_name, plan, kinds, number)
         if progress:
             print(f"sample data: {split_name} written ({split + 1} of {len(SPLITS)})", flush=True)
+
+
+def _programs(plan, relatives, kinds):
+    """Yield (source, split, number of the program, number of its relative or 0), in the order of writing."""
+    for split, count in enumerate(plan.graphs):
+        for source in NETWORKS[kinds]:
+            for i in range(count):
+                related = split > 0 and (kinds == "usual" or i % 8 not in WITHOUT_RELATIVES[source])
+                yield from ((source, split, i, number) for number in range(1 + relatives * related))
 
 
 def _is_this_sample(root, title, files):
@@ -181,28 +202,29 @@ def _write_kernel(fresh, rng, split_name, i, plan):
           {"config_runtime": 0, "config_runtime_normalizers": 1})
 
 
-def _write_program(fresh, key, source, split_name, plan, relative=0):
+def _write_program(fresh, key, source, split_name, plan, kinds="usual", relative=0):
     """Draw one program and write its two files: both searches share graph and groups, as in the official data.
 
     `relative`: 0 for the program itself, else the number of one of its relatives, which is written as a training
     program. A relative has the same network and options, but its own sizes, configurations and noise.
     """
-    rng = np.random.default_rng(key)
+    rng, i = np.random.default_rng(key), key[-1]
     resize = np.random.default_rng([*key, relative]) if relative else None
-    program = NETWORKS[source](rng, int(rng.integers(*plan.nodes)), resize)
+    program, what = _grow(kinds, source, int(rng.integers(*plan.nodes)), key, rng, relative, resize)
     arrays = program.arrays()
-    if key[-1] % 2:
+    if i % 2:
         arrays["edge_index"] = np.asfortranarray(arrays["edge_index"])       # as most official files have it
-    group, options = layout_options(program, rng)
+    by_name = None if kinds == "usual" else lambda name: np.random.default_rng([*key, zlib.crc32(name.encode())])
+    group, options = layout_options(program, rng, by_name)
     rng = resize or rng
     run = LayoutSimulator(*(arrays[k] for k in ("node_feat", "node_opcode", "edge_index", "node_config_ids")))
     tried = np.stack([_draw("random", options, rng) for _ in range(8)])
     best = tried[run(_layout_rows(tried, group, options)).argmin()]
     for option, code in zip(options, best):
         option[[0, code]] = option[[code, 0]]
-    stem = f"sample_{program.name}_{split_name}_{key[-1]}"
+    stem = f"sample_{program.name}_{split_name}_{i}"
     if relative:
-        stem, split_name = f"{stem}_relative_{relative}", "train"
+        stem, split_name = f"{stem}_relative_{relative}{what}", "train"
     for collection in COLLECTIONS:
         kind, _, search = collection.rpartition(":")
         if kind != f"layout:{source}":
@@ -218,18 +240,36 @@ def _write_program(fresh, key, source, split_name, plan, relative=0):
               arrays | {"node_config_feat": rows.astype(np.float32), "config_runtime": runtime}, {"config_runtime": 0})
 
 
+def _grow(kinds, source, nodes, key, rng, relative, resize):
+    """The program of a key, or one of its relatives -> Program, how the name of its file ends."""
+    networks = NETWORKS[kinds][source]
+    *_, split, i = key
+    network = networks[i % len(networks)]
+    if not relative:
+        return network(rng, nodes), ""
+    if kinds == "usual":
+        return network(rng, nodes, Change(resize)), ""
+    what = DIFFERENCES[(relative - 1 + split + i + i // 4) % len(DIFFERENCES)]
+    blocks = network(copy.deepcopy(rng), nodes).blocks
+    return network(rng, nodes, Change(resize, (what,), blocks)), f"_{what}"
+
+
 def _measured(seconds, rng, noise):
     """Seconds (k,) -> int64 ns (k,), times lognormal noise."""
     return np.rint(seconds * 1e9 * rng.lognormal(0, noise, len(seconds))).astype(np.int64)
 
 
-def layout_options(program, rng):
-    """Draw the options of each group -> group of each configurable node (nc,), [(options, nodes of the group, 18)]."""
+def layout_options(program, rng, by_name=None):
+    """Draw the options of each group -> group of each configurable node (nc,), [(options, nodes of the group, 18)].
+
+    `by_name`: name of a group -> generator of its own, so that relatives with other groups share what they can.
+    """
     nodes = sorted(program.configurable)
     names = sorted({name for name, _ in program.configurable.values()})
     group = np.array([names.index(program.configurable[v][0]) for v in nodes])
     options = []
-    for g in range(len(names)):
+    for g, name in enumerate(names):
+        rng = by_name(name) if by_name else rng
         members = [v for v, h in zip(nodes, group) if h == g]
         if program.opcodes[members[0]] == RESHAPE:
             swaps = [None, (0, 0), (1, 1)] + [(0, 1)] * (rng.random() < 0.3)

@@ -1,16 +1,23 @@
 """Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
 
-    python tests/benchmarks/siblings_study.py [alexnet,unets,families] [--data-root DIR] [--seeds 3] [--relatives 1]
+    python tests/benchmarks/siblings_study.py [alexnet,unets,families,differences] [--data-root DIR] [--seeds 3]
+                                              [--relatives 1] [--samples 8]
 
-`alexnet` and `unets` need real files under the data root; `families` needs sample data alone, with relatives of each
-validation and test program among the training programs. Tau is that of a ranking without ties.
+`alexnet` and `unets` need real files under the data root. `families` and `differences` need sample data alone, with
+relatives of validation and test programs among the training programs. In `differences`, the sample data have networks
+of all kinds; a relative differs in one thing, and some programs have no relatives. Tau is that of a ranking without
+ties.
 """
 import argparse
+import hashlib
+import re
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +36,7 @@ from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.run.workflow import read_split, sample_truth, training_graphs
 from kit.sample import write_sample
+from kit.sample.architectures import DIFFERENCES
 from kit.train import predict
 
 
@@ -166,6 +174,90 @@ def family_scores(data, collection, seeds):
     return scores
 
 
+def differences(samples):
+    """Networks of all kinds: what specialists add, by what a program's relative differs in."""
+    rows = []
+    for sample_seed in range(51, 51 + samples):
+        with TemporaryDirectory() as folder:
+            data = write_sample(Path(folder, "sample"), seed=sample_seed, relatives=1, kinds="all")
+            rows += difference_scores(data)
+        print(f"sample {sample_seed} done", flush=True)
+    shown = []
+    for kind in (*DIFFERENCES, "has no relative"):
+        some = [row for row in rows if row.difference == (kind if kind in DIFFERENCES else "")]
+        shown.append((f"{kind}, {sum(row.found for row in some)} of {len(some)} found", *scores_shown(some)))
+    for words, some in {
+        "all with a relative that was found": [row for row in rows if row.difference and row.found],
+        "all without": [row for row in rows if not row.difference],
+        "all": rows, **{c: [row for row in rows if row.collection == c] for c in COLLECTIONS[1:]},
+        "mode, taken as a relative": [row._replace(alone=row.forced_alone, both=row.forced)
+                                      for row in rows if row.difference == "mode"],
+    }.items():
+        shown.append((words, *scores_shown(some)))
+    table(("programs (sample data, all kinds)", "programs", "token model", "relatives alone",
+           "token model, corrected on relatives", "difference (95% interval)"), shown)
+
+
+class Scored(NamedTuple):
+    """Taus of one program."""
+    collection: str
+    difference: str              # what its relative in training differs in; "": it has none
+    found: bool                  # a relative was found
+    base: float                  # token model
+    alone: float                 # relatives alone; nan without any
+    both: float                  # the token model, corrected on relatives, if there are any
+    forced_alone: float          # the same by its own relative, however similar it is; nan without one
+    forced: float
+
+
+def scores_shown(rows):
+    """Number and mean taus as text."""
+    base, alone, both = (np.array([getattr(row, name) for row in rows]) for name in ("base", "alone", "both"))
+    return (len(rows), f"{base.mean():.3f}", f"{np.nanmean(alone):.3f}" if np.isfinite(alone).any() else "",
+            f"{both.mean():.3f}", interval(both - base))
+
+
+def difference_scores(data):
+    """A Scored per validation and test program, of a token model that was trained on all layout collections."""
+    taught = {c: training_graphs(data, c, k_hops=1)[0] for c in COLLECTIONS[1:]}
+    recipe = recipes_for(COLLECTIONS[1], "short")["token"]
+    recipe = recipe._replace(settings=replace(recipe.settings, steps=recipe.settings.steps * len(taught)))
+    model = trained(recipe, [g for graphs in taught.values() for g in graphs], 0)[0]
+    rows = []
+    for collection, programs in taught.items():
+        graphs, truth = read_split(data, collection, "valid", k_hops=1), sample_truth(data, collection)
+        graphs += [g._replace(config_runtime=truth[f"{collection}:{g.graph_id}"])
+                   for g in read_split(data, collection, "test", k_hops=1)]
+        own = own_relatives(programs)
+        for g in graphs:
+            near, base = own.get(g.graph_id), partial(predict, model)
+            alone, both = rank_by_relatives(g, programs), rank_by_relatives(g, programs, base)
+            forced = [rank_by_relatives(g, [near], by, least=0) for by in (None, base)] if near else [None, None]
+            cost = base(g)
+            taus = [tau(one.cost, g) if one else np.nan for one in (alone, *forced)]
+            rows.append(Scored(collection, near.graph_id.rsplit("_", 1)[1] if near else "", alone is not None,
+                               tau(cost, g), taus[0], tau(both.cost if both else cost, g), taus[1],
+                               tau(forced[1].cost if forced[1] else cost, g)))
+    return rows
+
+
+def own_relatives(graphs):
+    """{name of a validation or test program: the training program that was made as its relative}."""
+    found = {}
+    for g in graphs:
+        made = re.fullmatch(r"(.*)_relative_\d+_\w+", g.graph_id)
+        for name in possible_names(made[1]) if made else ():
+            found[name] = found[hashlib.md5(name.encode()).hexdigest()] = g      # test files hide their names
+    return found
+
+
+def possible_names(name):
+    """The names that a program may have whose relative is called `name`: batch size and mode may differ."""
+    modes = {name, name.replace("_net_inference_", "_net_"), name.replace("_net_batch", "_net_inference_batch"),
+             name.replace("_train_batch", "_inference_batch"), name.replace("_inference_batch", "_train_batch")}
+    return {re.sub(r"_batch_\d+_", f"_batch_{batch}_", mode) for mode in modes for batch in range(1, 257)}
+
+
 def interval(values):
     """Mean and 95% interval as text."""
     low, high = bootstrap_interval(values)
@@ -173,19 +265,25 @@ def interval(values):
 
 
 def main():
-    parts = {"alexnet": alexnet, "unets": unets, "families": families}
+    parts = {"alexnet": alexnet, "unets": unets, "families": families,
+             "differences": differences}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--relatives", type=int, default=1, help="of each program, in `families`")
+    parser.add_argument("--samples", type=int, default=8, help="how many sample data sets, in `differences`")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    root = None if args.parts == "families" else find_data_root(args.data_root)
-    for name in args.parts.split(","):
+    wanted = args.parts.split(",")
+    root = find_data_root(args.data_root) if {"alexnet", "unets"} & {*wanted} else None
+    for name in wanted:
         print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
-        parts[name](root, args.seeds, **{"relatives": args.relatives} if name == "families" else {})
+        if name == "differences":
+            differences(args.samples)
+        else:
+            parts[name](root, args.seeds, **{"relatives": args.relatives} if name == "families" else {})
 
 
 if __name__ == "__main__":
