@@ -50,14 +50,15 @@ from kit.run.weights import find_weights, open_ranked, predict_from_weights
 
 weights, data_root, collections, size = {settings}
 {device}
-places = [Path("/kaggle/input/datasets", weights), Path("/kaggle/input", weights.split("/")[1])]
+places = Path("/kaggle/input/datasets", weights), Path("/kaggle/input", weights.split("/")[1])
+folder = find_weights(places)
 root = open_ranked(data_root, collections, size, tempfile.mkdtemp())
 os.environ["TPUGRAPHS_ROOT"] = str(root)        # where 05 and 06 look for the data first
-predict_from_weights(find_weights(places), root, run_folder(), wanted(collections), device)"""
+predict_from_weights(folder, root, run_folder(), wanted(collections), device)"""
 ABOUT_WEIGHTS = """## Predict from weights
-The checkpoints of a finished run lie in the Kaggle Dataset `{weights}`. Nothing is trained here. Each checkpoint ranks \
-the validation and test graphs. Specialists learn from training graphs, so their costs of the same graphs come with the \
-checkpoints. The predictions are those of the run, and 05 and 06 make the same submission of them."""
+The checkpoints of a finished run lie in the Kaggle Dataset `{weights}`. Nothing is trained here. Each checkpoint \
+ranks the validation and test graphs. Specialists learn from training graphs, so their costs of the same graphs come \
+with the checkpoints. The predictions are those of the run, and 05 and 06 make the same submission of them."""
 FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
 # in the parameters cell, before any data is read: a GPU that is missing or cannot be used ends the notebook at once
 ANY_DEVICE = "from kit.training import find_device\n\ndevice = find_device()"
@@ -182,7 +183,7 @@ def main(argv=None):
     try:
         notebooks = select(args.only or (COMBINES if args.weights else STEPS))[1]
         if args.weights and (args.each or [n.stem[:2] for n in notebooks] != COMBINES.split(",")):
-            raise RunError(f"--weights makes one notebook of {COMBINES}: remove --each, and every other name after --only")
+            raise RunError(f"--weights makes one notebook of {COMBINES}: remove --each, and any other --only")
         options = {"collections": wanted(args.collections)} if args.collections else {}
         options |= {name: value for name, value in (("data_root", args.data_root), ("size", args.size)) if value}
         trained, sources = None, args.dataset
