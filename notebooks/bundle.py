@@ -59,6 +59,10 @@ ABOUT_WEIGHTS = """## Predict from weights
 The checkpoints of a finished run lie in the Kaggle Dataset `{weights}`. Nothing is trained here. Each checkpoint \
 ranks the validation and test graphs. Specialists learn from training graphs, so their costs of the same graphs come \
 with the checkpoints. The predictions are those of the run, and 05 and 06 make the same submission of them."""
+# Kaggle submits a file at the top of the output of a notebook
+TO_TOP = """import shutil
+
+print(shutil.copyfile(csv, "submission.csv"))"""
 FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
 # in the parameters cell, before any data is read: a GPU that is missing or cannot be used ends the notebook at once
 ANY_DEVICE = "from kit.training import find_device\n\ndevice = find_device()"
@@ -126,6 +130,7 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
                 if "device" in declared:
                     cell.source += f"\n\n{THIS_DEVICE if 'device' in parameters[path] else anywhere}"
             cells.append(cell)
+    cells += [new_code_cell(TO_TOP)] if weights else []
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number:03d}"
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
