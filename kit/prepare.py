@@ -253,7 +253,7 @@ def _conditions(predicate):
     return [predicate]
 
 
-def prepare(data_root, folder, collections=None, processes=None, progress=True):
+def prepare(data_root, folder, collections=None, processes=None, progress=True, splits=SPLITS):
     """Read every source file once, and write it to a prepared folder in factored form.
 
     Parameters
@@ -271,6 +271,8 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True):
         memory.
     progress : bool
         Show a progress bar.
+    splits : sequence of str
+        Prepare these splits only; what is there of others stays. Trained models rank without the training graphs.
 
     Returns
     -------
@@ -289,12 +291,12 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True):
     root, folder = find_data_root(data_root), Path(os.path.expanduser(as_path(folder, "folder")))
     wanted = list(COLLECTIONS) if collections is None else [*collections] if np.iterable(collections) else [collections]
     check_whole(locals(), **{} if processes is None else {"processes": 1})
-    _check_folder(root, folder, wanted)
+    _check_folder(root, folder, wanted, splits)
     with _alone(folder):
         remove_leftovers(folder)
-        sources = {source.key: source for source in _sources(root, wanted)}
+        sources = {source.key: source for source in _sources(root, wanted) if source.split in splits}
         rows = {_key(row): row for row in _known_rows(folder)}
-        rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted}
+        rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
         todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key))]
         for source in todo:
             rows.pop(source.key, None)
@@ -544,7 +546,7 @@ def _end_with_parent():
     threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
 
 
-def _check_folder(root, folder, collections):
+def _check_folder(root, folder, collections, chosen):
     """DataError if `folder` cannot become a prepared folder of `root`."""
     if is_prepared(root):
         raise DataError(f"{root}: is a prepared folder already; open it with `open_prepared`")
@@ -561,8 +563,10 @@ def _check_folder(root, folder, collections):
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(others)[:3])}); prepare into a new folder")
     if (folder / CATALOGUE).is_file() and not {*_PLACE} <= {*_columns(folder / CATALOGUE)}:
         raise DataError(f"{folder / CATALOGUE}: not a catalogue of prepared files; prepare into a new folder")
-    for collection in collections:
-        npz_paths(root, collection, "train")                     # DataError if there is no such collection
+    if not np.iterable(chosen):
+        raise DataError(f"splits is {chosen!r}; expected a sequence of {', '.join(SPLITS)}")
+    for collection, split in [(c, s) for c in collections for s in ("train", *chosen)]:
+        npz_paths(root, collection, split)                       # DataError if there is no such collection or split
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """Bundle notebooks with the kit inside: nothing to install, no internet, for Kaggle and Colab.
 
-`python notebooks/bundle.py` makes one notebook of 03 to 06, from training to the submission. Each bundle lies in a
-folder of its own beside kernel-metadata.json, so that `kaggle kernels push -p FOLDER` runs it on Kaggle: private,
+`python notebooks/bundle.py` makes one notebook of 03 to 06, from training to the submission. With `--weights`, it makes
+one of 05 and 06 that trains nothing: it predicts from the published weights of a run. Each bundle lies in a folder of
+its own beside kernel-metadata.json, so that `kaggle kernels push -p FOLDER` runs it on Kaggle: private,
 with a GPU, the competition's files and no internet. On Colab upload it, with the data where
 `kit.data.find_data_root` looks.
 """
@@ -22,6 +23,7 @@ from kit.kaggle import COMPETITION, MACHINE  # noqa: E402
 from kit.run import wanted  # noqa: E402
 
 STEPS = "03,04,05,06"                           # from the data to submission.csv
+COMBINES = "05,06"                              # the same from predictions on
 FOLDED = {"_kg_hide-input": True, "_kg_hide-output": True,                         # Kaggle
           "jupyter": {"source_hidden": True, "outputs_hidden": True}}              # JupyterLab
 UNPACK = """import sys
@@ -39,6 +41,28 @@ for name in {datasets}:
     for place in (Path("/kaggle/input/datasets", name), Path("/kaggle/input", name.split("/")[1])):
         if (place / "tile").is_dir() or (place / "layout").is_dir():
             os.environ.setdefault("TPUGRAPHS_ROOT", str(place))       # where the data is looked for first"""
+PREDICT = """import os
+import tempfile
+from pathlib import Path
+
+from kit.run import run_folder, wanted
+from kit.run.weights import find_weights, open_ranked, predict_from_weights
+
+weights, data_root, collections, size = {settings}
+{device}
+places = Path("/kaggle/input/datasets", weights), Path("/kaggle/input", weights.split("/")[1])
+folder = find_weights(places)
+root = open_ranked(data_root, collections, size, tempfile.mkdtemp())
+os.environ["TPUGRAPHS_ROOT"] = str(root)        # where 05 and 06 look for the data first
+predict_from_weights(folder, root, run_folder(), wanted(collections), device)"""
+ABOUT_WEIGHTS = """## Predict from weights
+The checkpoints of a finished run lie in the Kaggle Dataset `{weights}`. Nothing is trained here. Each checkpoint \
+ranks the validation and test graphs. Specialists learn from training graphs, so their costs of the same graphs come \
+with the checkpoints. The predictions are those of the run, and 05 and 06 make the same submission of them."""
+# Kaggle submits a file at the top of the output of a notebook
+TO_TOP = """import shutil
+
+print(shutil.copyfile(csv, "submission.csv"))"""
 FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
 # in the parameters cell, before any data is read: a GPU that is missing or cannot be used ends the notebook at once
 ANY_DEVICE = "from kit.training import find_device\n\ndevice = find_device()"
@@ -67,18 +91,22 @@ def kit_files(sources, kit):
     return sorted(files)
 
 
-def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machine=MACHINE):
+def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machine=MACHINE, weights=None):
     """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
 
     `real_only`: it ends where the data set is not found, instead of making sample data.
     `datasets`: Kaggle Datasets "owner/slug"; the first one that holds tile/ or layout/ is the data root there.
+    `weights`: None, or {"weights": the Kaggle Dataset "owner/slug" that the predictions come from, "data_root",
+    "collections", "size"}, the last three as in the parameters of a notebook.
     `machine`: as in `kernel_metadata`; unless it is None, a notebook on Kaggle ends at once if it got no GPU.
     `parameters`: {path of a notebook: {name: value}}, in the order in which they run. The values stand below the
     notebook's own in its parameters cell; a `device` that is not given is a GPU where there is one.
     """
     books = {path: nbformat.read(path, 4).cells for path in parameters}
     code = [c.source for cells in books.values() for c in cells if c.cell_type == "code"]
-    names = kit_files([*code, ANY_GPU, THIS_DEVICE], kit)
+    anywhere = ANY_GPU if machine else ANY_DEVICE
+    rank = [PREDICT.format(settings=", ".join(map(repr, weights.values())), device=anywhere)] if weights else []
+    names = kit_files([*code, *rank, ANY_GPU, THIS_DEVICE], kit)
     sources = {name: (kit / name).read_text("utf-8") for name in names}
     folders = sorted({str(Path("kit", name).parent) for name in names})
     version = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:12]
@@ -92,6 +120,7 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
               for name, source in sources.items()]
     cells += [new_code_cell(ATTACHED.format(datasets=json.dumps([*datasets])))] if datasets else []
     cells += [new_code_cell(FIND)] if real_only else []
+    cells += [new_markdown_cell(ABOUT_WEIGHTS.format(**weights)), *map(new_code_cell, rank)] if weights else []
     for path, own in books.items():
         for cell in own:
             if "parameters" in cell.metadata.get("tags", []):
@@ -99,9 +128,9 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
                 given = "\n".join(["# as bundled", *(f"{k} = {v!r}" for k, v in parameters[path].items())])
                 cell.source += f"\n\n{given}" if parameters[path] else ""
                 if "device" in declared:
-                    anywhere = ANY_GPU if machine else ANY_DEVICE
                     cell.source += f"\n\n{THIS_DEVICE if 'device' in parameters[path] else anywhere}"
             cells.append(cell)
+    cells += [new_code_cell(TO_TOP)] if weights else []
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number:03d}"
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -136,8 +165,8 @@ def main(argv=None):
     from plans import show_plan
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", metavar="03,04", default=STEPS, help="notebooks whose names start with "
-                        f"these; {STEPS}")
+    parser.add_argument("--only", metavar="03,04", help=f"notebooks whose names start with these; {STEPS}, or "
+                        f"{COMBINES} with --weights")
     parser.add_argument("--each", action="store_true", help="a bundle a notebook instead of one of all")
     parser.add_argument("--out", metavar="DIR", default="bundle")
     parser.add_argument("--collections", metavar="A,B", help="default: all five")
@@ -147,6 +176,8 @@ def main(argv=None):
     parser.add_argument("--owner", metavar="NAME", help="your name on Kaggle; `kaggle kernels push` needs it")
     parser.add_argument("--dataset", type=dataset, action="append", default=[], metavar="OWNER/SLUG",
                         help="a Kaggle Dataset that the notebook gets, such as prepared data; may be repeated")
+    parser.add_argument("--weights", type=dataset, metavar="OWNER/SLUG", help="train nothing: predict from the weights "
+                        "in this Kaggle Dataset, which notebooks/weights.py has published")
     parser.add_argument("--machine", metavar="NAME", help=f"the machine on Kaggle; default: {MACHINE}, which has two "
                         "T4; cpu: one without a GPU")
     parser.add_argument("--dry-run", action="store_true", help="only print each notebook, its machine, its data and "
@@ -155,19 +186,26 @@ def main(argv=None):
                         help="a parameter, for every notebook that declares it")
     args = parser.parse_args(argv)
     try:
-        notebooks = select(args.only)[1]
+        notebooks = select(args.only or (COMBINES if args.weights else STEPS))[1]
+        if args.weights and (args.each or [n.stem[:2] for n in notebooks] != COMBINES.split(",")):
+            raise RunError(f"--weights makes one notebook of {COMBINES}: remove --each, and any other --only")
         options = {"collections": wanted(args.collections)} if args.collections else {}
         options |= {name: value for name, value in (("data_root", args.data_root), ("size", args.size)) if value}
+        trained, sources = None, args.dataset
+        if args.weights:
+            trained = {"weights": args.weights, "data_root": options.pop("data_root", None),
+                       "collections": options.get("collections"), "size": args.size or "small"}
+            sources = list(dict.fromkeys([*args.dataset, args.weights]))
         parameters = share_out(notebooks, options, dict(args.p))
         check(notebooks, dict(args.p), there=True)
         shape, out, plan = machine(args.machine, dict(args.p).get("device")), folder("--out", args.out), []
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
             name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
                                                 [n.stem[:2] for n in some])])
-            about = kernel_metadata(name, args.owner, args.dataset, shape)
+            about = kernel_metadata(name, args.owner, sources, shape)
             plan.append((about, {n: parameters[n] for n in some}))
             if not args.dry_run:
-                book = bundle(plan[-1][1], datasets=args.dataset, machine=shape)
+                book = bundle(plan[-1][1], datasets=args.dataset, machine=shape, weights=trained)
                 print(show(write_bundle(out, book, about)))
         if args.dry_run:
             show_plan(plan, is_sample=args.data_root == "sample")

@@ -10,7 +10,18 @@ import nbformat
 from bundle import bundle, kernel_metadata, write_bundle
 from plans import hours_of, show_plan
 
-from kit.kaggle import AT_ONCE, MACHINE, RESULTS, job_name, keep_fetched, quota_line, read_jobs, renew, watch_jobs
+from kit.kaggle import (
+    AT_ONCE,
+    MACHINE,
+    RESULTS,
+    job_name,
+    keep_fetched,
+    quota_line,
+    read_jobs,
+    renew,
+    wait_for_dataset,
+    watch_jobs,
+)
 from kit.run import note_settings
 
 
@@ -67,6 +78,8 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
     if waiting and machine:
         hours = [hours_of(given, machine, is_sample) for given in waiting]
         print(quota_line(None if None in hours else sum(hours)), flush=True)
+    for name in datasets if waiting else ():
+        wait_for_dataset(name)                   # else a pushed notebook would start without its files
     failed = watch_jobs(jobs, notebooks, out, root, store.with_suffix(".json"), known)
     keep_fetched(jobs, out)
     about = {job["ref"]: job["collection"] for job in jobs.values()}

@@ -15,7 +15,7 @@ import pytest
 from kaggle_server import KEY, QUICK, TOKEN, USER, fails
 
 from kit.data import COLLECTIONS, find_data_root, npz_paths
-from kit.kaggle import child, plan_jobs, push_dataset, push_notebook, watch_jobs
+from kit.kaggle import child, plan_jobs, push_dataset, push_notebook, wait_for_dataset, watch_jobs
 from kit.kaggle.datasets import LIST
 from kit.prepare import open_prepared, prepare
 
@@ -411,6 +411,29 @@ def test_what_is_trained_on_kaggle_gets_the_datasets_that_are_named(kaggle, tmp_
     assert [body.get("datasetDataSources", []) for body in kaggle.pushed] == [[], [REF]]
     assert [REF in body["text"] for body in kaggle.pushed] == [False, True]
     assert len({body["slug"] for body in kaggle.pushed}) == 2      # another Dataset is another notebook
+
+
+@pytest.mark.long
+def test_a_job_is_pushed_once_its_dataset_is_ready(kaggle, folder, tmp_path, tiny_sample, monkeypatch, project):
+    monkeypatch.syspath_prepend(project / "notebooks")
+    import on_kaggle
+    monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
+    kaggle.machine = lambda body: {"status": "ERROR", "failureMessage": "stop here", "files": [], "log": "[]"}
+    books = {project / "notebooks" / f"{name}.ipynb": {} for name in ("03_train_tile", "04_train_layout")}
+    push(folder)
+
+    def train(**words):
+        monkeypatch.setattr(on_kaggle, "wait_for_dataset", functools.partial(wait_for_dataset, **words, client=QUICK))
+        return on_kaggle.train_on_kaggle(plan_jobs(["tile:xla"]), books, USER, tmp_path / "out", tiny_sample, False,
+                                         datasets=[REF])
+    kaggle.processing = ["BLOBS_RECEIVED"] * 99
+    assert "Kaggle still processes it (blobs_received)" in fails("pending", train, timeout=0.5, every=0.1)
+    assert kaggle.pushed == []
+    kaggle.processing = ["BLOBS_RECEIVED"] * 2
+    kaggle.asked.clear()
+    train(every=0.01)
+    assert kaggle.asked[:kaggle.asked.index("SaveKernel")].count("GetDatasetStatus") == 3
+    assert [body["datasetDataSources"] for body in kaggle.pushed] == [[REF]]
 
 
 @pytest.mark.long

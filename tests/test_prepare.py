@@ -875,3 +875,15 @@ def test_a_few_bytes_that_claim_to_be_gigabytes_are_refused(arrays, tmp_path, na
     with pytest.raises(DataError) as error:
         read_graph(path, LAYOUT)
     assert str(error.value) == f"{path}: {name} {message}"
+
+
+def test_splits_may_be_prepared_one_after_another(tiny_sample, tmp_path):
+    part = prepare(tiny_sample, tmp_path / "part", ["tile:xla"], 1, False, splits=("test",))
+    assert {*part.catalogue["split"]} == {"test"} and not list((tmp_path / "part").rglob("train/*.npz"))
+    whole = prepare(tiny_sample, tmp_path / "part", ["tile:xla"], 1, False)
+    known = whole.catalogue.filter(split="test")
+    assert known.equals(part.catalogue) and {*whole.catalogue["split"]} == {"train", "valid", "test"}
+    again = prepare(tiny_sample, tmp_path / "part", ["tile:xla"], 1, False, splits=("valid",))
+    assert again.catalogue.equals(whole.catalogue)                   # what is there of other splits stays
+    with pytest.raises(DataError, match="no split 'tests'; there are train, valid, test"):
+        prepare(tiny_sample, tmp_path / "more", ["tile:xla"], 1, False, splits=("tests",))

@@ -88,6 +88,17 @@ def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client
             "uploaded": uploaded}
 
 
+def wait_for_dataset(dataset, timeout=1800.0, every=10.0, client=None):
+    """Wait until Kaggle has processed the latest version of "owner/slug", so that a pushed notebook finds its files.
+
+    KaggleError: "pending" if it is not ready in time, "refused" if Kaggle could not process it. A Dataset of which
+    Kaggle tells this account nothing is not waited for: Kaggle says at the push if the notebook may not read it.
+    """
+    end, now = time.monotonic() + timeout, _ask(dataset, client)
+    if now["version"]:
+        _wait_until_ready(now, end, every, client)
+
+
 def _checked_title(dataset, title):
     """The title, or one made of the slug; KaggleError if Kaggle would refuse one of the two."""
     slug = str(dataset).rpartition("/")[2]

@@ -34,6 +34,7 @@ RESULTS = "results"              # the folder of a run in a pushed notebook, bel
 FILE_MOST = 1 << 28              # bytes of one file of predictions, also unpacked; the public test split takes 20 MB
 FILES_MOST = 400                 # files per notebook
 _RECORD_MOST = 1 << 20           # bytes of a record of a training
+_CHECKPOINT = rf"{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.pt"
 _LOG_LINES = 12                  # of a failed notebook that are shown
 _NO_FILE = r"(?!)"               # a regular expression that nothing matches
 
@@ -94,6 +95,34 @@ def _fetch(job, only, out, root, client):
             mark = read_mark(file) or {"by": job["ref"], "made_from": {}}
             write_mark(Path(out, name), out, mark["by"], mark["made_from"])
     return kept
+
+
+def fetch_checkpoints(jobs, out, wanted, client=None):
+    """Fetch the checkpoints that finished jobs left on Kaggle, if their SHA-256 is in `wanted` -> the names fetched."""
+    store, fetched = Path(out, ".run"), []
+    store.mkdir(parents=True, exist_ok=True)
+    for job in jobs.values():
+        lacking = {*wanted} - {file_sha256(path) for path in Path(out, "checkpoints").glob("*.pt")}
+        if job["state"] not in ("complete", "fetched") or not lacking:
+            continue
+        with tempfile.TemporaryDirectory(dir=store) as folder:
+            marks = notebook_output(job["ref"], folder, rf"\A{_CHECKPOINT}{re.escape(MARK)}\Z", _RECORD_MOST,
+                                    client=client)["files"]
+            paths = [Path(str(mark).removesuffix(MARK)) for mark in marks]
+            paths = [path for path in paths if (read_mark(path) or {"sha256": ""})["sha256"] in lacking]
+            names = "|".join(re.escape(path.relative_to(folder).as_posix()) for path in paths)
+            for file in notebook_output(job["ref"], folder, rf"\A(?:{names})\Z", FILE_MOST,
+                                        client=client)["files"] if names else ():
+                mark, name = read_mark(file), file.relative_to(Path(folder, RESULTS)).as_posix()
+                if file_sha256(file) != mark["sha256"]:
+                    raise KaggleError("damaged", f"{job['ref']}: {printable(name)} is not the file that its mark "
+                                      "names; fetch it again")
+                make_room(Path(out, name), out)
+                with whole_file(Path(out, name)) as part:
+                    shutil.copyfile(file, part)
+                write_mark(Path(out, name), out, mark["by"], mark["made_from"])
+                fetched.append(name)
+    return fetched
 
 
 def _check_mark(path, there, root):
