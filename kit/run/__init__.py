@@ -15,6 +15,7 @@ from kit.run.provenance import (
 )
 from kit.run.report import read_record, read_scores, write_report
 from kit.run.results import Results
+from kit.run.sessions import UNFINISHED, steps_trained, unfinished
 from kit.run.workflow import (
     UNQUOTED,
     checkpoint_path,
@@ -35,9 +36,9 @@ from kit.run.workflow import (
 )
 
 __all__ = [
-    "MARK", "Results", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files", "from_settings",
-    "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings", "noted_settings", "open_data",
-    "own_results", "read_mark", "read_record", "read_scores", "read_split", "record_leaderboard", "record_run",
-    "report_problems", "run_folder", "sample_truth", "save_costs", "set_aside", "training_graphs", "unfit", "wanted",
-    "write_mark", "write_report", "write_table",
+    "MARK", "Results", "UNFINISHED", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files",
+    "from_settings", "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings",
+    "noted_settings", "open_data", "own_results", "read_mark", "read_record", "read_scores", "read_split",
+    "record_leaderboard", "record_run", "report_problems", "run_folder", "sample_truth", "save_costs", "set_aside",
+    "steps_trained", "training_graphs", "unfinished", "unfit", "wanted", "write_mark", "write_report", "write_table",
 ]
