@@ -77,8 +77,8 @@ def note_unfinished(out, step, models):
     write_json(record, {"step": step, "unfinished": [{"model": name, "steps_done": done, "steps": steps}
                                                      for name, (done, steps) in models.items()]})
     shown = [f"{name} after step {done} of {steps}" for name, (done, steps) in models.items()]
-    print(f"note  to be continued: the time is over, and {len(models)} models are unfinished ({', '.join(shown[:4])}"
-          f"{', ...' * (len(shown) > 4)}); run the same again to continue", flush=True)
+    print(f"note  to be continued: the time budget is used up, and {len(models)} models are unfinished "
+          f"({', '.join(shown[:4])}{', ...' * (len(shown) > 4)}); run the same again to continue", flush=True)
 
 
 def unfinished(out):
