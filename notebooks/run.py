@@ -276,7 +276,7 @@ def run(args):
     if not left or any(out.glob("ensemble/*.npz")):
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed)
     for step, models in left.items():
-        print(f"to be continued: {step}, {len(models)} models; run the same command again", file=sys.stderr)
+        print(f"to be continued: {step}, models left: {len(models)}; run the same command again", file=sys.stderr)
     return 3 if problems or failed or left else 0
 
 

@@ -1,15 +1,18 @@
 """Trainings that take several sessions on Kaggle: each ending of a session, with the real client and a local server."""
 import hashlib
 import json
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
-from kaggle_server import USER
-from test_remote import BROKEN, LOG, TILE, finished, planned, states, watch
+from kaggle_server import PYTHON, USER, hurried
+from test_remote import BROKEN, LOG, TILE, Machine, finished, planned, run, states, watch
 from test_remote import notebook as notebook
 
 from kit.kaggle.sessions import machine_instead
-from kit.run import MARK
+from kit.run import MARK, steps_trained
 
 TIMED_OUT = "Your notebook was stopped because it ran for longer than the maximum runtime"
 MODELS = ("tile_xla-tile-0-0123abcd.pt", "tile_xla-tile-1-89abcdef.pt")
@@ -56,8 +59,12 @@ def season(kaggle, tmp_path, tiny_sample, notebook):
     return script
 
 
+def refs_of(server):
+    return [body["slug"] for body in server.pushed]
+
+
 def refs(season):
-    return [body["slug"] for body in season.server.pushed]
+    return refs_of(season.server)
 
 
 def test_sessions_follow_each_other_until_all_is_trained_and_then_predictions_are_fetched(season):
@@ -217,3 +224,63 @@ def test_whatever_happens_to_sessions_they_come_to_an_end_and_none_trains_what_a
     assert not failed and states(season.folder) == ["fetched"], failed
     assert all(begins == best for begins, best in runs) and len(runs) < 30
     assert all(ref.startswith(f"{USER}/") for ref in refs(season)) and len({*refs(season)}) == len(runs)
+
+
+# --- real notebooks
+
+class Sessions(Machine):
+    """Kaggle's side: notebooks really run, with a clock that ticks when it is looked at, and get earlier outputs."""
+
+    def __init__(self, server, folder, killed):
+        super().__init__(server, folder)
+        self.input, self.killed, self.number, self.steps = folder / "input", killed, 0, {}
+
+    def start(self, body):
+        self.number += 1
+        shutil.rmtree(self.input, ignore_errors=True)
+        for ref in body.get("kernelDataSources") or []:          # mounted where Kaggle does it
+            shutil.copytree(self.folder / ref.partition("/")[2] / "results", self.input / "notebooks" / ref / "results")
+        text = body["text"].replace("/kaggle/input", str(self.input))
+        for before, after in (("now = time.time ", "now = __import__('itertools').count(1).__next__ "),
+                              ("_BEGAN = time.time() ", "_BEGAN = 0 ")):
+            assert text.count(before) == 1
+            text = text.replace(before, after)
+        return super().start({**body, "text": text})
+
+    def look(self, place, child):
+        found = super().look(place, child)
+        if found["status"] == "COMPLETE":
+            self.steps[self.number] = [steps_trained(path) for path in sorted(place.rglob("checkpoints/*.pt"))]
+            if self.number == self.killed:
+                files = [pair for pair in found["files"] if "/unfinished/" not in pair[0]]
+                return {**found, "status": "ERROR", "failureMessage": TIMED_OUT, "files": files}
+        return found
+
+
+@pytest.mark.long
+def test_a_training_in_three_sessions_one_of_them_killed_gives_what_one_at_home_gives(kaggle, tmp_path, tiny_sample):
+    machine = Sessions(kaggle, tmp_path / "machines", killed=2)
+    given = ["--collections", TILE, "-p", "seeds=2", "-p", "steps=3"]
+    # looks at the clock: one before a model, one before each of its steps
+    status, said, errors = run(tmp_path, tiny_sample, *given, "-p", f"time_budget={5 / 3600}", timeout=900)
+    assert (status, errors) == (0, ""), said[-3000:] + errors
+    slugs = refs_of(kaggle)
+    assert [body.get("kernelDataSources") or [] for body in kaggle.pushed] == [[], slugs[:1], slugs[1:2]]
+    assert machine.steps == {1: [3], 2: [3, 2], 3: [3, 3]}
+    assert f"{slugs[0]}: to be continued; the next session goes on from its checkpoints, 1 model with 3 steps" in said
+    assert f"{slugs[1]}: was cut ({TIMED_OUT}); the next session goes on from its checkpoints, 2 models with 5" in said
+    home = [PYTHON, Path(__file__).resolve().parents[1] / "notebooks" / "run.py", "--data-root", tiny_sample, "--size",
+            "tiny", "--out", "home", "--only", "03,05,06", *given]
+    done = subprocess.run(home, cwd=tmp_path, env=hurried(tmp_path / "hurried"), text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    here, there = (sorted((tmp_path / name).glob("predictions/*/*.npz")) for name in ("home", "out"))
+    assert [path.name for path in here] == [path.name for path in there] and len(here) == 4
+    for one, two in zip(here, there):
+        with np.load(one) as one, np.load(two) as two:
+            assert one.files == two.files and all(np.array_equal(one[name], two[name]) for name in one.files)
+    one, two = ((tmp_path / name / "submission.csv").read_bytes() for name in ("home", "out"))
+    assert one == two
+    status, said, errors = run(tmp_path, tiny_sample, *given, "-p", "time_budget=7")     # another budget, the same job
+    assert (status, errors) == (0, "") and len(kaggle.pushed) == 3 and said.count("finished before") == 2
+    settings = (tmp_path / "out" / "settings" / "on_kaggle.json").read_text()
+    assert "steps" in settings and "time_budget" not in settings

@@ -45,10 +45,10 @@ def command(root, *args):
             "--owner", USER, "--data-root", str(root), "--size", "tiny", "--out", "out", *args]
 
 
-def run(folder, root, *args):
+def run(folder, root, *args, timeout=300):
     """notebooks/run.py in a child process -> (exit status, stdout, stderr)."""
     done = subprocess.run(command(root, *args), cwd=folder, env=hurried(folder / "hurried"), text=True,
-                          capture_output=True, timeout=300)
+                          capture_output=True, timeout=timeout)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -77,7 +77,8 @@ def note_unfinished(out, step, models):
     write_json(record, {"step": step, "unfinished": [{"model": name, "steps_done": done, "steps": steps}
                                                      for name, (done, steps) in models.items()]})
     shown = [f"{name} after step {done} of {steps}" for name, (done, steps) in models.items()]
-    print(f"note  to be continued: the time budget is used up, and {len(models)} models are unfinished "
+    print(f"note  to be continued: the time budget is used up, and {len(models)} "
+          f"{'model is' if len(models) == 1 else 'models are'} unfinished "
           f"({', '.join(shown[:4])}{', ...' * (len(shown) > 4)}); run the same again to continue", flush=True)
 
 
