@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ class TrainSettings:
 
 
 def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), score=None, checkpoint=None, report=None,
-          record=None):
+          record=None, deadline=None, saving=None):
     """Train a model to rank the configurations of each graph.
 
     Parameters
@@ -89,11 +90,17 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     report : callable, optional
         Called with one line of text at each validation.
     record : str or Path, optional
-        The run record is written to this JSON file.
+        The run record is written to this JSON file, once training is finished.
+    deadline : kit.training.Deadline, optional
+        After the step in which it passes, training stops and writes its checkpoint. The same call, with another
+        deadline, then resumes from it and ends with the same weights as a training without a break.
+    saving : callable, optional
+        step -> context manager, within which each checkpoint is written.
 
     Returns
     -------
     dict
+        "unfinished": steps that are left, above 0 only after a deadline.
         "step", "loss" and "score" (mean over `valid`, NaN without): one value per validation. "best_step": the model
         has the weights of this step. "seconds" of training, "configs" seen: both include the time before a resume.
         "overflows": steps that were skipped because float16 overflowed. "record": the run record.
@@ -109,8 +116,10 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
         If the loss or its gradient is not finite.
     """
     s = TrainSettings() if settings is None else settings
-    _check_arguments(model, s, {"loss": loss, "score": score, "report": report},
+    _check_arguments(model, s, {"loss": loss, "score": score, "report": report, "saving": saving},
                      {"checkpoint": checkpoint, "record": record})
+    if deadline is not None:
+        expect(hasattr(deadline, "passed"), "deadline", deadline, "a Deadline of kit.training, or None")
     team = training.join_team(s.device)
     graphs, valid = _usable(graphs, valid, score, s, team)
     model.to(team.device)
@@ -129,7 +138,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     training.check_same(repr((identity, run.step, sums)), team)
 
     start, saved = time.monotonic() - run.history["seconds"], time.monotonic()
-    while run.step < s.steps:
+    while run.step < s.steps and not training.is_over(deadline, team):
         value, configs = train_step(model, tasks, loss, run.step, s, team, run.optimizer, run.scaler)
         if run.average and value is not None and run.step >= _first_averaged(s):
             run.average.update_parameters(model)
@@ -141,16 +150,19 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
             run.note_validation(now, weights, s.keep if valid else "last")
         run.history["seconds"] = time.monotonic() - start
         if validates or time.monotonic() - saved > CHECKPOINT_SECONDS:
-            _save(checkpoint, identity, model, run, team)
+            _save(checkpoint, identity, model, run, team, saving)
             saved = time.monotonic()
         if validates and report and team.rank == 0:
             report(f"step {run.step:>6} of {s.steps}  loss {run.history['loss'][-1]:.4f}  "
                    f"validation {now:.4f}  {run.history['seconds']:.0f} s")
+    left = s.steps - run.step
+    if left:
+        _save(checkpoint, identity, model, run, team, saving)
     model.load_state_dict(run.best)
     about = training.run_record(model, s, identity["loss"], tasks, run.history, team)
-    if record is not None and team.rank == 0:
+    if record is not None and team.rank == 0 and not left:
         write_json(record, about)
-    return {**run.history, "record": about}
+    return {**run.history, "unfinished": left, "record": about}
 
 
 def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
@@ -339,11 +351,12 @@ def _resume(path, identity, model, run):
     run.history, run.best, run.step, run.losses = saved["history"], saved["best"], saved["step"], saved["losses"]
 
 
-def _save(path, identity, model, run, team):
-    """Write the checkpoint if a path is given; only the first process writes."""
+def _save(path, identity, model, run, team, saving):
+    """Write the checkpoint if a path is given, within `saving`; only the first process writes."""
     if path is not None and team.rank == 0:
-        training.save_checkpoint(path, model, best=run.best, step=run.step, made_by=identity, history=run.history,
-                        losses=run.losses, **{name: part.state_dict() for name, part in run.parts().items()})
+        with nullcontext() if saving is None else saving(run.step):
+            training.save_checkpoint(path, model, best=run.best, step=run.step, made_by=identity, history=run.history,
+                            losses=run.losses, **{name: part.state_dict() for name, part in run.parts().items()})
 
 
 def _validation_score(model, held_out, count, score, settings, team):
@@ -377,7 +390,7 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     report : callable, optional
         Called in this process with one line of text at each validation.
     **as_for_train
-        `loss`, `valid`, `score`, `checkpoint` and `record`, as for `train`.
+        `loss`, `valid`, `score`, `checkpoint`, `record`, `deadline` and `saving`, as for `train`.
 
     Returns
     -------

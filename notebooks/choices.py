@@ -144,6 +144,7 @@ EXPECTED = {
     **dict.fromkeys(("submit_to_kaggle", "choose", "tie", "relatives", "popular"), one_of(True, False)),
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
+    "time_budget": number(0, 1000),
     "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "score_within": number(0),
     "hlo": file, "sample_submission": file, "ledger": place}
 

@@ -9,6 +9,7 @@ import secrets
 import nbformat
 from bundle import bundle, kernel_metadata, write_bundle
 from plans import hours_of, show_plan
+from steps import LIMITS
 
 from kit.kaggle import (
     AT_ONCE,
@@ -35,8 +36,9 @@ def notebooks_of(planned, parameters, owner, mark, is_sample, datasets=(), machi
         path = min(parameters) if job["collection"].startswith("tile") else max(parameters)
         given = {**parameters[path], "out_dir": RESULTS, "collections": [job["collection"]],
                  "first_seed": job["first_seed"], "data_root": "sample" if is_sample else None, "seeds": job["seeds"]}
-        book = bundle({path: given}, real_only=not is_sample, datasets=datasets, machine=machine)
-        name = job_name(job, mark + owner + nbformat.writes(book))
+        book, plain = (bundle({path: own}, real_only=not is_sample, datasets=datasets, machine=machine)
+                       for own in (given, {key: one for key, one in given.items() if key not in LIMITS}))
+        name = job_name(job, mark + owner + nbformat.writes(plain))
         found[name] = {**job, "run": mark}, book, kernel_metadata(name, owner, datasets, machine), {path: given}
     return found
 
@@ -88,8 +90,9 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
            if any(out.glob(f"predictions/{name.replace(':', '_')}/*.npz"))}
     failed = [(ref, why + f"\n    the predictions here for {about[ref]} are of an earlier run" * (about[ref] in old))
               for ref, why in failed]
+    hidden = ("data_root", "out_dir", "collections", *LIMITS)
     note_settings(out, "on_kaggle", {job["ref"]: {k: job[k] for k in ("collection", "first_seed", "seeds", "state")}
                                      for job in jobs.values()}
-                  | {path.stem: {k: v for k, v in own.items() if k not in ("data_root", "out_dir", "collections")}
+                  | {path.stem: {k: v for k, v in own.items() if k not in hidden}
                      for path, own in parameters.items()})
     return jobs, failed

@@ -8,8 +8,8 @@ run again while its notebook, its parameters, the data, the kit and the steps th
 The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
 
 Exit status: 0 done; 1 a notebook failed; 2 wrong call or data root; 3 done, but a data file was unreadable, a notebook
-on Kaggle failed or the submission has a problem; 130 interrupted (Ctrl-C); 143 terminated (SIGTERM). After 130 and 143
-the same command continues.
+on Kaggle failed, time_budget ended a training or the submission has a problem; 130 interrupted (Ctrl-C); 143 terminated
+(SIGTERM). After 130 and 143, and if a training is to be continued, the same command continues.
 """
 import argparse
 import os
@@ -48,6 +48,7 @@ from kit.run import (  # noqa: E402
     make_room,
     open_data,
     read_scores,
+    unfinished,
     unfit,
     wanted,
     write_mark,
@@ -271,8 +272,12 @@ def run(args):
         problems = run_steps(notebooks, parameters, out, root, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
-    summarise(out, root, source, is_sample, notebooks, selected, problems, failed, asked.get("ledger"))
-    return 3 if problems or failed else 0
+    left = {step: models for step, models in unfinished(out).items() if step in {n.stem for n in parameters}}
+    if not left or any(out.glob("ensemble/*.npz")):
+        summarise(out, root, source, is_sample, notebooks, selected, problems, failed, asked.get("ledger"))
+    for step, models in left.items():
+        print(f"to be continued: {step}, models left: {len(models)}; run the same command again", file=sys.stderr)
+    return 3 if problems or failed or left else 0
 
 
 def main(argv=None):

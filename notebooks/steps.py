@@ -29,6 +29,7 @@ from kit.files import (  # noqa: E402
     replace_file,
     unwritable_named,
 )
+from kit.run import UNFINISHED as RECORDS  # noqa: E402
 from kit.run import unfit  # noqa: E402
 from kit.run.provenance import (  # noqa: E402
     ASIDE,
@@ -42,6 +43,7 @@ from kit.run.provenance import (  # noqa: E402
 )
 
 LOCK = Path(".run", "lock")
+LIMITS = ("time_budget",)                       # parameters that end a step early, and change no result
 UNFINISHED = "unfinished"                       # in place of the key of a step, while it runs
 STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
@@ -249,6 +251,8 @@ class Step:
         put_in_place(_partly(self.target), self.target)
         met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])
         names = [*self._written(), self.target.relative_to(self.out).as_posix()]
+        if (self.out / RECORDS / f"{self.stem}.json").is_file():             # its time was over: it is to be continued
+            self.note["key"] = UNFINISHED
         self.note |= {"problems": [[line["path"], line["reason"]] for line in met],
                       "files": {name: file_sha256(self.out / name) for name in sorted(names)}}
         replace_file(self.marker, json.dumps(self.note, indent=1))
@@ -320,9 +324,12 @@ def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
 
     def key(step):
         """A digest of all that a step depends on; what it needs is finished."""
-        needed = [keys[other] if other in asked else other.note["key"] for other in _needs(step, steps)]
+        # a step that is to be continued has new results each time, for the same key
+        needed = [sorted(other.note["files"].items()) if other.note["key"] == UNFINISHED
+                  else keys[other] if other in asked else other.note["key"] for other in _needs(step, steps)]
         made = {pair for other in steps for pair in other.note["files"].items()}
-        keys[step] = digest(step.code(), step.parameters, step.files_named(), basis, needed, step.brought(made))
+        given = step.parameters and {name: one for name, one in step.parameters.items() if name not in LIMITS}
+        keys[step] = digest(step.code(), given, step.files_named(), basis, needed, step.brought(made))
         return keys[step]
     _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, key, data_root, at_once)
     problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])

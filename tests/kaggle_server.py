@@ -148,11 +148,12 @@ class KaggleServer(ThreadingHTTPServer):
 
     def on_SaveKernel(self, body):
         self.pushed.append(body)
+        unknown = [name for name in body.get("kernelDataSources") or [] if name not in self.kernels]
         kernel = self.machine(body)
         if kernel is not None:
             self.kernels[body["slug"]] = kernel
         return {"ref": f"/code/{body['slug']}", "url": f"https://www.kaggle.com/code/{body['slug']}",
-                "versionNumber": len(self.pushed), **self.push_answer}
+                "versionNumber": len(self.pushed), "invalidKernelSources": unknown, **self.push_answer}
 
     def on_GetAcceleratorQuotaStatistics(self, body):
         return self.quota

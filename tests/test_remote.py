@@ -45,10 +45,10 @@ def command(root, *args):
             "--owner", USER, "--data-root", str(root), "--size", "tiny", "--out", "out", *args]
 
 
-def run(folder, root, *args):
+def run(folder, root, *args, timeout=300):
     """notebooks/run.py in a child process -> (exit status, stdout, stderr)."""
     done = subprocess.run(command(root, *args), cwd=folder, env=hurried(folder / "hurried"), text=True,
-                          capture_output=True, timeout=300)
+                          capture_output=True, timeout=timeout)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -397,11 +397,24 @@ def test_where_kaggle_has_no_room_it_is_waited_for(kaggle, tmp_path, tiny_sample
     assert kaggle.said().count("1 planned") == 2
 
 
-def test_a_quota_that_is_used_up_is_told_for_each_notebook(kaggle, tmp_path, tiny_sample, notebook):
-    kaggle.push_answer = {"error": "Maximum weekly GPU quota of 30.00 hours reached"}
-    (ref, why), = watch(planned(TILE), notebook, tmp_path, tiny_sample)
-    assert ref.startswith(f"{USER}/tpugraphs-kit-tile-xla-0-")
-    assert why == "failed on Kaggle: Kaggle refuses (Maximum weekly GPU quota of 30.00 hours reached)"
+def test_a_quota_that_is_used_up_is_told_once_and_the_same_command_goes_on_later(kaggle, tmp_path, tiny_sample,
+                                                                               notebook, monkeypatch):
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE if "tile" in body["slug"] else LAYOUT)
+    take = kaggle.on_SaveKernel
+    monkeypatch.setattr(kaggle, "on_SaveKernel", lambda body: take(body) if not kaggle.pushed else {
+        "error": "Maximum weekly GPU quota of 30.00 hours reached"})
+    collections = (TILE, LAYOUT, "layout:nlp:random")
+    (refs, why), = watch(planned(*collections), notebook, tmp_path, tiny_sample)
+    assert states(tmp_path) == ["fetched", "planned", "planned"] and kaggle.asked.count("SaveKernel") == 2
+    assert [ref.rpartition("-")[0] for ref in refs.split(", ")] == [
+        f"{USER}/tpugraphs-kit-{name}-0" for name in ("layout-xla-random", "layout-nlp-random")]
+    assert why == ("not pushed: Kaggle refuses (Maximum weekly GPU quota of 30.00 hours reached); when there are GPU "
+                   "hours again, the same command goes on here")
+    monkeypatch.setattr(kaggle, "on_SaveKernel", take)
+    monkeypatch.setattr(kaggle, "machine", lambda body: finished(kaggle, tiny_sample, next(
+        c for c in collections if c.replace(":", "-") in body["slug"])))
+    assert watch(planned(*collections), notebook, tmp_path, tiny_sample) == []
+    assert states(tmp_path) == ["fetched"] * 3 and [body["slug"] for body in kaggle.pushed][1:] == refs.split(", ")
 
 
 def test_faults_of_kaggle_are_waited_out_but_not_for_ever(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):

@@ -1,9 +1,12 @@
 """The training loop: it learns, resumes bit for bit and refuses what it must."""
+import contextlib
 import dataclasses
 import functools
+import pickle
 import random
 import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,7 +36,8 @@ from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict
 from kit.train import TrainSettings, train
-from kit.training.checkpoints import save_checkpoint
+from kit.training import Deadline, deadlines, find_deadline
+from kit.training.checkpoints import load_checkpoint, save_checkpoint
 from kit.training.processes import Team
 
 # learning
@@ -378,3 +382,56 @@ def test_settings_that_mean_nothing_are_refused(name, value, expected):
     with pytest.raises(ValueError) as error:
         TrainSettings(**{name: value})
     assert str(error.value) == f"{name} is {value!r}; expected {expected}"
+
+
+# a deadline
+
+class Clock:
+    """Tells one second more at each call."""
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return float(self.calls)
+
+
+@pytest.mark.parametrize("sessions", [[1], [6], [13], [3, 4, 1, 2], [5, 0, 5]])
+def test_a_run_that_stops_at_deadlines_ends_as_if_it_never_did(sessions, tmp_path):
+    done = 0
+    for steps in sessions:
+        weights, history = trained(tmp_path / "m.pt", deadline=Deadline(steps + 1, Clock()), record=tmp_path / "r.json")
+        done = min(12, done + steps)
+        assert history["unfinished"] == 12 - done and (tmp_path / "r.json").is_file() == (done == 12)
+    loss = interrupted_loss(None)
+    weights, history = trained(tmp_path / "m.pt", loss=loss, deadline=Deadline(99, Clock()), record=tmp_path / "r.json")
+    assert loss.calls == 12 - done and (tmp_path / "r.json").is_file()
+    assert same(weights, uninterrupted()[0]) and history == uninterrupted()[1]
+
+
+def test_what_is_finished_needs_no_time(tmp_path):
+    trained(tmp_path / "m.pt")
+    weights, history = trained(tmp_path / "m.pt", deadline=Deadline(0, Clock()))
+    assert history["unfinished"] == 0 and same(weights, uninterrupted()[0])
+
+
+def test_each_checkpoint_is_written_within_what_the_caller_gives(tmp_path):
+    seen, path = [], tmp_path / "m.pt"
+
+    @contextlib.contextmanager
+    def saving(step):
+        before = path.read_bytes() if path.exists() else None
+        yield
+        seen.append((step, path.read_bytes() != before, load_checkpoint(path, LayoutGNN(TINY))["step"]))
+    trained(path, saving=saving, deadline=Deadline(7, Clock()))
+    trained(path, saving=saving)
+    assert seen == [(4, True, 4), (6, True, 6), (8, True, 8), (12, True, 12)]
+
+
+@pytest.mark.parametrize("hours, there, at", [(None, False, None), (2.5, False, 100 + 9000), (0, True, 100),
+                                              (None, True, 100 + 8 * 3600)])
+def test_a_session_on_kaggle_has_a_deadline_by_itself_and_others_only_a_given_one(monkeypatch, hours, there, at):
+    monkeypatch.setattr(deadlines, "_BEGAN", 100)
+    monkeypatch.setattr(deadlines, "Path", lambda path: SimpleNamespace(is_dir=lambda: there))
+    found = find_deadline(hours)
+    assert (found and found.at) == at and found == pickle.loads(pickle.dumps(found))

@@ -324,11 +324,11 @@ class Calls:
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(about, file)
         done = self.attempt("push notebook", lambda: self.api.kernels_push(self.ask["folder"]), safe=False)
-        unknown = [*done.invalid_dataset_sources, *done.invalid_competition_sources, *done.invalid_kernel_sources]
+        unknown = [*done.invalid_dataset_sources, *done.invalid_competition_sources]
         if done.error or unknown:
             raise Refused("refused", done.error or f"the notebook was pushed without its data: no access to {unknown}")
         return {"ref": "/".join((done.ref or done.url).split("/")[-2:]), "url": done.url,
-                "version": done.version_number}
+                "version": done.version_number, "without": [*done.invalid_kernel_sources]}
 
     def status(self):
         """How the latest run of a notebook stands."""

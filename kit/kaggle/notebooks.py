@@ -35,7 +35,8 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     Returns
     -------
     dict
-        "ref": "owner/name", the notebook's name on Kaggle; "url"; "version".
+        "ref": "owner/name", the notebook's name on Kaggle; "url"; "version"; "without": those of kernel_sources whose
+        output Kaggle does not give to the notebook, which runs without them.
 
     Raises
     ------

@@ -16,6 +16,7 @@ from kit.run.provenance import (
 from kit.run.report import read_record, read_scores, write_report
 from kit.run.results import Results
 from kit.run.season import read_season
+from kit.run.sessions import UNFINISHED, steps_trained, unfinished
 from kit.run.workflow import (
     UNQUOTED,
     checkpoint_path,
@@ -36,9 +37,10 @@ from kit.run.workflow import (
 )
 
 __all__ = [
-    "MARK", "Results", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files", "from_settings",
-    "graph_scores", "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings",
+    "MARK", "Results", "UNFINISHED", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files",
+    "from_settings", "graph_scores", "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings",
     "noted_settings", "open_data", "own_results", "read_mark", "read_record", "read_scores", "read_season",
     "read_split", "record_leaderboard", "record_run", "report_problems", "run_folder", "sample_truth", "save_costs",
-    "set_aside", "training_graphs", "unfit", "wanted", "write_mark", "write_report", "write_table",
+    "set_aside", "steps_trained", "training_graphs", "unfinished", "unfit", "wanted", "write_mark", "write_report",
+    "write_table",
 ]

@@ -12,6 +12,7 @@ from kit.files import file_sha256
 from kit.predict import predict
 from kit.recipes import Recipe
 from kit.run.provenance import from_code, from_settings, set_aside
+from kit.run.sessions import TRAINED, earlier_checkpoints, marking, note_unfinished, steps_trained, take_over
 from kit.run.workflow import checkpoint_path
 from kit.train import train, train_parallel
 from kit.training import CheckpointError, default_workers, run_jobs
@@ -71,7 +72,7 @@ def join_together(kinds, materials):
     return {**alone, everything: joint}, {**materials, everything: whole}
 
 
-def train_members(members, materials, results, workers=None, processes=1, report=print):
+def train_members(members, materials, results, workers=None, processes=1, report=print, deadline=None):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 
     `materials`: {collections that are trained on: Material}. `results`: the Results of the step. `workers`: models that
@@ -79,36 +80,65 @@ def train_members(members, materials, results, workers=None, processes=1, report
     one after another, each by this number of processes. A member with `correct`, such as
     `kit.baselines.rank_by_relatives`, also gives the Specialists of validation and test graphs. Returns one Trained per
     member, in the order of `members`; the costs do not depend on `workers`. A model with a checkpoint in the folder of
-    the run resumes from it. RuntimeError if training fails in another process.
+    the run resumes from it, or from its checkpoint in an earlier session's output. RuntimeError if training fails in
+    another process.
+
+    `deadline`: from `kit.training.find_deadline`. A member that is unfinished then has a checkpoint, and None in place
+    of its Trained; a record in the folder of the run names these members, and one line says so.
     """
     if not members:
+        note_unfinished(results.out, results.step, {})
         return []
-    jobs = []
+    jobs, earlier = [], earlier_checkpoints()
     for member in members:
         material, recipe = materials[member.trained_on], member.recipe
         keep = "best" if len(material.valid) >= FEW_GRAPHS else "last"
         recipe = recipe._replace(shape=replace(recipe.shape, seed=member.seed),
                                  settings=replace(recipe.settings, seed=member.seed, keep=keep))
         name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}"
-        path = checkpoint_path(results.out, name, recipe.network(recipe.shape), recipe.settings, material.graphs,
-                               material.valid)
-        jobs.append((member.trained_on, (member._replace(recipe=recipe), path, processes, results.out)))
+        model = recipe.network(recipe.shape)
+        path = checkpoint_path(results.out, name, model, recipe.settings, material.graphs, material.valid)
+        take_over(path, results.out, results.step, results.data_root, earlier)
+        member, judged = member._replace(recipe=recipe), ["kit.metrics"] * (keep == "best")      # scores choose weights
+        made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)
+                     | from_settings(settings=recipe.settings, shape=recipe.shape))
+        save = partial(marking, path, results.out, results.step, made_from, recipe.settings.steps)
+        jobs.append((member.trained_on, (member, path, processes, results.out, made_from, deadline, save)))
     if workers is None:
         workers = default_workers(members[0].recipe.settings.device)
     trained = run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report)
-    for (_, (_, path, *_)), result in zip(jobs, trained):
-        for file in (path, path.with_suffix(".json")):
-            results.mark(file, result.made_from)
+    left = {}
+    for (_, (member, path, *_)), result in zip(jobs, trained):
+        steps = member.recipe.settings.steps
+        if result is None:
+            left[_title(member)] = steps_trained(path) or 0, steps
+        else:
+            results.mark(path, result.made_from | {TRAINED: f"{steps} of {steps}"})
+            results.mark(path.with_suffix(".json"), result.made_from)
+    note_unfinished(results.out, results.step, left)
     return trained
 
 
+def finished(members, trained):
+    """Leave out the members that are unfinished -> (members, trained), two lists."""
+    return [m for m, result in zip(members, trained) if result], [result for result in trained if result]
+
+
+def _title(member):
+    """The member's name in lines of progress."""
+    return f"{' + '.join(member.trained_on)}, {member.kind}, seed {member.seed}"
+
+
 def _train_member(job, material, report):
-    """Train one member from its checkpoint on, and rank."""
-    member, path, processes, out = job
-    recipe, title = member.recipe, f"{' + '.join(member.trained_on)}, {member.kind}, seed {member.seed}"
+    """Train one member from its checkpoint on, and rank -> Trained, or None if the deadline comes first."""
+    member, path, processes, out, made_from, deadline, save = job
+    if deadline is not None and deadline.passed():
+        return None
+    recipe, title = member.recipe, _title(member)
     model = recipe.network(recipe.shape)
     fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path,
-           "report": lambda line: report(f"{title}: {line}"), "record": Path(path).with_suffix(".json")}
+           "report": lambda line: report(f"{title}: {line}"), "record": Path(path).with_suffix(".json"),
+           "deadline": deadline, "saving": save}
     run = train if processes == 1 else partial(train_parallel, processes=processes)
     try:
         history = run(model, material.graphs, recipe.settings, **fit)
@@ -116,13 +146,12 @@ def _train_member(job, material, report):
         report(f"note  {fault}; it is kept as {set_aside(path, out)}, and training starts anew")
         model = recipe.network(recipe.shape)
         history = run(model, material.graphs, recipe.settings, **fit)
+    if history["unfinished"]:
+        return None
     costs = {name: {i: predict(model, graph) for i, graph in material.ranked[name].items()} for name in member.ranks}
     corrected = {}
     for name in {"valid", "test"}.intersection(member.ranks) if member.correct else ():
         found = {i: member.correct(graph, material.graphs, partial(predict, model))
                  for i, graph in material.ranked[name].items()}
         corrected[name] = {i: specialist for i, specialist in found.items() if specialist is not None}
-    judged = ["kit.metrics"] * (recipe.settings.keep == "best")          # the scores choose the weights
-    made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)
-                 | from_settings(settings=recipe.settings, shape=recipe.shape) | {"weights": file_sha256(path)})
-    return Trained(history, costs, made_from, corrected)
+    return Trained(history, costs, made_from | {"weights": file_sha256(path)}, corrected)

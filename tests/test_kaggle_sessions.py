@@ -1,0 +1,286 @@
+"""Trainings that take several sessions on Kaggle: each ending of a session, with the real client and a local server."""
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kaggle_server import PYTHON, USER, hurried
+from test_remote import BROKEN, LOG, TILE, Machine, finished, planned, run, states, watch
+from test_remote import notebook as notebook
+
+from kit.kaggle.sessions import machine_instead
+from kit.run import MARK, steps_trained
+
+TIMED_OUT = "Your notebook was stopped because it ran for longer than the maximum runtime"
+MODELS = ("tile_xla-tile-0-0123abcd.pt", "tile_xla-tile-1-89abcdef.pt")
+
+
+def left(server, steps, status="COMPLETE", record=True, log="[]", lost=(), **more):
+    """A session that ended; `steps`: of each model whose checkpoint it left. `lost`: names that are listed no more."""
+    found = {}
+    for name, done in zip(MODELS, steps):
+        file = f"checkpoints/{name}"
+        data = f"weights after {done} steps".encode()
+        mark = {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "by": "03_train_tile", "run": "there",
+                "made_from": {"trained": f"{done} of 100"}}
+        digest = hashlib.sha256(json.dumps(mark).encode()).hexdigest()
+        found |= {f"results/{file}": data, f"results/{file}{MARK}": json.dumps({**mark, "digest": digest}).encode()}
+    if record:
+        found["results/unfinished/03_train_tile.json"] = b"{}"
+    files = []
+    for name, data in found.items():
+        if name.removeprefix("results/checkpoints/") not in lost:
+            path = f"/output/{len(server.files)}"
+            server.files[path] = data
+            files.append((name, path))
+    return {"status": status, "files": files, "log": log, **more}
+
+
+def cut(server, steps, why=TIMED_OUT, **more):
+    """A session that Kaggle ended."""
+    return left(server, steps, "ERROR", record=False, failureMessage=why, **more)
+
+
+@pytest.fixture
+def season(kaggle, tmp_path, tiny_sample, notebook):
+    """(what each push becomes, in order) -> a function that runs the command -> (what failed, sources of each push)."""
+    def script(*sessions):
+        coming = iter(sessions)
+        kaggle.machine = lambda body: (lambda made: made(kaggle) if callable(made) else made)(next(coming))
+
+        def command(fresh=False):
+            failed = watch(planned(TILE), notebook, tmp_path, tiny_sample, fresh)
+            return failed, [body.get("kernelDataSources") or [] for body in kaggle.pushed]
+        return command
+    script.server, script.folder, script.done = kaggle, tmp_path, lambda server: finished(server, tiny_sample, TILE)
+    return script
+
+
+def refs_of(server):
+    return [body["slug"] for body in server.pushed]
+
+
+def refs(season):
+    return refs_of(season.server)
+
+
+def test_sessions_follow_each_other_until_all_is_trained_and_then_predictions_are_fetched(season):
+    command = season(lambda s: left(s, [40]), lambda s: left(s, [100, 7]), season.done)
+    failed, sources = command()
+    first, second, third = refs(season)
+    assert failed == [] and sources == [[], [first], [second]] and states(season.folder) == ["fetched"]
+    assert (second, third) == (f"{first}-2", f"{first}-3")
+    said = season.server.said()
+    assert f"{first}: to be continued; the next session goes on from its checkpoints, 1 model with 40 steps" in said
+    assert "2 models with 107 steps together" in said
+    assert command() == ([], sources)                    # nothing is pushed again
+
+
+def test_a_session_without_progress_is_the_last_one_and_the_next_command_goes_on(season):
+    command = season(lambda s: left(s, [40]), lambda s: left(s, [40, 0]), season.done)
+    (_, why), = command()[0]
+    assert why == ("failed on Kaggle: the session made no progress, so another one would make none: give each session "
+                   "more hours with -p time_budget=HOURS, or shorten the recipe")
+    failed, sources = command()
+    assert failed == [] and sources == [[], refs(season)[:1], refs(season)[1:2]]
+
+
+@pytest.mark.parametrize("why", [TIMED_OUT, *(pytest.param(why, marks=pytest.mark.long) for why in (
+    "kernel ran for 32401.2 s, exceeded max allowable runtime", "Timeout Exceeded", "The machine was preempted"))])
+def test_a_session_that_kaggle_ended_goes_on_from_its_last_checkpoint(season, why):
+    failed, sources = season(lambda s: cut(s, [40], why), lambda s: cut(s, [60], why), season.done)()
+    assert failed == [] and sources == [[], refs(season)[:1], refs(season)[1:2]]
+    said = season.server.said()
+    assert f"{refs(season)[0]}: was cut ({why}); the next session goes on from its checkpoints, 1 model with 40" in said
+
+
+def test_a_session_whose_output_is_lost_starts_again_but_only_once(season):
+    def lost(server):
+        return cut(server, [])
+    command = season(lost, lost, lambda s: left(s, [3]), lost, season.done)
+    (_, why), = command()[0]
+    assert why == f"failed on Kaggle: {TIMED_OUT}, a second time without progress" and len(refs(season)) == 2
+    said = season.server.said()
+    assert "and left nothing new; the next session starts again from the beginning\n" in said
+    failed, sources = command()
+    assert failed == [] and sources == [[], [], [], refs(season)[2:3], refs(season)[2:3]]
+    assert "starts again from the session before, 1 model with 3 steps together" in season.server.said()
+
+
+@pytest.mark.parametrize("ending, sentence", [
+    (lambda s: cut(s, [40], "Your notebook threw an error"), "Your notebook threw an error"),
+    (lambda s: cut(s, [40], None, log=json.dumps([{"data": "ValueError: no\n"}])), "error"),
+    (lambda s: left(s, [40], "CANCEL_ACKNOWLEDGED", record=False), "cancel_acknowledged")])
+def test_what_failed_or_was_cancelled_goes_on_only_with_the_next_command(season, ending, sentence):
+    command = season(ending, season.done)
+    (_, why), = command()[0]
+    assert why.splitlines()[0] == (f"failed on Kaggle: {sentence}; the same command goes on from its checkpoints, 1 "
+                                   "model with 40 steps together")
+    assert command()[0] == [] and season.server.pushed[1]["kernelDataSources"] == refs(season)[:1]
+
+
+def test_fresh_goes_on_from_nothing(season):
+    command = season(lambda s: left(s, [40]), BROKEN, season.done)
+    assert len(command()[0]) == 1
+    assert command(fresh=True) == ([], [[], refs(season)[:1], []])
+
+
+def test_predictions_that_an_output_lost_are_made_again_from_its_checkpoints(season):
+    def incomplete(server):
+        done = finished(server, season.data, TILE)
+        files = [pair for pair in done["files"] if ".test." not in pair[0]]
+        return {**done, "files": files + left(server, [100], record=False)["files"]}
+    season.data = season.done.__closure__[0].cell_contents
+    command = season(incomplete, season.done)
+    (_, why), = command()[0]
+    assert "the notebook left 2 files, predictions of 0 seeds" in why and "goes on from its checkpoints, 1 model" in why
+    failed, sources = command()
+    assert failed == [] and sources == [[], refs(season)[:1]]
+
+
+@pytest.mark.parametrize("how", ["not listed", "link expired", "mark damaged"])
+def test_a_checkpoint_that_an_output_lost_is_taken_from_the_session_before(season, how):
+    def second(server):
+        made = left(server, [70, 30], lost=MODELS[:1] if how == "not listed" else ())
+        name, path = made["files"][1]
+        assert how == "not listed" or name == f"results/checkpoints/{MODELS[0]}{MARK}"
+        if how == "link expired":
+            made["files"][1] = name, "/gone"
+        if how == "mark damaged":
+            server.files[path] = server.files[path].replace(b"70 of", b"99 of")
+        return made
+    failed, sources = season(lambda s: left(s, [40]), second, season.done)()
+    assert failed == [] and sources == [[], refs(season)[:1], refs(season)[:2]]
+    assert f"note  {refs(season)[1]}: its output lost checkpoints/{MODELS[0]}; this model" in season.server.said()
+
+
+def test_an_output_that_kaggle_does_not_have_any_more_is_told(season):
+    command, take = season(lambda s: left(s, [40]), lambda s: left(s, [60]), season.done), season.server.on_SaveKernel
+
+    def forget(body):
+        if len(refs(season)) == 1:                       # somebody deleted the first notebook
+            del season.server.kernels[refs(season)[0]]
+        return take(body)
+    season.server.on_SaveKernel = forget
+    assert command()[0] == []
+    first, second, _ = refs(season)
+    assert f"{second}: Kaggle does not have the output of {first}; its models start again from the beginning\n" in (
+        season.server.said())
+
+
+def test_a_machine_that_kaggle_substitutes_is_told_once_a_machine(season, notebook):
+    about = json.loads((notebook / "kernel-metadata.json").read_text())
+    (notebook / "kernel-metadata.json").write_text(json.dumps({**about, "machine_shape": "NvidiaTeslaT4"}))
+
+    def log(gpus):
+        return json.dumps([{"data": f"GPUs: {gpus}; models trained at the same time: 2\n"}])
+    failed, _ = season(lambda s: left(s, [40], log=log("Tesla T4, Tesla T4")),
+                       lambda s: left(s, [60], log=log("NVIDIA L4")),
+                       lambda s: {**season.done(s), "log": log("NVIDIA L4")})()
+    assert failed == []
+    notes = [line for line in season.server.said().splitlines() if line.startswith("note  ")]
+    assert notes == [f"note  {refs(season)[1]}: asked for NvidiaTeslaT4 (2 x T4), but Kaggle gave NVIDIA L4; the "
+                     "results are the same, the time differs"]
+
+
+@pytest.mark.parametrize("shape, gpus, other", [
+    ("NvidiaTeslaT4", "Tesla T4, Tesla T4", None), ("NvidiaTeslaT4", "Tesla T4", "Tesla T4"), (None, "Tesla T4", None),
+    ("NvidiaTeslaA100", "NVIDIA A100-SXM4-40GB", None), ("NvidiaTeslaA100", "Tesla T4, Tesla T4", "Tesla T4, Tesla T4"),
+    ("Unknown", "Tesla T4", None), ("NvidiaTeslaT4", "", None)])
+def test_which_machine_a_session_got(shape, gpus, other):
+    log = f"before\nGPUs: {gpus}; models trained at the same time: 1\nafter" if gpus else "nothing"
+    assert machine_instead(shape, log) == other
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])
+def test_whatever_happens_to_sessions_they_come_to_an_end_and_none_trains_what_an_earlier_one_has(season, seed):
+    """A Kaggle that draws how each session ends; it keeps its own account of the steps in each output."""
+    rng, outputs, runs, server = np.random.default_rng(seed), {}, [], season.server
+
+    def start(body):
+        sources = body.get("kernelDataSources") or []
+        assert all(ref in outputs for ref in sources)
+        begins = max([outputs[ref] for ref in sources], default=0)
+        runs.append((begins, max(outputs.values(), default=0)))
+        ends = min(100, begins + int(rng.integers(0, 60)))
+        how = rng.choice(["clean", "cut", "lost", "threw"], p=[0.5, 0.2, 0.2, 0.1])
+        if how != "lost":
+            outputs[body["slug"]] = ends
+        if ends == 100 and how == "clean":
+            return season.done(server)
+        if how == "clean":
+            return left(server, [ends])
+        words = TIMED_OUT if how != "threw" else "Your notebook threw an error"
+        return cut(server, [ends] * (how != "lost"), words, log=json.dumps(LOG))
+    command = season()
+    server.machine = start
+    for _ in range(8):                                   # commands; each one ends by itself
+        failed, _ = command()
+        if not failed:
+            break
+    assert not failed and states(season.folder) == ["fetched"], failed
+    assert all(begins == best for begins, best in runs) and len(runs) < 30
+    assert all(ref.startswith(f"{USER}/") for ref in refs(season)) and len({*refs(season)}) == len(runs)
+
+
+# --- real notebooks
+
+class Sessions(Machine):
+    """Kaggle's side: notebooks really run, with a clock that ticks when it is looked at, and get earlier outputs."""
+
+    def __init__(self, server, folder, killed):
+        super().__init__(server, folder)
+        self.input, self.killed, self.number, self.steps = folder / "input", killed, 0, {}
+
+    def start(self, body):
+        self.number += 1
+        shutil.rmtree(self.input, ignore_errors=True)
+        for ref in body.get("kernelDataSources") or []:          # mounted where Kaggle does it
+            shutil.copytree(self.folder / ref.partition("/")[2] / "results", self.input / "notebooks" / ref / "results")
+        text = body["text"].replace("/kaggle/input", str(self.input))
+        for before, after in (("now = time.time ", "now = __import__('itertools').count(1).__next__ "),
+                              ("_BEGAN = time.time() ", "_BEGAN = 0 ")):
+            assert text.count(before) == 1
+            text = text.replace(before, after)
+        return super().start({**body, "text": text})
+
+    def look(self, place, child):
+        found = super().look(place, child)
+        if found["status"] == "COMPLETE":
+            self.steps[self.number] = [steps_trained(path) for path in sorted(place.rglob("checkpoints/*.pt"))]
+            if self.number == self.killed:
+                files = [pair for pair in found["files"] if "/unfinished/" not in pair[0]]
+                return {**found, "status": "ERROR", "failureMessage": TIMED_OUT, "files": files}
+        return found
+
+
+@pytest.mark.long
+def test_a_training_in_three_sessions_one_of_them_killed_gives_what_one_at_home_gives(kaggle, tmp_path, tiny_sample):
+    machine = Sessions(kaggle, tmp_path / "machines", killed=2)
+    given = ["--collections", TILE, "-p", "seeds=2", "-p", "steps=3"]
+    # looks at the clock: one before a model, one before each of its steps
+    status, said, errors = run(tmp_path, tiny_sample, *given, "-p", f"time_budget={5 / 3600}", timeout=900)
+    assert (status, errors) == (0, ""), said[-3000:] + errors
+    slugs = refs_of(kaggle)
+    assert [body.get("kernelDataSources") or [] for body in kaggle.pushed] == [[], slugs[:1], slugs[1:2]]
+    assert machine.steps == {1: [3], 2: [3, 2], 3: [3, 3]}
+    assert f"{slugs[0]}: to be continued; the next session goes on from its checkpoints, 1 model with 3 steps" in said
+    assert f"{slugs[1]}: was cut ({TIMED_OUT}); the next session goes on from its checkpoints, 2 models with 5" in said
+    home = [PYTHON, Path(__file__).resolve().parents[1] / "notebooks" / "run.py", "--data-root", tiny_sample, "--size",
+            "tiny", "--out", "home", "--only", "03,05,06", *given]
+    done = subprocess.run(home, cwd=tmp_path, env=hurried(tmp_path / "hurried"), text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    here, there = (sorted((tmp_path / name).glob("predictions/*/*.npz")) for name in ("home", "out"))
+    assert [path.name for path in here] == [path.name for path in there] and len(here) == 4
+    for one, two in zip(here, there):
+        with np.load(one) as one, np.load(two) as two:
+            assert one.files == two.files and all(np.array_equal(one[name], two[name]) for name in one.files)
+    one, two = ((tmp_path / name / "submission.csv").read_bytes() for name in ("home", "out"))
+    assert one == two
+    status, said, errors = run(tmp_path, tiny_sample, *given, "-p", "time_budget=7")     # another budget, the same job
+    assert (status, errors) == (0, "") and len(kaggle.pushed) == 3 and said.count("finished before") == 2
+    settings = (tmp_path / "out" / "settings" / "on_kaggle.json").read_text()
+    assert "steps" in settings and "time_budget" not in settings
