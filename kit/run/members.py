@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from kit.ensemble import mean_zscore
 from kit.files import file_sha256
 from kit.predict import predict
 from kit.recipes import Recipe
@@ -26,6 +29,7 @@ class Material(NamedTuple):
     score: Callable          # (cost, runtime) -> float, higher is better
     ranked: dict             # {name of a set of graphs: {ID: graph}}
     made_from: dict          # where `graphs` and `valid` come from, as from `from_data`
+    folds: dict = {}         # {graph_id of `graphs`: number of its fold}, as from `kit.baselines.fold_numbers`
 
 
 class Member(NamedTuple):
@@ -36,11 +40,12 @@ class Member(NamedTuple):
     recipe: Recipe
     ranks: tuple
     correct: Callable = None  # (graph, training graphs, model as a function) -> Specialist or None; for "valid", "test"
+    fold: int = None         # is left out of training, and ranked as "train"; None: nothing is left out
 
 
 class Trained(NamedTuple):
-    """The result of training and ranking with one member."""
-    history: dict            # as `train` returns it
+    """The result of training and ranking with one member, or with the models of all folds in its place."""
+    history: dict            # as `train` returns it; of several models: mean curves, and sums of seconds and counts
     costs: dict              # {name of a set of graphs: {ID: cost (c,)}}
     made_from: dict          # where the weights come from: data, code, settings
     corrected: dict          # {name of a set of graphs: {ID: Specialist}}; graphs without a Specialist are not in it
@@ -71,25 +76,57 @@ def join_together(kinds, materials):
     return {**alone, everything: joint}, {**materials, everything: whole}
 
 
+def in_folds(material, folds, report=print):
+    """A Material whose members with "train" among their ranks are trained once per fold, without the fold's programs.
+
+    `folds`: from `kit.baselines.fold_numbers` of its graphs; {}: models are trained on all graphs, and rank nothing out
+    of fold. `material.ranked["train"]`: {ID: graph}, the programs to rank out of fold; those without a fold are taken
+    out, because they are not trained on.
+    """
+    number = len({*folds.values()})
+    report(f"{number} folds of {len(folds)} training programs; programs of a family are in one fold" if folds else
+           "all training programs are of one family, so they cannot be split into folds")
+    train = {i: g for i, g in material.ranked["train"].items() if g.graph_id in folds}
+    return material._replace(folds=folds, ranked=material.ranked | {"train": train})
+
+
+def without_fold(material, fold):
+    """What a model is trained on and ranks if the programs of a fold are left out of its training.
+
+    "train" are the programs of the fold, and "held out" configurations are of other programs. None: models are trained
+    on everything, so "train" has no program.
+    """
+    if fold is None:
+        return material._replace(ranked=material.ranked | {"train": {}})
+    ranked = {name: {i: g for i, g in some.items() if name not in ("train", "held out")
+                     or (material.folds[g.graph_id] == fold) == (name == "train")}
+              for name, some in material.ranked.items()}
+    return material._replace(graphs=[g for g in material.graphs if material.folds[g.graph_id] != fold], ranked=ranked)
+
+
 def train_members(members, materials, results, workers=None, processes=1, report=print):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 
     `materials`: {collections that are trained on: Material}. `results`: the Results of the step. `workers`: models that
     are trained at the same time; None: one per CPU core, or one per GPU. With `processes` above 1, models are trained
     one after another, each by this number of processes. A member with `correct`, such as
-    `kit.baselines.rank_by_relatives`, also gives the Specialists of validation and test graphs. Returns one Trained per
+    `kit.baselines.rank_by_relatives`, also gives the Specialists of validation and test graphs. A member that ranks
+    "train" is trained once per fold of its Material (`in_folds`); its costs are means of the z-scores of these models,
+    and each program of "train" is ranked by the model that was trained without its fold. Returns one Trained per
     member, in the order of `members`; the costs do not depend on `workers`. A model with a checkpoint in the folder of
     the run resumes from it. RuntimeError if training fails in another process.
     """
     if not members:
         return []
+    folds = [sorted({*materials[one.trained_on].folds.values()}) if "train" in one.ranks and one.fold is None else []
+             for one in members]
     jobs = []
-    for member in members:
-        material, recipe = materials[member.trained_on], member.recipe
+    for member in [one._replace(fold=fold) for one, own in zip(members, folds) for fold in own or [one.fold]]:
+        material, recipe = without_fold(materials[member.trained_on], member.fold), member.recipe
         keep = "best" if len(material.valid) >= FEW_GRAPHS else "last"
         recipe = recipe._replace(shape=replace(recipe.shape, seed=member.seed),
                                  settings=replace(recipe.settings, seed=member.seed, keep=keep))
-        name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}"
+        name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}{_fold_name(member)}"
         path = checkpoint_path(results.out, name, recipe.network(recipe.shape), recipe.settings, material.graphs,
                                material.valid)
         jobs.append((member.trained_on, (member._replace(recipe=recipe), path, processes, results.out)))
@@ -99,13 +136,56 @@ def train_members(members, materials, results, workers=None, processes=1, report
     for (_, (_, path, *_)), result in zip(jobs, trained):
         for file in (path, path.with_suffix(".json")):
             results.mark(file, result.made_from)
-    return trained
+    found = iter(trained)
+    return [_together([next(found) for _ in own], materials[member.trained_on]) if own else next(found)
+            for member, own in zip(members, folds)]
+
+
+def _fold_name(member):
+    return "" if member.fold is None else f" fold {member.fold}"
+
+
+def _together(parts, material):
+    """One Trained in the place of those of all folds, in the order of the folds."""
+    histories = [part.history for part in parts]
+    kept = min(len(history["step"]) for history in histories)
+    history = {"step": histories[0]["step"][:kept], "record": None}
+    history |= {name: np.mean([one[name][:kept] for one in histories], axis=0).tolist() for name in ("loss", "score")}
+    history |= {name: sum(one[name] for one in histories) for name in ("seconds", "configs", "overflows")}
+    history["best_step"] = histories[0]["best_step"] if len({one["best_step"] for one in histories}) == 1 else 0
+    costs = {name: {i: mean_zscore([part.costs[name][i] for part in parts if i in part.costs[name]])
+                    for i in material.ranked[name] if any(i in part.costs[name] for part in parts)}
+             for name in parts[0].costs}
+    corrected = {name: {i: _one_specialist([part.corrected[name].get(i) for part in parts],
+                                           [part.costs[name][i] for part in parts])
+                        for i in costs[name] if any(i in part.corrected[name] for part in parts)}
+                 for name in parts[0].corrected}
+    made_from = {name: digest for part in parts for name, digest in part.made_from.items() if name != "weights"}
+    made_from |= {f"weights, fold {fold}": part.made_from["weights"] for fold, part in enumerate(parts)}
+    made_from |= from_code("kit.ensemble") | from_settings(folds=sorted(material.folds.items()))
+    return Trained(history, costs, made_from, corrected)
+
+
+def _one_specialist(found, costs):
+    """The mean of what the specialists of all folds say of a program; a fold without a relative has None, and its cost.
+
+    If a fold has other configurations of the same program, only such folds count.
+    """
+    there = [one for one in found if one is not None]
+    same = [one for one in there if one.same]
+    said = [one.cost for one in same] or [cost if one is None else one.cost for one, cost in zip(found, costs)]
+    counted = same or there
+    names = dict.fromkeys(name for one in counted for name in one.weights)
+    return counted[0]._replace(
+        cost=mean_zscore(said), relatives=list(dict.fromkeys(name for one in counted for name in one.relatives)),
+        weights={name: float(np.mean([one.weights.get(name, 0) for one in counted])) for name in names})
 
 
 def _train_member(job, material, report):
     """Train one member from its checkpoint on, and rank."""
     member, path, processes, out = job
-    recipe, title = member.recipe, f"{' + '.join(member.trained_on)}, {member.kind}, seed {member.seed}"
+    recipe, material = member.recipe, without_fold(material, member.fold)
+    title = f"{' + '.join(member.trained_on)}, {member.kind}, seed {member.seed}{_fold_name(member)}"
     model = recipe.network(recipe.shape)
     fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path,
            "report": lambda line: report(f"{title}: {line}"), "record": Path(path).with_suffix(".json")}

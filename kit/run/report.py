@@ -119,7 +119,7 @@ def write_report(out, next_step, problems=(), title=None):
 def _records(out):
     """The records of the trainings that predictions come from; without weights here, they were trained on Kaggle."""
     marks = [read_mark(str(path).removesuffix(MARK)) for path in out.glob(f"*s/*/*{MARK}")]
-    used = {mark["made_from"].get("weights") for mark in marks if mark}
+    used = {sha for mark in marks if mark for name, sha in mark["made_from"].items() if name.startswith("weights")}
     paths = [path for path in sorted(out.glob("checkpoints/*.json")) if not path.name.endswith(MARK)]
     weights = [path.with_suffix(".pt") for path in paths]
     return [path for path, file in zip(paths, weights) if not file.is_file() or file_sha256(file) in used]

@@ -143,7 +143,7 @@ class Results:
         self.read.append(Path(path))
         return load_costs(path)
 
-    def load_members(self, folder, collections):
+    def load_members(self, folder, collections, out_of_fold=False):
         """Read what models predicted; files that cannot be used are left out, named, and reported as problems.
 
         Parameters
@@ -151,13 +151,16 @@ class Results:
         folder : str
             "predictions" or "baselines".
         collections : sequence of str
+        out_of_fold : bool
+            Also read what members that were trained in folds say of training programs: the split "train".
 
         Returns
         -------
         dict of (str, str, str) to dict
             {(`folder`, collection, "valid" or "test"): {member: {ID: cost (c,)}}}.
         """
-        found = {(folder, c, split): {} for c in collections for split in ("valid", "test")}
+        splits = ("valid", "test", *["train"] * out_of_fold)
+        found = {(folder, c, split): {} for c in collections for split in splits}
         for (_, collection, split), members in found.items():
             end, own = f".{split}.npz", {}
             for path in sorted(Path(self.out, folder, collection.replace(":", "_")).glob(f"*{end}")):
@@ -175,7 +178,7 @@ class Results:
                 self._leave_out(path, f"{path}: has {_size(sizes[member])}; the others have {_size(usual[0][0])}")
                 del members[member]
         for (_, collection, split), members in found.items():
-            others = found[folder, collection, "test" if split == "valid" else "valid"]
+            others = found[folder, collection, "valid" if split == "test" else "test"]
             for member in sorted(members.keys() - others.keys()) if others and folder == "predictions" else ():
                 path = Path(self.out, folder, collection.replace(":", "_"), f"{member}.{split}.npz")
                 self._leave_out(path, f"{path}: there are no predictions of this model for the other split")
