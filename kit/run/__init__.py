@@ -25,6 +25,7 @@ from kit.run.workflow import (
     noted_settings,
     open_data,
     read_split,
+    read_weights,
     report_problems,
     run_folder,
     runtimes_of,
@@ -39,7 +40,7 @@ from kit.run.workflow import (
 __all__ = [
     "MARK", "Results", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files", "from_settings",
     "left_out", "list_runs", "load_costs", "locate_data", "make_room", "note_settings", "noted_settings", "open_data",
-    "own_results", "read_mark", "read_record", "read_scores", "read_split", "record_leaderboard", "record_run",
-    "report_problems", "run_folder", "runtimes_of", "sample_truth", "save_costs", "set_aside", "teaching_graphs",
-    "training_graphs", "unfit", "wanted", "write_mark", "write_report", "write_table",
+    "own_results", "read_mark", "read_record", "read_scores", "read_split", "read_weights", "record_leaderboard",
+    "record_run", "report_problems", "run_folder", "runtimes_of", "sample_truth", "save_costs", "set_aside",
+    "teaching_graphs", "training_graphs", "unfit", "wanted", "write_mark", "write_report", "write_table",
 ]

@@ -76,18 +76,22 @@ def join_together(kinds, materials):
     return {**alone, everything: joint}, {**materials, everything: whole}
 
 
-def in_folds(material, folds, report=print):
-    """A Material whose members with "train" among their ranks are trained once per fold, without the fold's programs.
+def in_folds(materials, numbers, report=print):
+    """Materials whose members with "train" among their ranks are trained once per fold, without the fold's programs.
 
-    `folds`: from `kit.baselines.fold_numbers` of its graphs; {}: models are trained on all graphs, and rank nothing out
-    of fold. `material.ranked["train"]`: {ID: graph}, the programs to rank out of fold; those without a fold are taken
-    out, because they are not trained on.
+    `numbers`: {a key of `materials`: {graph_id: number of the fold}}, from `kit.baselines.fold_numbers` of its graphs;
+    {} if its graphs cannot be split: its models are trained on all of them, and rank nothing out of fold.
+    `ranked["train"]` of a Material is {ID: graph}, the programs to rank out of fold. Programs without a fold are taken
+    out, because nothing is trained on them.
     """
-    number = len({*folds.values()})
-    report(f"{number} folds of {len(folds)} training programs; programs of a family are in one fold" if folds else
-           "all training programs are of one family, so they cannot be split into folds")
-    train = {i: g for i, g in material.ranked["train"].items() if g.graph_id in folds}
-    return material._replace(folds=folds, ranked=material.ranked | {"train": train})
+    found = {}
+    for key, material in materials.items():
+        folds, name = numbers[key], " + ".join(key)
+        report(f"{name}: {len({*folds.values()})} folds of {len(folds)} training programs, families kept together"
+               if folds else f"{name}: all training programs are of one family, so they are not split into folds")
+        train = {i: g for i, g in material.ranked["train"].items() if g.graph_id in folds}
+        found[key] = material._replace(folds=folds, ranked=material.ranked | {"train": train})
+    return found
 
 
 def without_fold(material, fold):
@@ -198,9 +202,10 @@ def _train_member(job, material, report):
         history = run(model, material.graphs, recipe.settings, **fit)
     costs = {name: {i: predict(model, graph) for i, graph in material.ranked[name].items()} for name in member.ranks}
     corrected = {}
-    for name in {"valid", "test"}.intersection(member.ranks) if member.correct else ():
+    for name in {"train", "valid", "test"}.intersection(member.ranks) if member.correct else ():
+        # no relative of "train" was trained on: families are in one fold
         found = {i: member.correct(graph, material.graphs, partial(predict, model))
-                 for i, graph in material.ranked[name].items()}
+                 for i, graph in material.ranked[name].items() if name != "train"}
         corrected[name] = {i: specialist for i, specialist in found.items() if specialist is not None}
     judged = ["kit.metrics"] * (recipe.settings.keep == "best")          # the scores choose the weights
     made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)

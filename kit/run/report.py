@@ -17,7 +17,7 @@ import pandas as pd
 from kit.data import DataError
 from kit.files import file_sha256, replace_file
 from kit.run.provenance import MARK, read_mark
-from kit.run.workflow import SCORE_COLUMNS
+from kit.run.workflow import SCORE_COLUMNS, noted_settings
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
 _NUMBERS = ("score", "low", "high", "ceiling", "lead", "lead low", "lead high", "graphs", "seeds")      # in scores.csv
@@ -72,6 +72,10 @@ vector-effect="non-scaling-stroke"/>{% endcall %}
 band is the 95% interval and the upright black line the noise ceiling. "Lead": score of the ensemble minus this one.</p>
 {{- table(scores, ("score", "ceiling")) }}
 {%- endif %}
+{%- if on_valid %}
+<p class="warning">Models were trained on the validation graphs, too ({{ on_valid }}). A score on them would mean
+nothing, so there is none.</p>
+{%- endif %}
 {%- if trained %}
 <h2>What was trained on what</h2>
 {{- table(trained, ("weights", "graphs", "steps", "configurations seen", "seconds", "MiB at most", "validation")) }}
@@ -106,6 +110,8 @@ def write_report(out, next_step, problems=(), title=None):
                    for row in table.to_dict("records")],
         "trained": _readable(_training_row, _records(out), unread),
         "pictures": [book for book in _readable(_figures, books, unread) if book[2]]}
+    noted = {step: own for some in _readable(noted_settings, [out], unread) for step, own in some.items()}
+    shown["on_valid"] = ", ".join(step for step, own in noted.items() if own.get("use_valid"))
     for _, why in unread:
         print(f"not in the report: {why}", flush=True)
     page = jinja2.Environment(autoescape=True).from_string(PAGE)

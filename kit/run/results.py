@@ -9,7 +9,18 @@ from kit.data import COLLECTIONS, SPLITS, DataError
 from kit.files import file_sha256
 from kit.prepare import is_prepared
 from kit.run.ledger import list_runs
-from kit.run.provenance import from_data, from_files, is_own, make_room, own_results, set_aside, unfit, write_mark
+from kit.run.provenance import (
+    from_data,
+    from_files,
+    from_settings,
+    is_own,
+    make_room,
+    own_results,
+    read_mark,
+    set_aside,
+    unfit,
+    write_mark,
+)
 from kit.run.workflow import load_costs, note_settings, report_problems, save_costs, write_table
 from kit.submit import read_submission, write_submission
 
@@ -184,6 +195,21 @@ class Results:
                 self._leave_out(path, f"{path}: there are no predictions of this model for the other split")
                 del members[member]
         return found
+
+    def trained_on_valid(self, collection):
+        """Whether predictions that were read come from models that were trained on validation graphs, too.
+
+        Parameters
+        ----------
+        collection : str
+
+        Returns
+        -------
+        bool
+        """
+        folder, said = self.out / "predictions" / collection.replace(":", "_"), from_settings(use_valid=True)
+        marks = [read_mark(path) for path in self.read if path.parent == folder]
+        return any(said.items() <= mark["made_from"].items() for mark in marks)
 
     def _leave_out(self, path, fault):
         """Name a file that is not used, and report it."""

@@ -209,6 +209,24 @@ def runtimes_of(data_root, collection, splits, predictions):
     return found
 
 
+def read_weights(path, collection, kinds):
+    """The weights of some kinds of models in an earlier run, from its weights.json: {kind: share}, sum 1.
+
+    A kind that the earlier run did not have gets 0. DataError if the file holds no weight for any of the kinds.
+    """
+    try:
+        own = json.loads(Path(path).read_text("utf-8"))[collection]
+        found = {kind: own.get(kind, 0) for kind in kinds}
+        good = all(type(share) in (int, float) and 0 <= share < np.inf for share in found.values()) and any(
+            found.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        good = False
+    if not good:
+        raise DataError(f"{path}: has no weights of {', '.join(kinds)} for {collection}; expected the weights.json of "
+                        "a run with these models and this collection")
+    return {kind: share / sum(found.values()) for kind, share in found.items()}
+
+
 def checkpoint_path(out, name, model, settings, graphs, valid=()):
     """The checkpoint of a training run; other settings or other graphs give another file.
 
