@@ -137,16 +137,17 @@ EXPECTED = {
     "most_hops": whole(0, 20),                  # every hop prunes all graphs again
     **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "programs", "queries",
                      "trials", "rounds", "proposals", "shown", "most_graphs"), whole(1)),
+    "folds": whole(2, 1000),
     **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
     **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)),
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
     # a word would be true
-    **dict.fromkeys(("submit_to_kaggle", "choose", "tie", "relatives", "popular"), one_of(True, False)),
+    **dict.fromkeys(("submit_to_kaggle", "choose", "tie", "relatives", "popular", "use_valid"), one_of(True, False)),
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
     "time_budget": number(0, 1000),
     "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "score_within": number(0),
-    "hlo": file, "sample_submission": file, "ledger": place}
+    "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place}
 
 
 # run in its own process, because a process that has used a GPU holds a part of its memory until it ends
@@ -166,7 +167,7 @@ def check(notebooks, asked, there=False):
     for name, value in asked.items():
         if value is None and {own[name] for own in defaults if name in own} == {"None"}:
             continue                            # the notebook chooses
-        if there and name in ("aggregation", "hlo", "sample_submission", "ledger"):
+        if there and name in ("aggregation", "hlo", "sample_submission", "weights_from", "ledger"):
             continue                            # files and packages on Kaggle's machine are not known here
         expected = EXPECTED[name](value) if name in EXPECTED else None
         if expected:

@@ -97,7 +97,7 @@ def planned_models(collection, parameters, is_sample=False):
                       parameters.get(configs) or settings.configs_per_step,
                       parameters.get(programs) or settings.graphs_per_step)
         seeds = parameters.get("seeds") or (1 if tiny else recipe.seeds)
-        found += [one] * seeds
+        found += [one] * seeds * (parameters.get("folds") or 1)              # the baseline is trained on all programs
         if name == "gnn":
             found += [one._replace(name="node alone", shape=node_alone(shape))] * seeds
     return found

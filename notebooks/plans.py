@@ -41,9 +41,10 @@ def models_of(collection, parameters, is_sample):
     """The models and seeds for a collection, as text."""
     from hours import planned_models  # loads PyTorch
     names = [one.name for one in planned_models(collection, parameters, is_sample)]
-    first, seeds = parameters.get("first_seed", 0), max(map(names.count, names))
+    folds = parameters.get("folds") or 1
+    first, seeds = parameters.get("first_seed", 0), max(map(names.count, names)) // folds
     return ", ".join(dict.fromkeys(names)) + (f", seeds {first} to {first + seeds - 1}" if seeds > 1 else
-                                              f", seed {first}")
+                                              f", seed {first}") + f", {folds} folds" * (folds > 1)
 
 
 def hours_of(parameters, machine, is_sample):

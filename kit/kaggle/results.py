@@ -64,7 +64,7 @@ def _expected_names(job):
     if job["seeds"] is not None:
         seeds = "|".join(str(job["first_seed"] + number) for number in range(job["seeds"]))
     return (rf"\A{RESULTS}/(?:predictions/{stem}/{word}_seed(?:{seeds})|baselines/{stem}/{word}_seed(?:{seeds}|0))"
-            rf"\.(?:valid|test)\.npz(?:{re.escape(MARK)})?\Z|\A{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.json\Z")
+            rf"\.(?:train|valid|test)\.npz(?:{re.escape(MARK)})?\Z|\A{RESULTS}/checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.json\Z")
 
 
 def look_into(ref, client=None):
@@ -159,7 +159,7 @@ def _fault(path, collection, root):
         if not np.isfinite(cost).all():
             return f"{about} has a cost that is not finite"
         count = _count(here[about]) if about in here else None
-        a_part_will_do = split == "valid" and collection != "tile:xla"           # see notebook 04
+        a_part_will_do = split != "test" and collection != "tile:xla"           # see notebook 04
         if count is not None and (len(cost) > count or len(cost) < count and not a_part_will_do):
             return f"{about} has {len(cost)} costs, but {count} configurations"
     return None

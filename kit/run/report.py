@@ -18,7 +18,7 @@ from kit.data import DataError
 from kit.files import file_sha256, replace_file
 from kit.run.provenance import MARK, read_mark
 from kit.run.season import read_season
-from kit.run.workflow import SCORE_COLUMNS
+from kit.run.workflow import SCORE_COLUMNS, noted_settings
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
 _NUMBERS = ("score", "low", "high", "ceiling", "lead", "lead low", "lead high", "graphs", "seeds")      # in scores.csv
@@ -74,6 +74,10 @@ vector-effect="non-scaling-stroke"/>{% endcall %}
 band is the 95% interval and the upright black line the noise ceiling. "Lead": score of the ensemble minus this one.</p>
 {{- table(scores, ("score", "ceiling")) }}
 {%- endif %}
+{%- if on_valid %}
+<p class="warning">Models were trained on the validation graphs, too ({{ on_valid }}). A score on them would mean
+nothing, so there is none.</p>
+{%- endif %}
 {%- if trained %}
 <h2>What was trained on what</h2>
 {{- table(trained, ("weights", "graphs", "steps", "configurations seen", "seconds", "MiB at most", "validation")) }}
@@ -120,6 +124,8 @@ def write_report(out, next_step, problems=(), title=None, ledger=None):
         "trained": _readable(_training_row, _records(out), unread),
         "pictures": [book for book in _readable(_figures, books, unread) if book[2]],
         **_season(out, Path(ledger or out.parent), unread)}
+    noted = {step: own for some in _readable(noted_settings, [out], unread) for step, own in some.items()}
+    shown["on_valid"] = ", ".join(step for step, own in noted.items() if own.get("use_valid"))
     for _, why in unread:
         print(f"not in the report: {why}", flush=True)
     page = jinja2.Environment(autoescape=True).from_string(PAGE)
@@ -155,7 +161,7 @@ def _drawn(points):
 def _records(out):
     """The records of the trainings that predictions come from; without weights here, they were trained on Kaggle."""
     marks = [read_mark(str(path).removesuffix(MARK)) for path in out.glob(f"*s/*/*{MARK}")]
-    used = {mark["made_from"].get("weights") for mark in marks if mark}
+    used = {sha for mark in marks if mark for name, sha in mark["made_from"].items() if name.startswith("weights")}
     paths = [path for path in sorted(out.glob("checkpoints/*.json")) if not path.name.endswith(MARK)]
     weights = [path.with_suffix(".pt") for path in paths]
     return [path for path, file in zip(paths, weights) if not file.is_file() or file_sha256(file) in used]

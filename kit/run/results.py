@@ -9,7 +9,18 @@ from kit.data import COLLECTIONS, SPLITS, DataError
 from kit.files import file_sha256
 from kit.prepare import is_prepared
 from kit.run.ledger import list_runs
-from kit.run.provenance import from_data, from_files, is_own, make_room, own_results, set_aside, unfit, write_mark
+from kit.run.provenance import (
+    from_data,
+    from_files,
+    from_settings,
+    is_own,
+    make_room,
+    own_results,
+    read_mark,
+    set_aside,
+    unfit,
+    write_mark,
+)
 from kit.run.workflow import load_costs, note_settings, report_problems, save_costs, write_table
 from kit.submit import read_submission, write_submission
 
@@ -143,7 +154,7 @@ class Results:
         self.read.append(Path(path))
         return load_costs(path)
 
-    def load_members(self, folder, collections):
+    def load_members(self, folder, collections, out_of_fold=False):
         """Read what models predicted; files that cannot be used are left out, named, and reported as problems.
 
         Parameters
@@ -151,13 +162,16 @@ class Results:
         folder : str
             "predictions" or "baselines".
         collections : sequence of str
+        out_of_fold : bool
+            Also read what members that were trained in folds say of training programs: the split "train".
 
         Returns
         -------
         dict of (str, str, str) to dict
             {(`folder`, collection, "valid" or "test"): {member: {ID: cost (c,)}}}.
         """
-        found = {(folder, c, split): {} for c in collections for split in ("valid", "test")}
+        splits = ("valid", "test", *["train"] * out_of_fold)
+        found = {(folder, c, split): {} for c in collections for split in splits}
         for (_, collection, split), members in found.items():
             end, own = f".{split}.npz", {}
             for path in sorted(Path(self.out, folder, collection.replace(":", "_")).glob(f"*{end}")):
@@ -175,12 +189,27 @@ class Results:
                 self._leave_out(path, f"{path}: has {_size(sizes[member])}; the others have {_size(usual[0][0])}")
                 del members[member]
         for (_, collection, split), members in found.items():
-            others = found[folder, collection, "test" if split == "valid" else "valid"]
+            others = found[folder, collection, "valid" if split == "test" else "test"]
             for member in sorted(members.keys() - others.keys()) if others and folder == "predictions" else ():
                 path = Path(self.out, folder, collection.replace(":", "_"), f"{member}.{split}.npz")
                 self._leave_out(path, f"{path}: there are no predictions of this model for the other split")
                 del members[member]
         return found
+
+    def trained_on_valid(self, collection):
+        """Whether predictions that were read come from models that were trained on validation graphs, too.
+
+        Parameters
+        ----------
+        collection : str
+
+        Returns
+        -------
+        bool
+        """
+        folder, said = self.out / "predictions" / collection.replace(":", "_"), from_settings(use_valid=True)
+        marks = [read_mark(path) for path in self.read if path.parent == folder]
+        return any(said.items() <= mark["made_from"].items() for mark in marks)
 
     def _leave_out(self, path, fault):
         """Name a file that is not used, and report it."""

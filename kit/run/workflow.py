@@ -18,11 +18,21 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder, content_digest, find_data_root, npz_paths, teaches
+from kit.data import (
+    COLLECTIONS,
+    SPLITS,
+    DataError,
+    clone_folder,
+    content_digest,
+    find_data_root,
+    npz_paths,
+    target,
+    teaches,
+)
 from kit.factored import read_graph
 from kit.files import as_text, file_sha256, replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
-from kit.prune import drop_duplicate_configs, prune
+from kit.prune import drop_duplicate_configs, fewer_configs, prune
 from kit.run.provenance import from_code, read_mark, set_aside
 from kit.sample import write_sample
 
@@ -184,10 +194,7 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
         other, opposite = {"xla": "nlp", "nlp": "xla"}[source], {"random": "default", "default": "random"}[search]
         families += [[f"layout:{source}:{opposite}"], [f"layout:{other}:{search}", f"layout:{other}:{opposite}"]]
     for family in families:
-        found = {c: read_split(data_root, c, "train", problems, k_hops) for c in family}
-        if collection != "tile:xla":
-            found = {c: [drop_duplicate_configs(g)[0] for g in found[c]] for c in family}
-        found = {c: [g for g in found[c] if teaches(g)] for c in family}
+        found = {c: teaching_graphs(data_root, c, "train", problems, k_hops) for c in family}
         trained_on = [c for c in family if found[c]]
         if trained_on:
             break
@@ -196,6 +203,49 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
     if trained_on and trained_on != [collection]:
         print(f"{collection} is therefore trained on {len(graphs)} graphs of {' and '.join(trained_on)}")
     return graphs, trained_on
+
+
+def teaching_graphs(data_root, collection, split, problems=None, k_hops=None):
+    """The graphs of a split that `teaches` accepts, layout graphs deduplicated; arguments are as for `read_split`."""
+    graphs = read_split(data_root, collection, split, problems, k_hops)
+    if collection != "tile:xla":
+        graphs = [drop_duplicate_configs(g)[0] for g in graphs]
+    return [g for g in graphs if teaches(g)]
+
+
+def runtimes_of(data_root, collection, splits, predictions):
+    """The runtimes of the graphs of some splits that all models rank: {ID: runtime (c,)}, for tiles divided.
+
+    `predictions`: one {ID: cost (c,)} per model. Notebook 04 ranks a part of many configurations; the runtimes are of
+    the same part. Graphs with equal runtimes are left out, because nobody can rank their configurations.
+    """
+    predictions, found = list(predictions), {}
+    for graph in [g for split in splits for g in read_split(data_root, collection, split)] if predictions else ():
+        name = f"{collection}:{graph.graph_id}"
+        if all(name in costs for costs in predictions):
+            graph = graph if collection == "tile:xla" else fewer_configs(graph, len(predictions[0][name]))
+            runtime = target(graph)
+            if len(np.unique(runtime)) > 1 and all(len(costs[name]) == len(runtime) for costs in predictions):
+                found[name] = runtime
+    return found
+
+
+def read_weights(path, collection, kinds):
+    """The weights of some kinds of models in an earlier run, from its weights.json: {kind: share}, sum 1.
+
+    A kind that the earlier run did not have gets 0. DataError if the file holds no weight for any of the kinds.
+    """
+    try:
+        own = json.loads(Path(path).read_text("utf-8"))[collection]
+        found = {kind: own.get(kind, 0) for kind in kinds}
+        good = all(type(share) in (int, float) and 0 <= share < np.inf for share in found.values()) and any(
+            found.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        good = False
+    if not good:
+        raise DataError(f"{path}: has no weights of {', '.join(kinds)} for {collection}; expected the weights.json of "
+                        "a run with these models and this collection")
+    return {kind: share / sum(found.values()) for kind, share in found.items()}
 
 
 def checkpoint_path(out, name, model, settings, graphs, valid=()):
