@@ -225,6 +225,15 @@ def test_a_result_may_be_made_from_an_earlier_file_of_its_own_name(data, tmp_pat
     assert results.unfit(path) == f"{path}: made from a result that cannot be used: {path}: another one now"
 
 
+def test_a_result_is_made_from_what_was_read_and_not_from_what_came_later(data, tmp_path):
+    results = Results(tmp_path, "05_ensemble", data)
+    path = results.save_costs(NAME, COSTS, {})
+    costs = results.load_costs(path)
+    Results(tmp_path, "03_train_tile", data).save_costs(NAME, {"tile:xla:a": np.ones(3)}, {})    # in another notebook
+    both = results.save_costs("ensemble/tile_xla.test.npz", costs, results.from_read())
+    assert results.unfit(both) == f"{both}: made from a result that cannot be used: {path}: another one now"
+
+
 def test_results_that_say_they_are_made_from_one_another_are_refused(data, tmp_path):
     results, other = Results(tmp_path, "my model", data), NAME.replace("test", "valid")
     path = results.save_costs(NAME, COSTS, {})
