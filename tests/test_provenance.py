@@ -349,6 +349,15 @@ def test_a_narrower_submission_keeps_the_wider_one_and_says_so(tmp_path, data, c
     assert {p.read_text() for p in tmp_path.glob("aside/*/submission.csv")} == {text, "not a submission"}
 
 
+def test_links_in_the_folder_of_a_run_hide_nothing(tmp_path, data):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "predictions").symlink_to("disk")
+    path = Results(tmp_path, "03_train_tile", data).save_costs(NAME, COSTS, {})
+    for name, target in (("a-link", "predictions"), ("z-link", "predictions/tile_xla"), ("loop", ".")):
+        (tmp_path / name).symlink_to(target)
+    assert own_results(tmp_path, "03_train_tile") == [path]
+
+
 def test_moving_aside_never_overwrites(tmp_path):
     for number in range(4):
         (tmp_path / "a.txt").write_text(str(number))
