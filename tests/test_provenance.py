@@ -251,6 +251,13 @@ def test_other_code_is_named(data, tmp_path):
     assert results.unfit(path) == f"{path}: made by other code of kit.models.tile kit.train, or of what that imports"
 
 
+@pytest.mark.parametrize("module", ["kit.models.gat2", "kit.models.GAT", "kit.models.grüße_2"])
+def test_code_counts_whatever_a_module_is_called(data, tmp_path, module):
+    results = Results(tmp_path, "03_train_tile", data)
+    path = results.save_costs(NAME, COSTS, {f"code kit.train {module}": "of yesterday"})
+    assert results.unfit(path) == f"{path}: made by other code of kit.train {module}, or of what that imports"
+
+
 @pytest.mark.parametrize("mark", [None, b"", b"{", b"[]", b"[" * 10 ** 5, b"{}", b'{"sha256": 3}', b"\xff"])
 def test_without_a_readable_mark_a_result_is_not_used(tmp_path, data, mark):
     results = Results(tmp_path, "step", data)

@@ -29,7 +29,7 @@ from kit.prepare import content_digests
 
 MARK = ".made.json"
 ASIDE = "aside"                          # in the folder of a run: results that made room for others
-_MODULES = re.compile(r"code kit[a-z_.]*( kit[a-z_.]*)*")
+_MODULES = re.compile(r"code kit[\w.]*( kit[\w.]*)*")
 
 
 def from_data(data_root, collections, *splits):
