@@ -20,6 +20,7 @@ from traitlets.config import Config
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
+import kit  # noqa: E402
 from kit.data import COLLECTIONS  # noqa: E402
 from kit.files import (  # noqa: E402
     file_sha256,
@@ -35,6 +36,7 @@ from kit.run.provenance import (  # noqa: E402
     MARK,
     code_digest,
     imports,
+    loaded_sources,
     own_results,
     plain_code,
     run_id,
@@ -154,8 +156,8 @@ class Step:
         try:
             return digest([plain_code(cell) for cell in cells],
                           code_digest(*sorted({module for cell in cells for module in imports(cell)})))
-        except SyntaxError:                      # its execution will say where
-            return digest(cells)
+        except SyntaxError:                      # such as %time of IPython; or its execution will say where
+            return digest(cells, code_digest(*sorted(loaded_sources(Path(kit.__file__).parent))))
 
     def brought(self, noted=()):
         """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""
