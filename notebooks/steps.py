@@ -176,6 +176,8 @@ class Step:
 
     def fault(self, data_root):
         """What is wrong with the results of this step, or None: they are there, whole, and of what is there now."""
+        if self.note["key"] == UNFINISHED:
+            return "it was not finished last time"
         for name, sha in self.note["files"].items():
             path = self.out / name
             if not path.is_file():
@@ -196,14 +198,16 @@ class Step:
                   f"{', ...' * (len(self.others) > 4)}", flush=True)
         files = self.note["files"] | {name: "" for name in self._written()}
         own = self.target, _partly(self.target), self.out / "settings" / f"{self.stem}.json"
-        for name in {**dict.fromkeys(path.relative_to(self.out).as_posix() for path in own), **files}:
+        own = [path.relative_to(self.out).as_posix() for path in own]
+        for name in {**dict.fromkeys(own), **files}:
             path = self.out / name
             if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
                 print(f"note  {show(path)} was changed, or not made here; it is kept as "
                       f"{show(set_aside(path, self.out))}", flush=True)
         self.log.unlink(missing_ok=True)
-        # "": this execution may have written the file, or not; it need not be whole
-        replace_file(self.marker, json.dumps({"key": UNFINISHED, "problems": [], "files": dict.fromkeys(files, "")}))
+        # "": this execution may have written the file, or not; it need not be whole. What has no mark keeps its digest
+        files = {name: sha if name in own else "" for name, sha in files.items()}
+        replace_file(self.marker, json.dumps({"key": UNFINISHED, "problems": [], "files": files}))
         self.written.unlink(missing_ok=True)
         self.target.parent.mkdir(exist_ok=True)
         spec = get_kernel_dict(["--log-level=50"])      # silent: it calls Ctrl-C an error

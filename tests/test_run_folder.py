@@ -302,6 +302,20 @@ def test_a_partly_executed_notebook_that_the_user_worked_on_stays(world):
     assert digests(world.place / "out" / ASIDE).keys() >= {hashlib.sha256(b"my work").hexdigest()}
 
 
+def test_what_the_user_changes_after_a_step_was_killed_stays(world):
+    out = world.place / "out"
+    for kill in range(10, 90, 2):
+        world.run("--only", "05", how="mean_rank", kill=kill)
+        if '"unfinished"' in (out / ".run" / "05_ensemble.json").read_text():
+            break
+    assert world.run("--only", "06") == 2 and "which do not fit: it was not finished last time; run 05" in world.said
+    book, settings = out / "notebooks" / "05_ensemble.ipynb", out / "settings" / "05_ensemble.json"
+    book.write_text("my notes")
+    settings.write_text("my settings")
+    assert world.run(how="mean_rank") == 0, world.said
+    assert {hashlib.sha256(text).hexdigest() for text in (b"my notes", b"my settings")} <= aside(world).keys()
+
+
 def test_settings_that_the_user_put_there_stay(world):
     shutil.rmtree(world.place / "out" / ".run")
     (world.place / "out" / "settings" / "05_ensemble.json").write_text("my settings")
