@@ -354,6 +354,13 @@ def move_aside(notebooks, collections, out):
         print(f"note  {len(moved)} results are kept in {show(out / ASIDE)}; --fresh makes them again", flush=True)
 
 
+def forget(notebooks, out, data_root):
+    """Forget that notebooks were finished whose results are gone, such as those that made room for fetched ones."""
+    for step in [Step(notebook, {}, out) for notebook in notebooks]:
+        if step.note["key"] and step.fault(data_root):
+            step.marker.unlink(missing_ok=True)
+
+
 def _work_off(left, steps, key, data_root, at_once):
     """Execute the steps in `left` that were not finished with this `key`, `at_once` at the same time; show progress."""
     running, count, shown = [], len(left), {}
