@@ -184,7 +184,10 @@ def check(notebooks, asked, there=False):
 
 def folder(option, path, words="a folder"):
     """The folder that an option names; it may be missing, but not be a file or lie below one."""
-    path = Path(path).expanduser().resolve()
+    try:
+        path = Path(path).expanduser().resolve()
+    except RuntimeError as fault:                # a link to itself; or ~NAME without such a user
+        raise RunError(f"{path}: {fault}; {option} names {words}") from None
     file = next((place for place in (path, *path.parents) if place.exists() and not place.is_dir()), None)
     if file:
         raise RunError(f"{show(file)}: is a file; {option} names {words}")

@@ -36,7 +36,17 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out  # noqa: E402
-from steps import PROJECT, RunError, digest, lock, move_aside, run_steps, show, use_this_python  # noqa: E402
+from steps import (  # noqa: E402
+    PROJECT,
+    RunError,
+    digest,
+    forget,
+    lock,
+    move_aside,
+    run_steps,
+    show,
+    use_this_python,
+)
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
 from kit.kaggle import MACHINE, KaggleError, plan_jobs  # noqa: E402
@@ -266,6 +276,7 @@ def run(args):
             there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
             planned = [job for job in planned if job["collection"] not in missing]
             failed, fetched = fetch(planned, there, args, out, root, is_sample)
+            forget(there, out, root)
         if args.fresh:
             move_aside(parameters, collections, out)
         basis = digest(from_data(root, collections, *SPLITS), *[fetched] * bool(args.on))

@@ -20,6 +20,7 @@ from traitlets.config import Config
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
+import kit  # noqa: E402
 from kit.data import COLLECTIONS  # noqa: E402
 from kit.files import (  # noqa: E402
     file_sha256,
@@ -36,6 +37,7 @@ from kit.run.provenance import (  # noqa: E402
     MARK,
     code_digest,
     imports,
+    loaded_sources,
     own_results,
     plain_code,
     run_id,
@@ -156,8 +158,8 @@ class Step:
         try:
             return digest([plain_code(cell) for cell in cells],
                           code_digest(*sorted({module for cell in cells for module in imports(cell)})))
-        except SyntaxError:                      # its execution will say where
-            return digest(cells)
+        except SyntaxError:                      # such as %time of IPython; or its execution will say where
+            return digest(cells, code_digest(*sorted(loaded_sources(Path(kit.__file__).parent))))
 
     def brought(self, noted=()):
         """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""
@@ -176,6 +178,8 @@ class Step:
 
     def fault(self, data_root):
         """What is wrong with the results of this step, or None: they are there, whole, and of what is there now."""
+        if self.note["key"] == UNFINISHED:
+            return "it was not finished last time"
         for name, sha in self.note["files"].items():
             path = self.out / name
             if not path.is_file():
@@ -196,14 +200,16 @@ class Step:
                   f"{', ...' * (len(self.others) > 4)}", flush=True)
         files = self.note["files"] | {name: "" for name in self._written()}
         own = self.target, _partly(self.target), self.out / "settings" / f"{self.stem}.json"
-        for name in {**dict.fromkeys(path.relative_to(self.out).as_posix() for path in own), **files}:
+        own = [path.relative_to(self.out).as_posix() for path in own]
+        for name in {**dict.fromkeys(own), **files}:
             path = self.out / name
             if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
                 print(f"note  {show(path)} was changed, or not made here; it is kept as "
                       f"{show(set_aside(path, self.out))}", flush=True)
         self.log.unlink(missing_ok=True)
-        # "": this execution may have written the file, or not; it need not be whole
-        replace_file(self.marker, json.dumps({"key": UNFINISHED, "problems": [], "files": dict.fromkeys(files, "")}))
+        # "": this execution may have written the file, or not; it need not be whole. What has no mark keeps its digest
+        files = {name: sha if name in own else "" for name, sha in files.items()}
+        replace_file(self.marker, json.dumps({"key": UNFINISHED, "problems": [], "files": files}))
         self.written.unlink(missing_ok=True)
         self.target.parent.mkdir(exist_ok=True)
         spec = get_kernel_dict(["--log-level=50"])      # silent: it calls Ctrl-C an error
@@ -353,6 +359,13 @@ def move_aside(notebooks, collections, out):
         step.marker.unlink(missing_ok=True)
     if moved:
         print(f"note  {len(moved)} results are kept in {show(out / ASIDE)}; --fresh makes them again", flush=True)
+
+
+def forget(notebooks, out, data_root):
+    """Forget that notebooks were finished whose results are gone, such as those that made room for fetched ones."""
+    for step in [Step(notebook, {}, out) for notebook in notebooks]:
+        if step.note["key"] and step.fault(data_root):
+            step.marker.unlink(missing_ok=True)
 
 
 def _work_off(left, steps, key, data_root, at_once):

@@ -225,6 +225,15 @@ def test_a_result_may_be_made_from_an_earlier_file_of_its_own_name(data, tmp_pat
     assert results.unfit(path) == f"{path}: made from a result that cannot be used: {path}: another one now"
 
 
+def test_a_result_is_made_from_what_was_read_and_not_from_what_came_later(data, tmp_path):
+    results = Results(tmp_path, "05_ensemble", data)
+    path = results.save_costs(NAME, COSTS, {})
+    costs = results.load_costs(path)
+    Results(tmp_path, "03_train_tile", data).save_costs(NAME, {"tile:xla:a": np.ones(3)}, {})    # in another notebook
+    both = results.save_costs("ensemble/tile_xla.test.npz", costs, results.from_read())
+    assert results.unfit(both) == f"{both}: made from a result that cannot be used: {path}: another one now"
+
+
 def test_results_that_say_they_are_made_from_one_another_are_refused(data, tmp_path):
     results, other = Results(tmp_path, "my model", data), NAME.replace("test", "valid")
     path = results.save_costs(NAME, COSTS, {})
@@ -240,6 +249,13 @@ def test_other_code_is_named(data, tmp_path):
     source, = from_code("kit.train", "kit.models.tile")
     path = results.save_costs(NAME, COSTS, {source: "of yesterday"})
     assert results.unfit(path) == f"{path}: made by other code of kit.models.tile kit.train, or of what that imports"
+
+
+@pytest.mark.parametrize("module", ["kit.models.gat2", "kit.models.GAT", "kit.models.grüße_2"])
+def test_code_counts_whatever_a_module_is_called(data, tmp_path, module):
+    results = Results(tmp_path, "03_train_tile", data)
+    path = results.save_costs(NAME, COSTS, {f"code kit.train {module}": "of yesterday"})
+    assert results.unfit(path) == f"{path}: made by other code of kit.train {module}, or of what that imports"
 
 
 @pytest.mark.parametrize("mark", [None, b"", b"{", b"[]", b"[" * 10 ** 5, b"{}", b'{"sha256": 3}', b"\xff"])
@@ -338,6 +354,15 @@ def test_a_narrower_submission_keeps_the_wider_one_and_says_so(tmp_path, data, c
     csv.write_text("not a submission")
     results.save_submission(wide, {})
     assert {p.read_text() for p in tmp_path.glob("aside/*/submission.csv")} == {text, "not a submission"}
+
+
+def test_links_in_the_folder_of_a_run_hide_nothing(tmp_path, data):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "predictions").symlink_to("disk")
+    path = Results(tmp_path, "03_train_tile", data).save_costs(NAME, COSTS, {})
+    for name, target in (("a-link", "predictions"), ("z-link", "predictions/tile_xla"), ("loop", ".")):
+        (tmp_path / name).symlink_to(target)
+    assert own_results(tmp_path, "03_train_tile") == [path]
 
 
 def test_moving_aside_never_overwrites(tmp_path):

@@ -172,6 +172,25 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, cap
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("option", ["--out", "--data-root"])
+def test_a_link_to_itself_is_refused_in_one_line(main, capsys, tmp_path, option):
+    (tmp_path / "loop").symlink_to("loop")
+    assert main([option, str(tmp_path / "loop" / "x")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("run.py: ") and "loop" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("cell", ["%matplotlib inline\nfrom kit.prune import prune", "%%time\nimport kit.prune"])
+def test_the_kit_counts_in_a_notebook_with_commands_of_ipython(main, tmp_path, monkeypatch, cell):
+    steps, digests = sys.modules["steps"], []
+    book = tmp_path / "04_train_layout.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)]), book)
+    for code in ("of today", "of yesterday"):
+        monkeypatch.setattr(steps, "code_digest", lambda *modules, code=code: code * ("kit.prune" in modules))
+        digests.append(steps.Step(book, {}, tmp_path / "out").code())
+    assert digests[0] != digests[1]
+
+
 @pytest.fixture
 def main(project, monkeypatch):
     """The real run.py, in this process."""

@@ -7,11 +7,12 @@ import shutil
 import numpy as np
 import pytest
 import state_machine
-from run_folder import CHANGES, FULL, World, digests, finished_world, in_process, invert, permute
+from run_folder import CHANGES, FULL, World, digests, finished_world, in_process, invert, permute, program
 
 from kit.files import file_sha256
+from kit.kaggle import keep_fetched
 from kit.run import Results, from_data, load_costs, record_leaderboard
-from kit.run.provenance import ASIDE, MARK
+from kit.run.provenance import ASIDE, MARK, read_mark, write_mark
 
 pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
 TOKEN = "predictions/layout_nlp_random/token_seed0.test.npz"
@@ -303,6 +304,20 @@ def test_a_partly_executed_notebook_that_the_user_worked_on_stays(world):
     assert digests(world.place / "out" / ASIDE).keys() >= {hashlib.sha256(b"my work").hexdigest()}
 
 
+def test_what_the_user_changes_after_a_step_was_killed_stays(world):
+    out = world.place / "out"
+    for kill in range(10, 90, 2):
+        world.run("--only", "05", how="mean_rank", kill=kill)
+        if '"unfinished"' in (out / ".run" / "05_ensemble.json").read_text():
+            break
+    assert world.run("--only", "06") == 2 and "which do not fit: it was not finished last time; run 05" in world.said
+    book, settings = out / "notebooks" / "05_ensemble.ipynb", out / "settings" / "05_ensemble.json"
+    book.write_text("my notes")
+    settings.write_text("my settings")
+    assert world.run(how="mean_rank") == 0, world.said
+    assert {hashlib.sha256(text).hexdigest() for text in (b"my notes", b"my settings")} <= aside(world).keys()
+
+
 def test_settings_that_the_user_put_there_stay(world):
     shutil.rmtree(world.place / "out" / ".run")
     (world.place / "out" / "settings" / "05_ensemble.json").write_text("my settings")
@@ -336,6 +351,42 @@ def test_siblings_that_are_trained_on_are_read_again_when_they_change(world):
         invert(path)
     assert world.run(*FULL, "--collections", LAYOUT[0], out="one") == 0, world.said
     assert not {*before} & {file_sha256(path) for path in paths}
+
+
+def test_a_link_to_predictions_hides_no_older_seeds(world):
+    few = submission(world)
+    (world.place / "out" / "a-link").symlink_to("predictions")
+    assert world.run(seeds=2) == 0 and world.run(seeds=1) == 0
+    assert submission(world) == few and not files(world, "predictions/**/*_seed1.*")
+
+
+def test_predictions_that_were_fetched_take_the_place_of_those_made_here(world, monkeypatch):
+    assert world.run("--only", "03,04", out="far", first_seed=7) == 0
+    far = world.place / "far"
+
+    def fetch(planned, there, args, out, *_):
+        found = {}
+        for path in (far / "predictions").rglob("*.npz"):
+            name, mark = path.relative_to(far).as_posix(), read_mark(path)
+            shutil.copy(path, out / name)
+            write_mark(out / name, out, mark["by"], mark["made_from"])
+            found[name] = file_sha256(path)
+        keep_fetched({"job": {"files": found}}, out)
+        return [], found
+    monkeypatch.setattr(program, "fetch", fetch)
+    assert world.run("--on", "kaggle", "--owner", "me") == 0, world.said
+    theirs = submission(world)
+    assert not files(world, "predictions/**/*_seed0.*") and world.run("--only", "05,06") == 0, world.said
+    assert submission(world) == theirs
+
+
+def test_a_module_that_somebody_edits_is_other_code(world):
+    path = world.kit / "models" / "config_token.py"
+    text = path.read_text()
+    path.unlink()
+    path.write_text(f"{text}\ndef half(:\n")
+    assert world.run("--only", "05,06") == 2
+    assert "made by other code of kit.models.config_token kit.predict kit.train" in world.said.splitlines()[-1]
 
 
 def test_the_clone_is_no_folder_of_a_run(world):

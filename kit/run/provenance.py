@@ -29,7 +29,7 @@ from kit.prepare import content_digests
 
 MARK = ".made.json"
 ASIDE = "aside"                          # in the folder of a run: results that made room for others
-_MODULES = re.compile(r"code kit[a-z_.]*( kit[a-z_.]*)*")
+_MODULES = re.compile(r"code kit[\w.]*( kit[\w.]*)*")
 
 
 def from_data(data_root, collections, *splits):
@@ -227,14 +227,17 @@ def own_results(out, *steps):
     return [path for path in found if (read_mark(path) or {"by": None})["by"] in steps and is_own(path, out)]
 
 
-def _marks(out):
+def _marks(out, above=()):
     """Yield the marks in the folder of a run, but for aside/; folders may be links, because they grow large."""
-    seen = set()
-    for folder, inside, names in os.walk(out, followlinks=True):
-        inside[:] = [name for name in inside if (Path(folder, name) != Path(out, ASIDE)
-                                                 and os.path.realpath(os.path.join(folder, name)) not in seen)]
-        seen |= {os.path.realpath(folder), *(os.path.realpath(os.path.join(folder, name)) for name in inside)}
-        yield from (Path(folder, name) for name in names if name.endswith(MARK))
+    here = os.path.realpath(out)
+    if here in above:                                    # a link to a folder that holds it
+        return
+    with suppress(OSError), os.scandir(out) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.is_dir() and (above or entry.name != ASIDE):
+                yield from _marks(entry.path, (*above, here))
+            elif entry.name.endswith(MARK):
+                yield Path(entry.path)
 
 
 # --- the code of the kit
@@ -255,8 +258,13 @@ def code_digest(*modules):
     while todo:
         module = todo.pop()
         if module not in found and _source(module) is not None:
-            found[module] = hashlib.sha256(plain_code(_source(module)).encode()).hexdigest()
-            todo += imports(_source(module))
+            text = _source(module)
+            try:
+                text, more = plain_code(text), imports(text)
+            except (SyntaxError, ValueError):            # somebody edits it; its import will say what is wrong
+                more = []
+            found[module] = hashlib.sha256(text.encode()).hexdigest()
+            todo += more
     return _digest(sorted(found.items()))
 
 

@@ -11,7 +11,6 @@ from kit.prepare import is_prepared
 from kit.run.ledger import list_runs
 from kit.run.provenance import (
     from_data,
-    from_files,
     from_settings,
     is_own,
     make_room,
@@ -50,7 +49,7 @@ class Results:
     """
 
     def __init__(self, out, step, data_root, settings=None):
-        self.out, self.step, self.data_root, self.made, self.read = Path(out), step, data_root, set(), []
+        self.out, self.step, self.data_root, self.made, self.read = Path(out), step, data_root, set(), {}
         self._data = from_data(data_root, COLLECTIONS, *SPLITS) if is_prepared(data_root) else {}
         if settings is not None:
             note_settings(out, step, settings)
@@ -148,10 +147,10 @@ class Results:
         DataError
             If the file is not whole, or was not made from what is there now.
         """
-        why = self.unfit(path)
+        mark, why = read_mark(path), self.unfit(path)
         if why:
             raise DataError(f"{why}; run the step again that makes it")
-        self.read.append(Path(path))
+        self.read[Path(path)] = mark["sha256"]           # as it is now: somebody may make another one meanwhile
         return load_costs(path)
 
     def load_members(self, folder, collections, out_of_fold=False):
@@ -213,7 +212,7 @@ class Results:
 
     def _leave_out(self, path, fault):
         """Name a file that is not used, and report it."""
-        self.read = [one for one in self.read if one != path]
+        self.read.pop(path, None)
         print(f"left out: {fault}")
         report_problems(self.out / "problems" / f"{self.step}.jsonl", path, [str(fault)])
 
@@ -229,7 +228,8 @@ class Results:
         dict of str to str
         """
         start = "/".join(filter(None, [folder, collection.replace(":", "_")]))
-        return {name: sha for name, sha in from_files(self.out, self.read).items() if name.startswith(f"file {start}")}
+        read = {path.relative_to(self.out).as_posix(): sha for path, sha in self.read.items()}
+        return {f"file {name}": sha for name, sha in read.items() if name.startswith(start)}
 
     def retire(self, collections):
         """Move aside what this step of this run made earlier for these collections, but not now.
