@@ -124,5 +124,5 @@ def _train_member(job, material, report):
         corrected[name] = {i: specialist for i, specialist in found.items() if specialist is not None}
     judged = ["kit.metrics"] * (recipe.settings.keep == "best")          # the scores choose the weights
     made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)
-                 | from_settings(settings=recipe.settings, shape=recipe.shape) | {"weights": file_sha256(path)})
+                 | from_settings(settings=recipe.settings, shape=model.settings) | {"weights": file_sha256(path)})
     return Trained(history, costs, made_from, corrected)
