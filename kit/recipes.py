@@ -30,6 +30,7 @@ from kit.train import TrainSettings
 SCALES = ("short", "quick", "full")
 FEW_PROGRAMS = 4         # with fewer, the token model has its short form: trained on 2 real programs, the short form
 #                          ranked a third program at tau 0.7, the long form at 0.4
+SEGMENT_STEPS = 2        # times as many steps on segments: a step takes less time, and at equal steps segments lose
 
 
 class Recipe(NamedTuple):
@@ -55,8 +56,8 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         agreement of layouts, because with two real programs it overfitted to its other inputs.
     segments : int, optional
         Train the GNN by Graph Segment Training, on segments of at most this many nodes: for graphs that are too large
-        to train on whole, such as graphs that are not pruned. None: on whole graphs. Tiles and the token model do not
-        need segments, so nothing changes for them.
+        to train on whole, such as graphs that are not pruned. The GNN then takes twice as many steps. None: on whole
+        graphs. Tiles and the token model do not need segments, so nothing changes for them.
 
     Returns
     -------
@@ -97,5 +98,6 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     network = LayoutGNN
     if segments is not None:
         network, gnn = SegmentGNN, SegmentGNNSettings(**asdict(gnn), segment_nodes=segments)
+        steps = replace(steps, steps=SEGMENT_STEPS * steps.steps)
     return {"token": Recipe(ConfigTokenModel, shape, token, loss, together=short and not few),
             "gnn": Recipe(network, gnn, steps, seeds=1 if short else 2)}

@@ -44,7 +44,8 @@ def test_recipes_with_segments_train_the_gnn_on_segments_and_leave_the_other_mod
             names.append(changed)
             for name in changed:
                 one, shape = cut[name], asdict(whole[name].shape)
-                assert one == whole[name]._replace(network=SegmentGNN, shape=SegmentGNNSettings(
+                plan = replace(whole[name].settings, steps=2 * whole[name].settings.steps)
+                assert one == whole[name]._replace(network=SegmentGNN, settings=plan, shape=SegmentGNNSettings(
                     **shape, segment_nodes=15, margin=1))
     assert names == [[]] * 3 + [["gnn"]] * 12
     model = one.network(replace(one.shape, width=8))

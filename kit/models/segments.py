@@ -132,6 +132,11 @@ class SegmentTraining(nn.Module):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
         return min(self.model.configs_within(part, budget) for part in tensors.parts)
 
+    def largest(self, tensors):
+        """The tensors of a graph as long as this one whose segments all need as much memory as its largest."""
+        most = min(tensors.parts, key=lambda part: self.model.configs_within(part, 1 << 40))
+        return tensors._replace(parts=(most,) * len(tensors.parts))
+
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
         pooled = self.pooled(tensors, index)

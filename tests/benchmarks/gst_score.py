@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from run import resident
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kit.data import clone_folder
+from kit.files import write_json
 from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN, LayoutGNNSettings, SegmentGNN, SegmentGNNSettings
@@ -33,6 +35,7 @@ from kit.train import TrainSettings, predict, train
 
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
 WHOLE, CUT = "whole graphs", "segments with a margin"
+ABOUT = "sample", "programs", "nodes", "least", "configs", "segments"            # options that change a training
 MIB = 1 << 20
 
 
@@ -83,6 +86,18 @@ def taus(graphs, tests, truth, way, seed, steps, args):
     return [kendall_tau(predict(model, graph), truth[graph.graph_id]) for graph in tests], seconds
 
 
+def kept(name, made_by, make, args):
+    """What `make()` gives, from FOLDER/gst-scores/NAME.json if it is there, so that a stopped study goes on."""
+    path = Path(args.folder or clone_folder() / "data") / "gst-scores" / f"{name}.json".replace(":", "_")
+    if path.is_file():
+        found = json.loads(path.read_text())
+        if found["made by"] == made_by:
+            return found["result"]
+    result = make()
+    write_json(path, {"made by": made_by, "result": result})
+    return result
+
+
 def growth(collection, way, args):
     """Growth of this process in bytes, while it trains on the largest program."""
     graphs, _, _ = programs(collection, args)
@@ -114,11 +129,13 @@ def compare(collection, args):
     nodes = [len(g.node_feat) for g in (*graphs, *tests)]
     print(f"{collection}: {len(graphs)} training and {len(tests)} test programs of {min(nodes):,} to {max(nodes):,} "
           "nodes", flush=True)
-    steps = {WHOLE: args.steps, CUT: round(args.steps * steps_per_step(graphs, args))}
+    steps = {WHOLE: args.steps, CUT: round(args.steps * (args.ratio or steps_per_step(graphs, args)))}
     tau, seconds = {way: [] for way in steps}, dict.fromkeys(steps, 0.0)
-    for seed in range(args.seeds):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         for way in list(steps)[::1 if seed % 2 else -1]:
-            own, spent = taus(graphs, tests, truth, way, seed, steps[way], args)
+            about = [NETWORK, steps[way], *(vars(args)[name] for name in ABOUT)]
+            own, spent = kept(f"{collection} {way} {seed}", json.loads(json.dumps(about)), partial(
+                taus, graphs, tests, truth, way, seed, steps[way], args), args)
             tau[way].append(own)
             seconds[way] += spent
             print(f"{collection}, seed {seed}, {way}: {steps[way]} steps, tau {np.mean(own):.3f}, {spent:.0f} s",
@@ -150,6 +167,8 @@ def main():
     parser.add_argument("--steps", type=int, default=200, help="steps of training on whole graphs")
     parser.add_argument("--configs", type=int, default=16, help="configurations per step")
     parser.add_argument("--segments", type=int, default=250, help="nodes per segment")
+    parser.add_argument("--ratio", type=float, help="steps on segments per step on whole graphs; default: measured")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind per collection")
     parser.add_argument("--passes", type=int, default=5, help="over all training programs, to time steps")
     parser.add_argument("--folder", help="where the generated programs are kept; default: data in the clone")
