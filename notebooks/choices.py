@@ -139,7 +139,7 @@ EXPECTED = {
                      "trials", "rounds", "proposals", "shown", "most_graphs"), whole(1)),
     "folds": whole(2, 1000),
     **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
-    **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)),
+    **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)), "segments": whole(1),
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
     # a word would be true
     **dict.fromkeys(("submit_to_kaggle", "choose", "tie", "relatives", "popular", "use_valid"), one_of(True, False)),

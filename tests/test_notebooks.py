@@ -255,6 +255,27 @@ def test_a_program_of_ones_own_is_ranked_by_the_model_that_04_trained_on_several
 
 
 @pytest.mark.long
+def test_04_trains_the_gnn_on_segments_of_whole_programs_and_resumes(tiny_sample, tmp_path):
+    given = dict(data_root=tiny_sample, out_dir=tmp_path, collections="layout:nlp:random", size="tiny", token_steps=2,
+                 gnn_steps=3, workers=1)
+    names = execute("04_train_layout", **given, segments=15, k_hops=1000)
+    (records,) = (sorted((tmp_path / "checkpoints").glob(f"*-gnn-*-{'?' * 8}.json")),)
+    (record,) = [json.loads(path.read_text()) for path in records]
+    assert record["model"] == "SegmentGNN" and record["model_settings"]["segment_nodes"] == 15
+    assert record["model_settings"]["margin"] == 1 and record["model_settings"]["model"]["agreement"]
+    assert min(len(g.node_feat) for graphs, _ in names["families"].values() for g in graphs) > 2 * 15
+    made = tmp_path / "predictions" / "layout_nlp_random" / "gnn_seed0.test.npz"
+    cut = load_costs(made)
+    shutil.rmtree(made.parent)
+    execute("04_train_layout", **given, segments=15, k_hops=1000)
+    again = load_costs(made)
+    assert all(np.array_equal(cut[i], again[i]) for i in cut) and len(cut) == 2
+    execute("04_train_layout", **given, k_hops=1000)
+    whole = load_costs(made)
+    assert not any(np.array_equal(cut[i], whole[i]) for i in cut), "whole graphs have a checkpoint of their own"
+
+
+@pytest.mark.long
 def test_programs_with_a_relative_in_training_are_corrected_and_the_same_program_has_a_specialist(tmp_path):
     """The relatives of one validation program are taken away, and another one gets half of a training program."""
     root = write_sample(tmp_path / "sample", size="tiny", relatives=1)

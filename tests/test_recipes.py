@@ -1,11 +1,12 @@
 """Every recipe can be trained as it stands."""
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from drawn import drawn_layout, drawn_tile
 
 from kit.data import COLLECTIONS
 from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
+from kit.models import SegmentGNN, SegmentGNNSettings
 from kit.predict import predict
 from kit.recipes import SCALES, recipes_for
 from kit.run.members import Material, join_together
@@ -32,6 +33,31 @@ def test_the_first_place_s_attention_is_for_the_default_collections_alone():
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(ValueError, match="scale is 'large'; expected 'short' or 'quick' or 'full'"):
         recipes_for("tile:xla", "large")
+
+
+def test_recipes_with_segments_train_the_gnn_on_segments_and_leave_the_other_models_as_they_are():
+    graph, names = drawn_layout(0, n=40), []
+    for collection in COLLECTIONS:
+        for scale in SCALES:
+            whole, cut = recipes_for(collection, scale), recipes_for(collection, scale, segments=15)
+            changed = [name for name in whole if whole[name] != cut[name]]
+            names.append(changed)
+            for name in changed:
+                one, shape = cut[name], asdict(whole[name].shape)
+                plan = replace(whole[name].settings, steps=2 * whole[name].settings.steps)
+                assert one == whole[name]._replace(network=SegmentGNN, settings=plan, shape=SegmentGNNSettings(
+                    **shape, segment_nodes=15, margin=1))
+    assert names == [[]] * 3 + [["gnn"]] * 12
+    model = one.network(replace(one.shape, width=8))
+    train(model, [graph], replace(one.settings, steps=2), one.loss)
+    assert [len(part.counted) for part in model.prepare(graph).parts] == [14, 14, 12] and len(model.table.rows) > 0
+    assert len(set(predict(model, graph))) > 1
+
+
+@pytest.mark.parametrize("segments", [0, -1, 2.5, True, "many"])
+def test_segments_of_no_size_are_refused(segments):
+    with pytest.raises(ValueError, match=f"^segments is {segments!r}; expected a whole number of at least 1$"):
+        recipes_for("layout:xla:random", segments=segments)
 
 
 def test_of_few_programs_the_token_model_learns_only_opcodes_and_agreement():

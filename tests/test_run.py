@@ -220,6 +220,7 @@ def choices(project, monkeypatch):
     ("04", "first_seed=-1", "a whole number of at least 0"), ("04", "seeds=many", "a whole number of at least 1"),
     ("04", "first_seed=None", "a whole number of at least 0"), ("04", "seeds=2.0", "a whole number of at least 1"),
     ("04", "processes=0", "a whole number of at least 1"), ("04", "token_configs=1", "a whole number of at least 2"),
+    ("04", "segments=0", "a whole number of at least 1"), ("04", "segments=2.5", "a whole number of at least 1"),
     ("03", "steps=0", "a whole number of at least 1"), ("03", "steps=few", "a whole number of at least 1"),
     ("03", "threads=0", "a whole number of at least 1"), ("07,08", "threads=None", "a whole number of at least 1"),
     ("03", "seeds=True", "a whole number of at least 1"), ("08", "budget=2", "a whole number of at least 3"),

@@ -1,6 +1,6 @@
 """Graph Segment Training against a slow step with a table held by hand, and the laws of its draws and its table."""
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +16,22 @@ from kit.data import dense_configs
 from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN, LayoutGNNSettings
-from kit.models.segments import ROW_BYTES, HistoryTable, SegmentSettings, SegmentTraining, graph_key, subgraph
+from kit.models.segments import (
+    ROW_BYTES,
+    HistoryTable,
+    SegmentGNN,
+    SegmentGNNSettings,
+    SegmentSettings,
+    SegmentTraining,
+    graph_key,
+    subgraph,
+)
 from kit.predict import predict
 from kit.prune import k_hop_nodes
 from kit.train import TrainSettings, train
+from kit.training import make_tasks
 from kit.training.checkpoints import load_checkpoint, save_checkpoint
+from kit.training.sampling import saved_bytes
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2, config_attention=False)
 ATTENTION, REFERENCE = (replace(TINY, config_attention=kind) for kind in (True, "reference"))
@@ -354,6 +365,27 @@ def test_a_killed_run_ends_like_one_that_was_not(tmp_path):
     assert len(model.table.rows) > 20
 
 
+def test_a_network_of_a_recipe_on_segments_is_the_wrapped_network_and_resumes_bit_for_bit(tmp_path):
+    """A shape with the settings of both: the recipes change its seed, its width and how messages are added up."""
+    graphs = [drawn_chains(seed, n=30, c=12) for seed in (1, 2)]
+    shape = replace(SegmentGNNSettings(**asdict(AGREES), segment_nodes=8), seed=4)
+    assert replace(SegmentSettings(8, margin=1), model=shape) == SegmentGNN(shape).settings
+    plan = TrainSettings(steps=6, configs_per_step=5, validate_every=2, keep="last")
+
+    def run(model, path):
+        return model, train(model, graphs, plan, valid=graphs[:1], score=kendall_tau, checkpoint=path)
+    network = replace(AGREES, seed=4)
+    model, history = run(SegmentGNN(shape), tmp_path / "whole.pt")
+    wrapper, same = run(SegmentTraining(LayoutGNN(network), SegmentSettings(8, margin=1)), tmp_path / "wrapped.pt")
+    interrupted(SegmentGNN(shape), graphs, plan, tmp_path / "killed.pt", after=1)
+    resumed, again = run(SegmentGNN(shape), tmp_path / "killed.pt")
+    assert history["loss"] == same["loss"] == again["loss"] and history["score"] == again["score"]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]) and torch.equal(value, wrapper.state_dict()[name]), name
+    with pytest.raises(ValueError, match="expected SegmentGNNSettings"):
+        SegmentGNN(network)
+
+
 def test_a_checkpoint_is_plain_tensors_and_fits_only_the_same_network(tmp_path):
     model = wrapped()
     step(model, model.prepare(GRAPH), torch.tensor([1, 2, 3]))
@@ -391,6 +423,18 @@ def test_only_the_largest_segment_bounds_how_many_configurations_fit():
         whole.prepare(segments(GRAPH, 4)[0]), 1 << 20)
 
 
+def test_a_step_on_any_segment_keeps_to_the_memory_budget():
+    graph = drawn_chains(3, n=40, nc=10)
+    model = ready(SegmentGNN(SegmentGNNSettings(**asdict(AGREES), segment_nodes=10)), graph)
+    budget, plan = 60_000, TrainSettings(configs_per_step=12)
+    (task,) = make_tasks(model, [graph], pairwise_hinge_loss, replace(plan, memory_budget=budget), torch.device("cpu"))
+    needed = {count: [saved_bytes(model.train(), task._replace(tensors=task.tensors._replace(parts=(part,) * 4)), count,
+                                  pairwise_hinge_loss, plan) for part in task.tensors.parts]
+              for count in (task.most, task.most + 1)}
+    assert 2 < task.most < 12 and max(needed[task.most]) <= budget < max(needed[task.most + 1])
+    assert len({len(part.numeric) for part in task.tensors.parts}) > 1 and min(needed[task.most + 1]) < budget
+
+
 def test_what_the_loop_asks_of_a_model_is_answered_by_the_wrapped_one():
     model = SegmentTraining(LayoutGNN(ATTENTION), CUT)
     assert not model.fitted and model.transductive and model.set_size is model.model.set_size
@@ -404,8 +448,10 @@ def test_what_the_loop_asks_of_a_model_is_answered_by_the_wrapped_one():
     (dict(margin=-1), "margin is -1; expected a whole number of at least 0"),
     (dict(keep=1.5), "keep is 1.5; expected a share, 0 to 1")])
 def test_settings_that_mean_nothing_are_refused(change, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        SegmentSettings(**change)
+    for kind in (SegmentSettings, SegmentGNNSettings):
+        if set(change) <= {field.name for field in fields(kind)}:
+            with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+                kind(**change)
 
 
 def slow_subgraph(graph, nodes):

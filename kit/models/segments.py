@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from kit.agreement import find_meetings
-from kit.checks import check_number, check_whole
+from kit.checks import check_number, check_whole, expect
+from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings
 from kit.prune import k_hop_nodes
 
 ROW_BYTES = 350                  # of Python objects per row of the table, besides its values
@@ -131,6 +132,11 @@ class SegmentTraining(nn.Module):
         """How many configurations one call without gradients may hold within `budget` bytes; at least 1."""
         return min(self.model.configs_within(part, budget) for part in tensors.parts)
 
+    def largest(self, tensors):
+        """The tensors of a graph as long as this one whose segments all need as much memory as its largest."""
+        most = min(tensors.parts, key=lambda part: self.model.configs_within(part, 1 << 40))
+        return tensors._replace(parts=(most,) * len(tensors.parts))
+
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
         pooled = self.pooled(tensors, index)
@@ -171,6 +177,37 @@ class SegmentTraining(nn.Module):
         if weight is not None:
             highest = highest.masked_fill(weight[..., None] == 0, -torch.inf)
         return torch.cat([mean[:, :half], highest.amax(dim=1)], dim=1)
+
+
+@dataclass(frozen=True)
+class SegmentGNNSettings(LayoutGNNSettings):
+    """The settings of a `LayoutGNN`, and the segments that it trains on."""
+    segment_nodes: int = 1000            # this and the margin: as in SegmentSettings
+    margin: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_whole(vars(self), segment_nodes=1, margin=0)
+
+
+class SegmentGNN(SegmentTraining):
+    """A `LayoutGNN` that trains on segments: what a recipe trains if it is asked for segments.
+
+    Parameters
+    ----------
+    settings : SegmentGNNSettings, optional
+        The settings of the wrapper are in `SegmentGNN.settings`, and these settings are its `model`.
+
+    Raises
+    ------
+    ValueError
+        If `settings` are not SegmentGNNSettings.
+    """
+
+    def __init__(self, settings=None):
+        settings = SegmentGNNSettings() if settings is None else settings
+        expect(isinstance(settings, SegmentGNNSettings), "settings", settings, "SegmentGNNSettings")
+        super().__init__(LayoutGNN(settings), SegmentSettings(settings.segment_nodes, margin=settings.margin))
 
 
 class HistoryTable(nn.Module):

@@ -162,7 +162,7 @@ def _job(member, materials, results, processes, deadline, earlier):
     take_over(path, results.out, results.step, results.data_root, earlier)
     judged = ["kit.metrics"] * (keep == "best")                              # scores choose weights
     made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)
-                 | from_settings(settings=recipe.settings, shape=recipe.shape))
+                 | from_settings(settings=recipe.settings, shape=model.settings))
     save = partial(marking, path, results.out, results.step, made_from, recipe.settings.steps)
     return member._replace(recipe=recipe), path, processes, results.out, made_from, deadline, save
 

@@ -47,6 +47,8 @@ def make_tasks(model, graphs, loss, settings, device):
 def _fitting(model, task, loss, settings, name):
     """How many configurations of a graph a step may take within the memory budget."""
     s = settings
+    if hasattr(model, "largest"):                        # a step draws segments; any segment must fit
+        task = task._replace(tensors=model.largest(task.tensors))
     # a loss across graphs needs all graphs of a step at once; in any number of processes, so that the curve is the same
     together = s.graphs_per_step if s.across_graphs else 1
     size = coefficients(lambda k: saved_bytes(model, task, k, loss, s))
