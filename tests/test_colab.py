@@ -115,6 +115,24 @@ def test_a_token_comes_from_the_secrets_or_an_upload_and_only_the_environment_of
     assert not list(colab.drive.iterdir())
 
 
+@pytest.mark.parametrize("gpu, settings, device, token", [
+    ("Tesla T4\n", [], ["-p", "device=cuda"], False), ("\n", [], ["-p", "device=cpu"], False),
+    ("Tesla T4\n", ["--only", "04,05"], ["-p", "device=cuda"], False),
+    ("Tesla T4\n", ["--only", "06", "-p", "submit_to_kaggle=True"], [], True)])
+def test_a_run_gets_the_gpu_that_is_found_where_a_notebook_trains_and_the_token_where_one_submits(
+        colab, capsys, monkeypatch, gpu, settings, device, token):
+    shutil.copytree(PROJECT / "notebooks", Path("kit-clone", "notebooks"))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=gpu))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    called, here = [], {"run": lambda command, around: called.append((command[1:], around)), "kept": Path("runs"),
+                        "root": "data", "environment": {"KAGGLE_API_TOKEN": TOKEN}, "settings": settings,
+                        "collections": None}
+    exec(CELLS[-1].source, colab.cells() | here)
+    assert called == [(["notebooks/run.py", "--data-root", "data", "--out", "runs/data", *device, *settings],
+                       here["environment"] if token else None)]
+    assert capsys.readouterr().out.startswith("GPU: Tesla T4" if gpu.strip() else "no GPU: training takes far longer")
+
+
 def test_only_collections_that_are_not_prepared_are_downloaded(tiny_sample, tmp_path, monkeypatch):
     asked = []
 
