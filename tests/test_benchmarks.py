@@ -1,4 +1,5 @@
 """The benchmark runner: a case in a process of its own, tables, and the page they are written to."""
+import hashlib
 import importlib.util
 import json
 import re
@@ -6,12 +7,14 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kit.ensemble import choose_weights
 from kit.metrics import kendall_tau
+from kit.sample import write as sample
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
 REHEARSAL = RUN.with_name("rehearsal.py")
@@ -32,6 +35,15 @@ def run():
 @pytest.fixture(scope="module")
 def study():
     return loaded(RUN.with_name("weights_study.py"))
+
+
+@pytest.fixture(scope="module")
+def siblings_study():
+    sys.path.insert(0, str(RUN.parent))
+    try:
+        return loaded(RUN.with_name("siblings_study.py"))
+    finally:
+        del sys.path[0]
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +198,25 @@ def test_the_best_fixed_weights_are_the_best_of_all_multiples(study, names, part
     # without a program, the loss is that of the prior on all programs; the best weights themselves lose nothing
     assert case.losses(study.greedy, 0, 5) == pytest.approx([case.loss_of_equal()])
     assert case.losses(lambda *_: case.best(), 2, 5) == pytest.approx(np.zeros(5), abs=1e-12)
+
+
+def test_the_siblings_study_knows_which_program_a_relative_was_made_of(siblings_study, tmp_path, monkeypatch):
+    """The sample writes a program, then its relatives; only then the names of test programs are hidden."""
+    written, save = [], sample._save
+    monkeypatch.setattr(sample, "_save", lambda fresh, folder, split, stem, *arrays: written.append(
+        (folder, split, stem)) or save(fresh, folder, split, stem, *arrays))
+    root = sample.write_sample(tmp_path / "sample", size="tiny", relatives=4, kinds="all")
+    for folder in ("layout/xla/random", "layout/nlp/default"):
+        expected, program = {}, None
+        for split, stem in ((split, stem) for place, split, stem in written if place == folder):
+            if "_relative_" in stem:
+                expected.setdefault(program, set()).add(stem)
+            else:
+                program = hashlib.md5(stem.encode()).hexdigest() if split == "test" else stem
+        graphs = [SimpleNamespace(graph_id=path.stem) for path in sorted((root / folder / "train").glob("*.npz"))]
+        assert len(expected) == 2 and all(len(made) == 4 for made in expected.values())
+        for number in range(4):
+            some = [g for g in graphs if f"_relative_{number + 1}_" in g.graph_id]
+            found = siblings_study.own_relatives(some)
+            for program, made in expected.items():
+                assert found[program].graph_id in made

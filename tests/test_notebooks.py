@@ -22,6 +22,7 @@ from scipy import stats
 import kit.prepare
 import kit.recipes
 from kit.agreement import agreement_tables
+from kit.baselines import structural_relatives
 from kit.data import CATALOGUE, npz_paths, read_layout
 from kit.prepare import open_prepared, prepare
 from kit.run import Results, read_mark
@@ -498,6 +499,9 @@ def test_the_tables_of_01_come_from_the_catalogue_and_only_drawn_programs_are_re
         assert shares == pytest.approx([(slower <= limit).mean() for limit in names["limits"]], abs=1e-12)
     assert len(names["shares"]) == whole.select("collection", "split", "name").n_unique()
     pairs = {(c, family) for c, family in names["graphs"].filter(split="train").select("collection", "family").rows()}
+    found = structural_relatives(names["catalogue"]).rows()
+    layouts = names["held"].filter(pl.col("collection") != "tile:xla")
+    assert layouts.select("collection", "split", "name", "similarity", "relative").rows() == found and found
     same_family = names["held"].filter(pl.col("same_family").is_not_null())
     assert {*same_family["name"]} == {name for c, name, family in names["graphs"].filter(pl.col("split") != "train")
                                          .select("collection", "name", "family").rows() if (c, family) in pairs}
