@@ -234,9 +234,13 @@ def test_predictions_without_their_checkpoint_travel_as_they_are(trained, tmp_pa
     assert len(lacking_checkpoints(tmp_path / "run")) == 1
     foreign = {name: cost + 1 for name, cost in load_costs(run / "predictions/tile_xla/tile_seed0.test.npz").items()}
     Results(tmp_path / "run", "mine", root).save_costs("predictions/tile_xla/mine_seed0.test.npz", foreign, {})
+    path = tmp_path / "run/predictions/layout_xla_default/token_seed0.valid.npz"
+    made_from = {name: text for name, text in read_mark(path)["made_from"].items() if name != "k_hops"}
+    Results(tmp_path / "run", "mine", root).save_costs(path.relative_to(tmp_path / "run"), load_costs(path), made_from)
     weights = pack_weights(tmp_path / "run", root, tmp_path / "weights")
     said = capsys.readouterr().out
     assert "2 of 6 files of predictions travel as they are: the checkpoint that made them is not in the folder" in said
+    assert "1 of 6 files of predictions travel as they are: they do not say how the graphs were pruned" in said
     assert "mine_seed0.test.npz: there are no predictions of this model for the other split" in said
     assert len(weights.checkpoints) == 1
     quiet(weights.folder, root, tmp_path / "new")
