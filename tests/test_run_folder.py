@@ -1,5 +1,6 @@
 """The folder of a run: what changed is made again, what a user put there stays, what does not fit is refused."""
 import hashlib
+import json
 import os
 import shutil
 
@@ -402,6 +403,19 @@ def test_a_submission_with_a_leaderboard_score_is_kept(world):
     assert "out.json belongs to another CSV that has a leaderboard score; choose another name" in world.said
     assert "Traceback" not in world.said and was in aside(world)
     assert (world.place / "out.json").read_bytes() == entry
+
+
+def test_the_ledger_has_the_scores_of_what_is_submitted_alone(world):
+    assert world.run("--only", "06", "--collections", "tile:xla") == 0
+    assert json.loads((world.place / "out.json").read_text())["validation"].keys() == {"tile:xla"}
+
+
+def test_a_submission_of_ensembles_that_were_combined_in_two_ways_says_so(world):
+    assert world.run("--only", "05", "--collections", "tile:xla", how="mean_rank") == 0
+    assert world.run("--only", "06") == 0
+    assert "layout_nlp_random.test.npz: of an earlier run of 05, with other settings than the ledger" in world.said
+    assert "tile_xla.test.npz: of" not in world.said and world.run("--only", "05,06", how="mean_rank") == 0
+    assert "with other settings" not in world.said
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"mine": 1}'])
