@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import nbformat
 import papermill
 from steps import PROJECT, RunError, show
 
@@ -62,8 +63,18 @@ def select(only):
 
 def declared(notebooks):
     """{notebook: {parameter: source text of its default}}, from the parameters cells."""
-    return {n: {name: about["default"] for name, about in papermill.inspect_notebook(str(n)).items()}
-            for n in notebooks}
+    found = {}
+    for n in notebooks:
+        try:
+            found[n] = {name: about["default"] for name, about in papermill.inspect_notebook(str(n)).items()}
+            cells = [cell.source for cell in nbformat.read(n, 4).cells if cell.cell_type == "code"]
+        except (ValueError, KeyError, TypeError, AttributeError, nbformat.ValidationError) as fault:
+            why = type(fault).__name__
+            raise RunError(f"{show(n)}: is no notebook, or a damaged one ({why}); restore it") from None
+        if not found[n] and any(re.search(r"^data_root *=", cell, re.MULTILINE) for cell in cells):
+            raise RunError(f"{show(n)}: no cell is tagged parameters, so it would read other data and write elsewhere; "
+                           "tag the cell that sets data_root")
+    return found
 
 
 def share_out(notebooks, options, asked):

@@ -172,6 +172,17 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, cap
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("change, sentence", [
+    (lambda text: text[:3000], "04_train_layout.ipynb: is no notebook, or a damaged one (NotJSONError); restore it"),
+    (lambda text: text.replace('"parameters"', '"settings"'),
+     "04_train_layout.ipynb: no cell is tagged parameters, so it would read other data and write elsewhere")])
+def test_a_notebook_that_cannot_take_parameters_is_refused(choices, project, tmp_path, change, sentence):
+    book = tmp_path / "04_train_layout.ipynb"
+    book.write_text(change((project / "notebooks" / book.name).read_text("utf-8")), "utf-8")
+    with pytest.raises(choices.RunError, match=re.escape(sentence)):
+        choices.share_out([book], {"data_root": "x"}, {})
+
+
 @pytest.mark.parametrize("option", ["--out", "--data-root"])
 def test_a_link_to_itself_is_refused_in_one_line(main, capsys, tmp_path, option):
     (tmp_path / "loop").symlink_to("loop")

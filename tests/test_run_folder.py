@@ -409,6 +409,19 @@ def test_a_submission_with_a_leaderboard_score_is_kept(world):
     assert now["made_from"]["weights"].keys() > entry["made_from"]["weights"].keys()
 
 
+def test_the_ledger_has_the_scores_of_what_is_submitted_alone(world):
+    assert world.run("--only", "06", "--collections", "tile:xla") == 0
+    assert json.loads((world.place / "out.json").read_text())["validation"].keys() == {"tile:xla"}
+
+
+def test_a_submission_of_ensembles_that_were_combined_in_two_ways_says_so(world):
+    assert world.run("--only", "05", "--collections", "tile:xla", how="mean_rank") == 0
+    assert world.run("--only", "06") == 0
+    assert "layout_nlp_random.test.npz: of an earlier run of 05, with other settings than the ledger" in world.said
+    assert "tile_xla.test.npz: of" not in world.said and world.run("--only", "05,06", how="mean_rank") == 0
+    assert "with other settings" not in world.said
+
+
 @pytest.mark.parametrize("text", ["", "{", '{"mine": 1}'])
 def test_a_damaged_entry_of_the_ledger_is_one_sentence(world, text):
     (world.place / "out.json").write_text(text)

@@ -366,6 +366,13 @@ def test_problems_pile_up_one_line_each(tmp_path):
     assert lines == [{"path": "a.csv", "reason": reason} for reason in ("too short", "no header", "again")]
 
 
+def test_a_folder_called_truth_beside_real_files_makes_no_sample_of_them(root, tmp_path):
+    shutil.copytree(root, tmp_path / "npz")
+    (tmp_path / "truth").mkdir()
+    assert workflow.locate_data(tmp_path / "npz", folder=tmp_path)[2] is False
+    assert workflow.locate_data(root, folder=tmp_path)[2] is True
+
+
 @pytest.mark.parametrize("collection", COLLECTIONS)
 def test_the_truth_of_the_sample_is_there_for_every_test_graph_and_configuration(root, collection):
     truth = sample_truth(root, collection)

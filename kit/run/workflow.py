@@ -89,7 +89,7 @@ def locate_data(data_root=None, size="small", folder=None):
                 raise
     if root is None:
         return None, Path(folder, f"sample-{size}", "prepared"), True
-    is_sample = (root.parent / "truth").is_dir()
+    is_sample = any((root.parent / "truth" / kind).is_dir() for kind in ("tile", "layout"))
     if is_prepared(root):
         return root, root, is_sample
     if is_sample:
