@@ -206,7 +206,8 @@ def test_a_model_that_memorises_knows_no_program_that_it_ranks_out_of_fold(tmp_p
     assert lines[0] == f"layout:xla:random: {folds} folds of 10 training programs, families kept together"
     assert list(one.costs["train"]) == [f"x:{g.graph_id}" for g in TEN]
     assert np.allclose([tau(one.costs["train"][f"x:{g.graph_id}"], g) for g in TEN], -1)
-    assert np.allclose([tau(cost, g) for cost, g in zip(one.costs["held out"].values(), TEN)], 1)     # by the other folds
+    # other configurations of a program are ranked by the models of the other folds
+    assert np.allclose([tau(cost, g) for cost, g in zip(one.costs["held out"].values(), TEN)], 1)
     assert np.allclose([tau(one.costs[split][f"x:{g.graph_id}"], g) for g in VALID for split in ("valid", "test")], -1)
     assert len([*tmp_path.glob("checkpoints/*.pt")]) == folds
     records = [json.loads(path.with_suffix(".json").read_text()) for path in tmp_path.glob("checkpoints/*.pt")]
