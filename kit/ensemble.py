@@ -153,7 +153,8 @@ def choose_weights(kinds, runtimes, score, rounds=10, prior=None, strength=0.05)
     kinds : dict of str to dict of str to ndarray
         {kind: {ID: cost (c,)}} on one scale: combined over seeds by `mean_zscore` or `mean_rank`.
     runtimes : dict of str to ndarray
-        {ID: measured runtime (c,)} of graphs that no model was trained on; {} if there are none.
+        {ID: measured runtime (c,)} of graphs that no model was trained on, or that each model ranked out of fold; {} if
+        there are none.
     score : callable
         (cost (c,), runtime (c,)) -> float, higher is better, such as `kit.metrics.kendall_tau`.
     rounds : int

@@ -1,10 +1,10 @@
 """What the notebooks share: the data, whole splits with bad files reported, training graphs, files between steps.
 
-The folder of a run holds `predictions/<collection>/<model>_seed<k>.<split>.npz`, the same for `baselines/`, the
-combined predictions in `ensemble/`, `checkpoints/`, `settings/` (the parameters of each step), `problems/` (files that
-a step could not read or use), the executed `notebooks/`, `scores.csv`, `graph_scores.csv` and `submission.csv`. Beside
-each result NAME lies NAME.made.json, which says what it was made from (see `kit.run.provenance`). Files that made room
-for newer results are in `aside/`.
+The folder of a run holds `predictions/<collection>/<model>_seed<k>.<split>.npz` (split "train": out of fold), the same
+for `baselines/`, the combined predictions in `ensemble/` and their weights in `weights.json`, `checkpoints/`,
+`settings/` (the parameters of each step), `problems/` (files that a step could not read or use), the executed
+`notebooks/`, `scores.csv`, `graph_scores.csv` and `submission.csv`. Beside each result NAME lies NAME.made.json, which
+says what it was made from (see `kit.run.provenance`). Files that made room for newer results are in `aside/`.
 """
 import hashlib
 import json
