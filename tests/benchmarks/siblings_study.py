@@ -1,7 +1,7 @@
 """Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
 
     python tests/benchmarks/siblings_study.py [alexnet,unets,families,differences] [--data-root DIR] [--seeds 3]
-                                              [--relatives 1] [--samples 8]
+                                              [--relatives 1] [--samples 5]
 
 `alexnet` and `unets` need real files under the data root. `families` and `differences` need sample data alone, with
 relatives of validation and test programs among the training programs. In `differences`, the sample data have networks
@@ -272,7 +272,7 @@ def main():
     parser.add_argument("--data-root")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--relatives", type=int, default=1, help="of each program, in `families`")
-    parser.add_argument("--samples", type=int, default=8, help="how many sample data sets, in `differences`")
+    parser.add_argument("--samples", type=int, default=5, help="how many sample data sets, in `differences`")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
