@@ -69,8 +69,7 @@ def declared(notebooks):
             found[n] = {name: about["default"] for name, about in papermill.inspect_notebook(str(n)).items()}
             cells = [cell.source for cell in nbformat.read(n, 4).cells if cell.cell_type == "code"]
         except (ValueError, KeyError, TypeError, AttributeError, nbformat.ValidationError) as fault:
-            why = type(fault).__name__
-            raise RunError(f"{show(n)}: is no notebook, or a damaged one ({why}); restore it") from None
+            raise RunError(f"{show(n)}: no notebook, or a damaged one ({type(fault).__name__}); restore it") from None
         if not found[n] and any(re.search(r"^data_root *=", cell, re.MULTILINE) for cell in cells):
             raise RunError(f"{show(n)}: no cell is tagged parameters, so it would read other data and write elsewhere; "
                            "tag the cell that sets data_root")

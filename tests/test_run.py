@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, cap
 
 
 @pytest.mark.parametrize("change, sentence", [
-    (lambda text: text[:3000], "04_train_layout.ipynb: is no notebook, or a damaged one (NotJSONError); restore it"),
+    (lambda text: text[:3000], "04_train_layout.ipynb: no notebook, or a damaged one (NotJSONError); restore it"),
     (lambda text: text.replace('"parameters"', '"settings"'),
      "04_train_layout.ipynb: no cell is tagged parameters, so it would read other data and write elsewhere")])
 def test_a_notebook_that_cannot_take_parameters_is_refused(choices, project, tmp_path, change, sentence):
