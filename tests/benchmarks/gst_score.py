@@ -1,6 +1,6 @@
 """Segment training beside training on whole graphs, at equal CPU time, on unseen generated programs. Prints a table.
 
-    python tests/benchmarks/gst_score.py [--collections layout:xla:random] [--segments 250] [--steps 200] [--seeds 3]
+    python tests/benchmarks/gst_score.py [--collections layout:xla:random] [--segments 250] [--steps 200] [--seeds 0,1]
 
 Programs of 1,000 nodes or more are written with the generator of the sample data and are not pruned. Segments have a
 margin. First, steps of both kinds of training take turns, and their times say how many steps of segment training take
@@ -146,7 +146,7 @@ def compare(collection, args):
           "nodes", flush=True)
     steps = {WHOLE: args.steps, CUT: round(args.steps * (args.ratio or steps_per_step(graphs, args)))}
     tau, seconds = {way: [] for way in steps}, dict.fromkeys(steps, 0.0)
-    for seed in range(args.first_seed, args.first_seed + args.seeds):
+    for seed in args.seeds:
         for way in list(steps)[::1 if seed % 2 else -1]:
             about = [NETWORK, steps[way], *(vars(args)[name] for name in ABOUT)]
             own, spent = kept(f"{collection} {way} {seed}", json.loads(json.dumps(about)), partial(
@@ -161,16 +161,15 @@ def compare(collection, args):
         used = kept(f"{collection} {way} memory", about, partial(printed, [*command, way]), args)
         apart = np.array(tau[way]) - tau[WHOLE]
         ends, difference = bootstrap_interval(np.array(tau[way])), bootstrap_interval(apart)
-        yield (f"| `{collection}` | {way} | {steps[way]:,} | {seconds[way] / args.seeds:.0f} s | "
+        yield (f"| `{collection}` | {way} | {steps[way]:,} | {seconds[way] / len(args.seeds):.0f} s | "
                + "".join(f"{size / MIB:.0f} MiB | " for size in used)
                + f"{np.mean(tau[way]):.3f} ({ends[0]:.3f} to {ends[1]:.3f}) | "
                + ("|" if way == WHOLE else f"{apart.mean():+.3f} ({difference[0]:+.3f} to {difference[1]:+.3f}) |"))
 
 
-def two(text):
-    """Two whole numbers, joined by a comma."""
-    first, second = map(int, text.split(","))
-    return first, second
+def numbers(text):
+    """Whole numbers, joined by commas."""
+    return tuple(map(int, text.split(",")))
 
 
 def main():
@@ -178,15 +177,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--collections", metavar="A,B", default="layout:xla:random,layout:nlp:random")
     parser.add_argument("--sample", type=int, default=200, help="seed of the generated programs")
-    parser.add_argument("--programs", type=two, default=(12, 12), help="training and test programs per collection")
-    parser.add_argument("--nodes", type=two, default=(1300, 2600), help="nodes of a program, approximately")
+    parser.add_argument("--programs", type=numbers, default=(12, 12), help="training and test programs per collection")
+    parser.add_argument("--nodes", type=numbers, default=(1300, 2600), help="nodes of a program, approximately")
     parser.add_argument("--least", type=int, default=1000, help="smaller programs are left out")
     parser.add_argument("--steps", type=int, default=200, help="steps of training on whole graphs")
     parser.add_argument("--configs", type=int, default=16, help="configurations per step")
     parser.add_argument("--segments", type=int, default=250, help="nodes per segment")
     parser.add_argument("--ratio", type=float, help="steps on segments per step on whole graphs; default: measured")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind per collection")
+    parser.add_argument("--seeds", type=numbers, default=(0, 1, 2), help="of the trainings, joined by commas")
     parser.add_argument("--passes", type=int, default=5, help="over all training programs, to time steps")
     parser.add_argument("--folder", help="where the generated programs are kept; default: data in the clone")
     parser.add_argument("--memory", nargs=2, metavar=("COLLECTION", "WAY"), help="measure memory in this process")
