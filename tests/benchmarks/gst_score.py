@@ -1,12 +1,12 @@
 """Segment training beside training on whole graphs, at equal CPU time, on unseen generated programs. Prints a table.
 
-    python tests/benchmarks/gst_score.py [--collections layout:xla:random] [--segments 250] [--steps 200] [--seeds 3]
+    python tests/benchmarks/gst_score.py [--collections layout:xla:random] [--segments 250] [--steps 200] [--seeds 0,1]
 
 Programs of 1,000 nodes or more are written with the generator of the sample data and are not pruned. Segments have a
 margin. First, steps of both kinds of training take turns, and their times say how many steps of segment training take
 as long as the steps of training on whole graphs. Then both kinds train, one seed after the other. All times are CPU
-times of this process, because other work on a machine changes CPU time less than wall time. Peak memory is measured in
-a process of its own: the growth while the largest program is trained on.
+times of this process, because other work on a machine changes CPU time less than wall time. Memory is measured in a
+process of its own that trains on the largest program.
 """
 import argparse
 import json
@@ -28,10 +28,12 @@ from kit.files import write_json
 from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN, LayoutGNNSettings, SegmentGNN, SegmentGNNSettings
+from kit.models.segments import subgraph
 from kit.noise import bootstrap_interval
 from kit.run.workflow import read_split, sample_truth, training_graphs, wanted
 from kit.sample.write import SAMPLE_SIZES, write_sample
 from kit.train import TrainSettings, predict, train
+from kit.training.sampling import Task, saved_bytes
 
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
 WHOLE, CUT = "whole graphs", "segments with a margin"
@@ -87,7 +89,7 @@ def taus(graphs, tests, truth, way, seed, steps, args):
 
 
 def kept(name, made_by, make, args):
-    """What `make()` gives, from FOLDER/gst-scores/NAME.json if it is there, so that a stopped study goes on."""
+    """The result of `make()`, or FOLDER/gst-scores/NAME.json if it is there: a stopped study goes on."""
     path = Path(args.folder or clone_folder() / "data") / "gst-scores" / f"{name}.json".replace(":", "_")
     if path.is_file():
         found = json.loads(path.read_text())
@@ -98,15 +100,28 @@ def kept(name, made_by, make, args):
     return result
 
 
-def growth(collection, way, args):
-    """Growth of this process in bytes, while it trains on the largest program."""
+def printed(command):
+    """The last line that a command prints, as JSON."""
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
+
+
+def memory(collection, way, args):
+    """For the largest program: growth of this process during steps, and what a step keeps for its backward pass; bytes.
+
+    The second number is that of the program's largest segment.
+    """
     graphs, _, _ = programs(collection, args)
-    step = stepper(network(way, args.segments), [max(graphs, key=lambda graph: len(graph.node_feat))], args.configs)
+    largest = max(graphs, key=lambda graph: len(graph.node_feat))
+    stepper(network(WHOLE, args.segments), [subgraph(largest, np.arange(50))], args.configs)()      # PyTorch warms up
+    model = network(way, args.segments)
+    step = stepper(model, [largest], args.configs)
     Path("/proc/self/clear_refs").write_text("5")                             # VmHWM starts anew
     before = resident("VmRSS")
-    for _ in range(40):                                                       # so that every segment is drawn
+    for _ in range(3 if way == WHOLE else 60):                                # so that every segment is drawn
         step()
-    return resident("VmHWM") - before
+    growth, tensors = resident("VmHWM") - before, model.prepare(largest)
+    task = Task(tensors if way == WHOLE else model.largest(tensors), torch.tensor(largest.config_runtime), *[None] * 3)
+    return [growth, saved_bytes(model, task, args.configs, pairwise_hinge_loss, TrainSettings())]
 
 
 def programs(collection, args):
@@ -131,7 +146,7 @@ def compare(collection, args):
           "nodes", flush=True)
     steps = {WHOLE: args.steps, CUT: round(args.steps * (args.ratio or steps_per_step(graphs, args)))}
     tau, seconds = {way: [] for way in steps}, dict.fromkeys(steps, 0.0)
-    for seed in range(args.first_seed, args.first_seed + args.seeds):
+    for seed in args.seeds:
         for way in list(steps)[::1 if seed % 2 else -1]:
             about = [NETWORK, steps[way], *(vars(args)[name] for name in ABOUT)]
             own, spent = kept(f"{collection} {way} {seed}", json.loads(json.dumps(about)), partial(
@@ -142,18 +157,19 @@ def compare(collection, args):
                   flush=True)
     command = [sys.executable, __file__, *sys.argv[1:], "--memory", collection]
     for way in steps:
-        done = subprocess.run([*command, way], stdout=subprocess.PIPE, text=True, check=True)
+        about = json.loads(json.dumps([NETWORK, *(vars(args)[name] for name in ABOUT)]))
+        used = kept(f"{collection} {way} memory", about, partial(printed, [*command, way]), args)
         apart = np.array(tau[way]) - tau[WHOLE]
         ends, difference = bootstrap_interval(np.array(tau[way])), bootstrap_interval(apart)
-        yield (f"| `{collection}` | {way} | {steps[way]:,} | {seconds[way] / args.seeds:.0f} s | "
-               f"{json.loads(done.stdout) / MIB:.0f} MiB | {np.mean(tau[way]):.3f} ({ends[0]:.3f} to {ends[1]:.3f}) | "
+        yield (f"| `{collection}` | {way} | {steps[way]:,} | {seconds[way] / len(args.seeds):.0f} s | "
+               + "".join(f"{size / MIB:.0f} MiB | " for size in used)
+               + f"{np.mean(tau[way]):.3f} ({ends[0]:.3f} to {ends[1]:.3f}) | "
                + ("|" if way == WHOLE else f"{apart.mean():+.3f} ({difference[0]:+.3f} to {difference[1]:+.3f}) |"))
 
 
-def two(text):
-    """Two whole numbers, joined by a comma."""
-    first, second = map(int, text.split(","))
-    return first, second
+def numbers(text):
+    """Whole numbers, joined by commas."""
+    return tuple(map(int, text.split(",")))
 
 
 def main():
@@ -161,25 +177,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--collections", metavar="A,B", default="layout:xla:random,layout:nlp:random")
     parser.add_argument("--sample", type=int, default=200, help="seed of the generated programs")
-    parser.add_argument("--programs", type=two, default=(12, 12), help="training and test programs per collection")
-    parser.add_argument("--nodes", type=two, default=(1300, 2600), help="nodes of a program, approximately")
+    parser.add_argument("--programs", type=numbers, default=(12, 12), help="training and test programs per collection")
+    parser.add_argument("--nodes", type=numbers, default=(1300, 2600), help="nodes of a program, approximately")
     parser.add_argument("--least", type=int, default=1000, help="smaller programs are left out")
     parser.add_argument("--steps", type=int, default=200, help="steps of training on whole graphs")
     parser.add_argument("--configs", type=int, default=16, help="configurations per step")
     parser.add_argument("--segments", type=int, default=250, help="nodes per segment")
     parser.add_argument("--ratio", type=float, help="steps on segments per step on whole graphs; default: measured")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind per collection")
+    parser.add_argument("--seeds", type=numbers, default=(0, 1, 2), help="of the trainings, joined by commas")
     parser.add_argument("--passes", type=int, default=5, help="over all training programs, to time steps")
     parser.add_argument("--folder", help="where the generated programs are kept; default: data in the clone")
-    parser.add_argument("--memory", nargs=2, metavar=("COLLECTION", "WAY"), help="one growth in bytes, in this process")
+    parser.add_argument("--memory", nargs=2, metavar=("COLLECTION", "WAY"), help="measure memory in this process")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.memory:
-        return print(growth(*args.memory, args))
+        return print(memory(*args.memory, args))
     rows = [row for collection in wanted(args.collections) for row in compare(collection, args)]
-    print("\n| collection | training on | steps | CPU time per training | peak memory | tau (95% interval) | "
-          "difference (95% interval) |\n|---|---|---|---|---|---|---|")
+    print("\n| collection | training on | steps | CPU time per training | memory of the process | kept for the "
+          "backward pass | tau (95% interval) | difference (95% interval) |\n|---|---|---|---|---|---|---|---|")
     return print("\n".join(rows))
 
 
