@@ -157,7 +157,7 @@ def calls(w):
                     report=function(None, none=...))
     more = dict(loss=function(pairwise_hinge_loss), valid=graphs([], empty=...),
                 score=function(api.kendall_tau, none=...), checkpoint=path(None, none=...),
-                record=path(None, none=...))
+                record=path(None, none=...), deadline=choice(None, none=...), saving=function(None, none=...))
     found = {
         "find_data_root": dict(explicit=path(w.root, none=...)),
         "npz_paths": dict(data_root=path(w.root, none=...), collection=choice("tile:xla"), split=choice("train")),

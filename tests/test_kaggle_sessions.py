@@ -240,11 +240,12 @@ class Sessions(Machine):
         shutil.rmtree(self.input, ignore_errors=True)
         for ref in body.get("kernelDataSources") or []:          # mounted where Kaggle does it
             shutil.copytree(self.folder / ref.partition("/")[2] / "results", self.input / "notebooks" / ref / "results")
-        text = body["text"].replace("/kaggle/input", str(self.input))
-        for before, after in (("now = time.time ", "now = __import__('itertools').count(1).__next__ "),
-                              ("_BEGAN = time.time() ", "_BEGAN = 0 ")):
-            assert text.count(before) == 1
-            text = text.replace(before, after)
+        # not in the files of the kit, whose code the marks tell
+        before, text = "trained = train_members(", body["text"]
+        assert text.count(before) == 1
+        text = text.replace(before, "import itertools; from pathlib import Path; from kit.run import sessions; from "
+                            "kit.training import deadlines; deadlines._BEGAN = 0; deadlines.now = "
+                            f"itertools.count(1).__next__; sessions.INPUTS = Path('{self.input}'); {before}")
         return super().start({**body, "text": text})
 
     def look(self, place, child):
