@@ -1,5 +1,6 @@
 """Families stay together, and no program was in the training of a model that ranks it out of fold."""
 import json
+import re
 import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -18,11 +19,14 @@ from kit.baselines import families, fold_numbers, nearest_relatives
 from kit.baselines.specialists import Specialist
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, target
 from kit.ensemble import choose_weights, mean_zscore
+from kit.kaggle import KaggleError
+from kit.kaggle import results as results_of_jobs
 from kit.metrics import kendall_tau
 from kit.prune import drop_duplicate_configs, fewer_configs
 from kit.recipes import Recipe
 from kit.run import Results, from_settings, load_costs, read_weights, runtimes_of, write_report
 from kit.run.members import Material, Member, in_folds, train_members, without_fold
+from kit.run.workflow import save_costs
 from kit.sample import write_sample
 from kit.train import TrainSettings
 
@@ -327,6 +331,23 @@ def test_out_of_fold_predictions_are_read_beside_the_others(tmp_path, tiny_sampl
     assert runtimes_of(root, collection, ("train",), []) == {}
     few = {i: cost[:-1] for i, cost in found["predictions", collection, "train"]["mine_seed0"].items()}
     assert runtimes_of(root, collection, ("train",), [few, {i: few[i] for i in [*few][:2]}]).keys() == {*[*few][:2]}
+
+
+def test_out_of_fold_predictions_of_another_machine_may_rank_a_part_of_the_configurations(
+        tmp_path, tiny_sample_prepared):
+    job = {"collection": KEY[0], "first_seed": 0, "seeds": 1}
+    name = "predictions/layout_xla_random/token_seed0.train.npz"
+    assert re.search(results_of_jobs._expected_names(job), f"{results_of_jobs.RESULTS}/{name}")
+    root = tiny_sample_prepared.parent / "npz"
+    graphs = [read_layout(path) for path in npz_paths(root, KEY[0], "train")]
+    for split, fine in (("train", True), ("valid", False)):
+        path = tmp_path / f"token_seed0.{split}.npz"
+        save_costs(path, {f"{KEY[0]}:{g.graph_id}": np.arange(5.0) for g in graphs})
+        if fine:
+            results_of_jobs.check_predictions(path, KEY[0], root)
+        else:
+            with pytest.raises(KaggleError, match="none of the 2 here"):
+                results_of_jobs.check_predictions(path, KEY[0], root)
 
 
 @pytest.fixture(scope="module")

@@ -176,6 +176,8 @@ def test_settings_of_the_notebooks_reach_the_plan():
     given = {"recipe": "full", "gnn_steps": 7, "gnn_configs": 9, "gnn_width": 32, "token_steps": 5, "seeds": 2}
     found = planned_models(DEFAULT, given)
     assert [one.name for one in found] == ["token", "token", "gnn", "gnn", "node alone", "node alone"]
+    in_folds = [one.name for one in planned_models(DEFAULT, given | {"folds": 3})]
+    assert [in_folds.count(name) for name in ("token", "gnn", "node alone")] == [6, 6, 2]
     token, gnn, alone = found[::2]
     assert (token.steps, token.configs, token.shape.width) == (5, 1024, 64)
     assert (gnn.steps, gnn.configs, gnn.shape.width, gnn.shape.graph_blocks) == (7, 9, 32, 2)
