@@ -47,7 +47,7 @@ from kit.files import as_text, locked, remove_leftovers, sha256_of, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
-FORMAT = 4                               # of a prepared file; files of another format are prepared again
+FORMAT = 5                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
