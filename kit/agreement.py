@@ -6,7 +6,8 @@ that tensor. Neighbours may be several edges apart, because many operations pass
 
 There are two steps. `find_meetings` lists the pairs of configurable nodes whose layouts meet. `agreement_tables`
 computes the disagreements once per graph: one table over nodes and their codes, one over pairs and the codes of both
-nodes. Features of this kind carried the boosted trees of the 11th place.
+nodes. Features of this kind carried the boosted trees of the 11th place. Beside them, the tables hold how many bytes
+each code and each copy moves.
 """
 from typing import NamedTuple
 
@@ -16,16 +17,25 @@ from kit.data import OPCODE_NAMES
 from kit.pad import (
     DIMENSIONS,
     ELEMENT_TYPE,
+    KERNEL_INPUT,
+    KERNEL_SPATIAL,
     LANES,
     LAYOUT,
+    OUTPUT_FEATURE,
     SHAPE,
     SUBLANES,
     TYPE_BYTES,
+    WINDOW_PRODUCT,
+    WINDOW_SIZE,
     repad_layout,
     tensor_rank,
 )
 
 CONVOLUTION, DOT, TRANSPOSE = map(OPCODE_NAMES.index, ("convolution", "dot", "transpose"))
+# the compiler lets these operations pass a layout on although their sizes change (XLA, layout_assignment.cc)
+RESIZING = tuple(map(OPCODE_NAMES.index, ("concatenate", "dynamic-slice", "dynamic-update-slice", "pad",
+                                          "reduce-window", "select-and-scatter", "slice")))
+INPUT_BATCH, KERNEL_OUTPUT, OUTPUT_BATCH = 93, 100, 105
 REACH = 12                       # edges within a pair; 6 to 10 in public U-Nets, mostly 1 to 6 in sample data
 MAX_WALKS = 1 << 20              # walks followed at once, 70 MB; the largest public graph at hand needs 2,000
 MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs with 9 codes per node, 200 MB; public graphs have some thousand pairs
@@ -34,12 +44,17 @@ BALANCE = 256                    # multiply-adds per byte with which arithmetic 
 #                                  have some hundred. Only the order of magnitude matters: a model learns its own factor
 
 
+BYTES, MOVED = 6, 3              # columns of Agreement.bytes and Agreement.moved
+
+
 class Meetings(NamedTuple):
     """The p pairs of configurable nodes whose layouts meet, sorted."""
     ends: np.ndarray             # (p, 2) int64; positions in node_config_ids: producer, then consumer or other producer
     joins: np.ndarray            # (p,) bool; True: two producers whose outputs are operands of one operation
     hops: np.ndarray             # (p,) int64; edges between the two nodes, through the place where their layouts meet
     names: np.ndarray            # (p, 2, 6) int64; in that place, the name of each output dimension of either node
+    role: np.ndarray             # (p,) int64; what the consumer reads there, see operand_roles; 0 for two producers
+    size: np.ndarray             # (p,) float64; bytes of the tensor in that place / bytes of the producer's output
 
 
 class OwnColumns:
@@ -50,7 +65,11 @@ class OwnColumns:
     BY_SIZE = slice(7, 11)       # DISAGREE times log(1 + elements of the tensor) / 10
     GROWTH = slice(11, 14)       # log2(memory under the given layout / memory under the default layout), both padded
     #                              to tiles of 8 x 128: output, largest operand, smallest operand
-    COUNT = 14
+    PLAIN = slice(0, 14)         # the columns above, which do not ask which operand is the kernel
+    OPERANDS = slice(14, 18)     # the same for the first operand and the kernel: disagreement of both, GROWTH of both
+    ROOF = 18                    # log2(time of arithmetic / time of memory), -8 to 8; 0 for other than matrix products
+    MET = slice(19, 21)          # 1 if a configurable node delivers the first operand, the kernel
+    COUNT = 21
 
 
 class PairColumns:
@@ -59,39 +78,56 @@ class PairColumns:
     #                              better of the two, with the consumer's output, with the other producer's output
     BY_SIZE = slice(5, 10)       # DISAGREE times log(1 + elements of the producer's output) / 10
     NEARNESS = slice(10, 12)     # 1 / edges between the two nodes: of producer and consumer, of two producers; else 0
-    COUNT = 12
+    PLAIN = slice(0, 12)
+    GROWTH = slice(12, 15)       # log2(memory of the producer's output / its memory under its default layout), where
+    #                              layouts differ: as delivered, as the consumer's input, as its kernel; else 0
+    ROLE = slice(15, 17)         # whether the producer's output arrives as the consumer's first operand, as its kernel
+    SIZE = 17                    # log2(bytes of what arrives / bytes of the producer's output)
+    RANK = slice(18, 20)         # of the producers in pairs with this consumer and ROLE: 1 / how many are at most as
+    #                              far away; edges / 10 beyond those to the nearest one
+    UNSET = slice(20, 22)        # 0 to 1: the producer's output with its default, if the consumer is not given the
+    #                              layout of its first operand, of its kernel, and this is what the output arrives as
+    COUNT = 22
 
 
 class Agreement(NamedTuple):
     """Tables over the codes of a layout graph; p pairs of configurable nodes, r distinct rows of pair features."""
-    own: np.ndarray              # (nc, k, 14) float32; see OwnColumns
+    own: np.ndarray              # (nc, k, 21) float32; see OwnColumns
     share: np.ndarray            # (nc,) float32; bytes of the node's tensor, padded to tiles of 8 x 128 in its default
     #                              layout, / those of the graph's largest tensor
     reads: np.ndarray            # (nc,) float32; the same for the node's largest operand
     work: np.ndarray             # (nc,) float32; arithmetic of a convolution or dot, as a share; see BALANCE
+    bytes: np.ndarray            # (nc, k, 6) float32; as shares: output, first operand and kernel under this code;
+    #                              what copies of first operand and kernel move, if no configurable node delivers them;
+    #                              arithmetic, padded to a matrix unit of 128 x 128
     pairs: np.ndarray            # (p, 2) int64; positions in node_config_ids: producer, consumer
     pair: np.ndarray             # (p, k, k) int32 in 0..r-1; by the producer's code and the consumer's code
     row_pair: np.ndarray         # (r,) int64 in 0..p-1; a row belongs to one pair
-    rows: np.ndarray             # (r, 12) float32; see PairColumns
+    rows: np.ndarray             # (r, 22) float32; see PairColumns
+    moved: np.ndarray            # (r, 3) float32; bytes that a copy reads and writes, as a share, if the consumer's
+    #                              input is copied, if its kernel is, if the tensor is only read (two producers)
 
 
 def find_meetings(graph, reach=REACH):
     """Find the pairs of configurable nodes whose layouts meet -> Meetings.
 
     The output of each configurable node is followed until another configurable node reads it. Its path leads through
-    nodes that are not configurable and that have its shape, or are transposes of it. `graph` is the whole program,
+    nodes that are not configurable and that have its shape, transpose it or resize it; it does not lead from a mask to
+    what the mask selects, because a mask is computed where it is used. `graph` is the whole program,
     because pruning cuts such paths; `prune` calls this function before it cuts. `reach` is the largest number of edges
     between the two nodes of a pair; it is lowered if a step would follow more than `MAX_WALKS` walks. Each pair is
     found once, by its shortest path. Of equally short paths, the one whose names come first in order counts. A pair of
     two producers is listed in both orders.
     """
     read, visited, reach = _follow(graph, reach)
-    ends, joins, hops, names = map(np.concatenate, zip(*read, _joins(visited, reach)))
-    order = np.lexsort((*names.reshape(-1, 12).T[::-1], hops, joins, ends[:, 1], ends[:, 0]))
-    ends, joins, hops, names = ends[order], joins[order], hops[order], names[order]
+    ends, joins, hops, names, role, node = map(np.concatenate, zip(*read, _joins(visited, reach)))
+    many = tensor_bytes(graph.node_feat)
+    size = many[node] / many[graph.node_config_ids[ends[:, 0]]]
+    order = np.lexsort((size, role, *names.reshape(-1, 12).T[::-1], hops, joins, ends[:, 1], ends[:, 0]))
+    found = Meetings(*(column[order] for column in (ends, joins, hops, names, role, size)))
     once = np.ones(len(ends), bool)
-    once[1:] = (ends[1:] != ends[:-1]).any(axis=1) | (joins[1:] != joins[:-1])
-    return Meetings(ends[once], joins[once], hops[once], names[once])
+    once[1:] = (found.ends[1:] != found.ends[:-1]).any(axis=1) | (found.joins[1:] != found.joins[:-1])
+    return Meetings(*(column[once] for column in found))
 
 
 def _follow(graph, reach):
@@ -99,7 +135,7 @@ def _follow(graph, reach):
     ids, n = graph.node_config_ids, len(graph.node_feat)
     place = np.full(n, -1)
     place[ids] = np.arange(len(ids))
-    producer, consumer, renaming = _passages(graph)
+    producer, consumer, role, renaming = _passages(graph)
     walks = np.stack([np.arange(len(ids)), ids], axis=1)                   # (w, 2): source, the node reached
     names = np.tile(np.arange(6), (len(ids), 1))                           # (w, 6): names of the source's dimensions
     read, visited, seen = [], [(walks, np.zeros(len(ids), np.int64), names)], np.zeros(0, np.int64)
@@ -109,8 +145,9 @@ def _follow(graph, reach):
         # a walk that reaches a configurable node ends in a meeting
         reader = place[node] >= 0
         own_names = np.broadcast_to(np.arange(6), name[reader].shape)
-        read.append(Meetings(np.stack([source[reader], place[node[reader]]], axis=1), np.zeros(reader.sum(), bool),
-                             np.full(reader.sum(), hop), np.stack([name[reader], own_names], axis=1)))
+        read.append((np.stack([source[reader], place[node[reader]]], axis=1), np.zeros(reader.sum(), bool),
+                     np.full(reader.sum(), hop), np.stack([name[reader], own_names], axis=1), role[edge[reader]],
+                     walks[walk[reader], 1]))
         # the other walks go on; of equally short walks to a node, the one whose names come first is kept
         on = ~reader & (renaming[edge, 0] >= 0)
         key, name = source[on] * n + node[on], np.take_along_axis(renaming[edge[on]], name[on], axis=1)
@@ -134,7 +171,7 @@ def _matches(wanted, values):
 
 
 def _passages(graph):
-    """Edges by producer: (m,) producer, (m,) consumer, (m, 6) new name of each dimension, -1 where a path ends."""
+    """Edges by producer: producer, consumer, role, (m,) each; new names of dimensions (m, 6), -1 where a path ends."""
     order = np.argsort(graph.edge_index[:, 1], kind="stable")
     consumer, producer = graph.edge_index[order].T
     shape, rank = graph.node_feat[:, SHAPE], tensor_rank(graph.node_feat)
@@ -147,8 +184,11 @@ def _passages(graph):
     source[~whole] = np.arange(6)
     renaming[moved] = np.argsort(source, axis=1)
     kept = (np.take_along_axis(shape[producer], np.argsort(renaming, axis=1), axis=1) == shape[consumer]).all(axis=1)
+    kept |= np.isin(graph.node_opcode[consumer], RESIZING) & (rank[producer] == rank[consumer])
     kept[np.flatnonzero(moved)[~whole]] = False
-    return producer, consumer, np.where(kept[:, None], renaming, -1)
+    mask = graph.node_feat[:, ELEMENT_TYPE][:, 1] > 0                      # a mask is computed where it is used
+    kept &= mask[consumer] | ~mask[producer]
+    return producer, consumer, operand_roles(graph, _depths(graph))[order], np.where(kept[:, None], renaming, -1)
 
 
 def _joins(visited, reach):
@@ -164,8 +204,70 @@ def _joins(visited, reach):
     one, other = (near[i] for i in _matches(walks[near, 1], walks[near, 1]))
     apart = (walks[one, 0] != walks[other, 0]) & (hop[one] + hop[other] <= within)
     one, other = one[apart], other[apart]
-    return Meetings(np.stack([walks[one, 0], walks[other, 0]], axis=1), np.ones(len(one), bool), hop[one] + hop[other],
-                    np.stack([names[one], names[other]], axis=1))
+    return (np.stack([walks[one, 0], walks[other, 0]], axis=1), np.ones(len(one), bool), hop[one] + hop[other],
+            np.stack([names[one], names[other]], axis=1), np.zeros(len(one), np.int64), walks[one, 1])
+
+
+def operand_roles(graph, depth=None):
+    """What each edge carries: 1 the first operand of a configurable node, 2 its kernel, 3 either, 0 neither; (m,).
+
+    With `depth` (n,), of operands that are alike in all else, the deepest is the kernel.
+    """
+    # edges do not keep operand order, so the shapes tell: a kernel has the sizes of the window and the features of the
+    # output, a first operand has its batch. In a dot, sizes of the first operand come first in the output
+    edges = np.flatnonzero(np.isin(graph.edge_index[:, 0], graph.node_config_ids))
+    reader, operand = graph.edge_index[edges].T
+    shapes, at = graph.node_feat[:, SHAPE], np.arange(len(edges))
+    feat, shape, output, opcode = graph.node_feat[reader], shapes[operand], shapes[reader], graph.node_opcode[reader]
+
+    def sizes(shapes, columns):
+        return np.take_along_axis(shapes, feat[:, columns].astype(np.int64).clip(0, 5), axis=1)
+    taps = feat[:, WINDOW_SIZE][:, :KERNEL_SPATIAL.stop - KERNEL_SPATIAL.start]
+    window = ((sizes(shape, KERNEL_SPATIAL) == taps) | (taps == 0)).all(axis=1)
+    features = sizes(shape, [KERNEL_OUTPUT]) == sizes(output, [OUTPUT_FEATURE])
+    batch = sizes(shape, [INPUT_BATCH]) == sizes(output, [OUTPUT_BATCH])
+    last = output[at, np.maximum((output != 0).sum(axis=1) - 1, 0)]
+    fits = np.where(opcode == CONVOLUTION, window.astype(int) + features[:, 0] - batch[:, 0],
+                    (opcode == DOT) * ((shape == last[:, None]).any(axis=1).astype(int)
+                                       - (shape == output[:, :1]).any(axis=1)))
+    # where shapes fit equally well, the smaller is the kernel
+    depth = np.zeros(len(shapes)) if depth is None else depth
+    bytes_read = tensor_bytes(graph.node_feat)[operand]
+    keys = np.stack([depth[operand], *_layouts(graph)[operand].T, *shape.T, -bytes_read, fits, reader])
+    order = np.lexsort(keys)
+    keys = keys[:, order]
+    new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[:len(order)]
+    begins = np.append(True, keys[-1, 1:] != keys[-1, :-1])[:len(order)]
+    # the number of each operand's group of equals, and the first and the last such group of its reader
+    group, node = new.cumsum(), begins.cumsum() - 1
+    least, most = group[begins], group[np.append(begins[1:], True)[:len(order)]]
+    roles = np.zeros(len(graph.edge_index), np.int64)
+    roles[edges[order]] = (group == least[node]) + 2 * (group == most[node])
+    return roles
+
+
+def _depths(graph):
+    """Edges on the longest path to each node, (n,) int64; -1 for nodes on and behind circles."""
+    consumer, producer = graph.edge_index[np.argsort(graph.edge_index[:, 1], kind="stable")].T
+    missing, depth = np.bincount(consumer, minlength=len(graph.node_feat)), np.full(len(graph.node_feat), -1)
+    ready, level = np.flatnonzero(missing == 0), 0
+    while len(ready):
+        depth[ready] = level
+        readers = consumer[_matches(ready, producer)[1]]
+        np.subtract.at(missing, readers, 1)
+        ready, level = np.unique(readers[missing[readers] == 0]), level + 1
+    return depth
+
+
+def _layouts(graph):
+    """The two minor-most dimensions of each node's layout, (n, 2) int8; -1 where there is none."""
+    return repad_layout(graph.node_feat)[0][:, LAYOUT].clip(-1, 5).astype(np.int8)[:, :2]
+
+
+def tensor_bytes(node_feat):
+    """Bytes of each node's output without padding, (n,) float64."""
+    width = np.maximum(node_feat[:, ELEMENT_TYPE] @ np.array(TYPE_BYTES, np.float64), 1)
+    return width * np.maximum(node_feat[:, SHAPE], 1).prod(axis=1, dtype=np.float64)
 
 
 class _Program(NamedTuple):
@@ -189,27 +291,53 @@ def agreement_tables(graph, reach=REACH):
     ids, shape = graph.node_config_ids, graph.node_feat[:, SHAPE]
     place = np.full(len(shape), -1)
     place[ids] = np.arange(len(ids))
-    default = repad_layout(graph.node_feat)[0][:, LAYOUT].clip(-1, 5).astype(np.int8)[:, :2]
+    default = _layouts(graph)
     elements = np.maximum(shape, 1).prod(axis=1, dtype=np.float64)
     program = _Program(ids, place, *graph.edge_index.T, default, shape, elements, np.log1p(elements) / 10,
                        given=graph.code_rows[:, :, ::6] >= 0,
                        rows=graph.code_rows.reshape(*graph.code_rows.shape[:2], 3, 6)[..., :2])
+    size = tensor_bytes(graph.node_feat) * 2 ** _padding(shape, default)   # in memory
+    size, unit = size / size.max(initial=1), size.max(initial=1)
     largest, smallest = _extreme_operands(program)
-    width = np.maximum(graph.node_feat[:, ELEMENT_TYPE] @ np.array(TYPE_BYTES, np.float64), 1)
-    size = width * elements * 2 ** _padding(shape, default)                # bytes in memory
     # output, left and right operand of a product of matrices have M N, M K and K N elements, so their geometric mean
     # gives its M N K multiply-adds; the same holds for a convolution, up to the square root of its window
     work = np.sqrt(elements[ids] * elements[largest] * elements[smallest]) * (largest >= 0)
-    work = work * np.isin(graph.node_opcode[ids], (CONVOLUTION, DOT)) / BALANCE
-    columns = (size[ids], size[largest] * (largest >= 0), work)
-    return Agreement(_own_table(program, (ids, largest, smallest)),
-                     *((column / size.max()).astype(np.float32) for column in columns),
-                     *_pair_tables(graph, program, reach))
+    work = work * np.isin(graph.node_opcode[ids], (CONVOLUTION, DOT)) / BALANCE / unit
+    share, reads, work = (column.astype(np.float32) for column in (size[ids], size[largest] * (largest >= 0), work))
+    pairs, pair, row_pair, rows, met, scale = _pair_tables(graph, program, reach)
+    # of operands that may be either, which are alike in all that is read here, any one is taken
+    operands, roles = np.full((2, len(ids)), -1), operand_roles(graph)
+    for role, found in zip((1, 2), operands):
+        found[place[program.consumer[roles & role > 0]]] = program.producer[roles & role > 0]
+    exact, moved_by_code = _exact_table(graph, program, operands, size, unit, met)
+    own = np.concatenate([_own_table(program, (ids, largest, smallest)), exact], axis=2, dtype=np.float32)
+    differ, (before, *after) = rows[:, PairColumns.DISAGREE] > 0, 2 ** rows[:, PairColumns.GROWTH].T
+    unset, copied = rows[:, PairColumns.UNSET] > 0, (share[pairs[:, 0]] * scale)[row_pair, None]
+    moved = copied * np.stack([*(differ[:, part] * (before + after[part]) + unset[:, part] * (before + 1)
+                                 for part in range(2)), differ[:, 3:].any(axis=1) * before], axis=1)
+    return Agreement(own, share, reads, work, moved_by_code, pairs, pair, row_pair, rows, moved.astype(np.float32))
+
+
+def _exact_table(graph, p, operands, size, unit, met):
+    """The other columns of OwnColumns, (nc, k, 7), and Agreement.bytes, (nc, k, 6); `size`: bytes (n,) / `unit`."""
+    usual = np.stack([size[node] * (node >= 0) for node in (p.ids, *operands)], axis=1)        # (nc, 3)
+    differ = np.stack([_differ(p.rows[:, :, part], p.default[node][:, None]) * p.given[:, :, part]
+                       * (node >= 0)[:, None] for part, node in enumerate(operands, 1)], axis=2)
+    growth = np.stack([_growth(p, node, part) for part, node in enumerate((p.ids, *operands))], axis=2)
+    # bytes that a node reads and writes, and that copies move of operands which no configurable node delivers
+    traffic = usual[:, None] * 2 ** growth
+    copied = (usual[:, None] + traffic)[..., 1:] * (differ > 0) * ~met[:, None]
+    work = (_multiply_adds(graph, p, *operands) / BALANCE / unit)[:, None]
+    roof = np.where(work > 0, np.log2(work + 1e-12) - np.log2(traffic.sum(axis=2) + 1e-12), 0).clip(-8, 8)
+    whole = growth.shape[:2]
+    own = [differ, growth[..., 1:], roof[..., None], np.broadcast_to(met[:, None], (*whole, 2))]
+    moved = [traffic, copied, np.broadcast_to(work[:, None], (*whole, 1))]
+    return np.concatenate(own, axis=2), np.concatenate(moved, axis=2).astype(np.float32)
 
 
 def _own_table(p, tensors):
-    """Features of each node and code, (nc, k, 14); `tensors`: output, largest and smallest operand of each node."""
-    own = np.zeros((*p.given.shape[:2], OwnColumns.COUNT), np.float32)
+    """Plain features of each node and code, (nc, k, 14); `tensors`: output, largest and smallest operand per node."""
+    own = np.zeros((*p.given.shape[:2], OwnColumns.PLAIN.stop), np.float32)
     disagree, size = own[..., OwnColumns.DISAGREE], np.zeros((*p.given.shape[:2], 4))
     own[..., OwnColumns.GIVEN] = p.given
     disagree[..., 0] = _differ(p.rows[:, :, 0], p.default[p.ids][:, None]) * p.given[:, :, 0]
@@ -221,12 +349,16 @@ def _own_table(p, tensors):
     np.add.at(disagree[..., 3], node, _differ(p.rows[node, :, 0], p.default[reader][:, None]) * p.given[node, :, 0])
     disagree[..., 3] /= np.maximum(np.bincount(node, minlength=len(own)), 1)[:, None]
     own[..., OwnColumns.BY_SIZE] = disagree * size
-    growth = own[..., OwnColumns.GROWTH]
     for part, tensor in enumerate(tensors):
-        shape, default = p.shape[tensor][:, None], p.default[tensor][:, None]
-        grown = _padding(shape, p.rows[:, :, part]) - _padding(shape, default)
-        growth[..., part] = np.where(p.given[:, :, part] & (tensor >= 0)[:, None], grown, 0)
+        own[..., OwnColumns.GROWTH.start + part] = _growth(p, tensor, part)
     return own
+
+
+def _growth(p, tensor, part):
+    """log2 of what the layout of each code's `part` makes of a tensor per node (nc,), by default 0 -> (nc, k)."""
+    shape, default = p.shape[tensor][:, None], p.default[tensor][:, None]
+    grown = _padding(shape, p.rows[:, :, part]) - _padding(shape, default)
+    return np.where(p.given[:, :, part] & (tensor >= 0)[:, None], grown, 0)
 
 
 def _operands(p):
@@ -269,18 +401,61 @@ def _pair_tables(graph, p, reach):
     like = (shape[v] == np.take_along_axis(shape[u], met.names[near, 0], axis=1)).all(axis=1)
     outputs = differ[..., 0] * like[:, None, None]
     joined = (first[:, :, None] != other[:, None]).sum(axis=-1, dtype=np.int8) * joins[:, None, None]
-    # a pair has few distinct rows. So each row is encoded as a number in base 3, and each distinct number is kept once
+    # how much more memory than by default the producer's output takes: as delivered, as the consumer's input, as its
+    # kernel. It matters only where the layouts differ, because the compiler then copies the output
+    arriving = np.take_along_axis(shape[v], np.argsort(met.names[near, 0], axis=1), axis=1)
+    usual = _padding(shape[v], p.default[p.ids[v]])[:, None]
+    before = (_padding(shape[v][:, None], delivered[v]) - usual)[:, :, None]               # (pairs, k, 1)
+    after = (_padding(arriving[:, None, None], p.rows[u][:, :, 1:]) - usual[:, :, None])[:, None]
+    # where the consumer is not given the layout of this operand, the compiler may keep the default: how many of the two
+    # dimensions differ from it
+    role = met.role[near, None] & [1, 2] > 0                                               # (pairs, 2)
+    changed = (delivered[v] != p.default[p.ids[v]][:, None]).sum(axis=-1, dtype=np.int8)
+    unset = changed[:, :, None, None] * (~p.given[u][:, None, :, 1:] & role[:, None, None])
+    copied = ((better + outputs + joined > 0) | differ[..., 1:].any(axis=-1) | unset.any(axis=-1),
+              differ[..., 1] > 0, differ[..., 2] > 0)
+    # a pair has few distinct rows. So each row is encoded as a number, and each distinct number is kept once
     places = PairColumns.DISAGREE.stop
-    number = 3 ** places * np.arange(len(v))[:, None, None]
-    for place, digit in enumerate((differ[..., 1], differ[..., 2], better, outputs, joined)):
-        number = number + 3 ** place * digit.astype(np.int64)
+    number, factor, levels = np.zeros((len(v), k, k), np.int64), 1, []
+    for digit in (differ[..., 1], differ[..., 2], better, outputs, joined, unset[..., 0], unset[..., 1]):
+        number += factor * digit.astype(np.int64)
+        factor *= 3
+    for where, growth in zip(copied, (before, after[..., 0], after[..., 1])):
+        level, place = np.unique(np.round(growth, 3), return_inverse=True)
+        level, place = np.concatenate([[0], level]), place.reshape(growth.shape) + 1
+        number += factor * np.where(where, place, 0)
+        factor *= len(level)
+        levels.append(level)
+    number += factor * np.arange(len(v))[:, None, None]
     kept, pair = np.unique(number, return_inverse=True)
-    row_pair, number = np.divmod(kept, 3 ** places)
+    row_pair, number = np.divmod(kept, factor)
     rows = np.empty((len(kept), PairColumns.COUNT), np.float32)
-    rows[:, PairColumns.DISAGREE] = number[:, None] // 3 ** np.arange(places) % 3 / 2
+    digits = number[:, None] // 3 ** np.arange(places + 2) % 3 / 2
+    rows[:, PairColumns.DISAGREE], rows[:, PairColumns.UNSET] = digits[:, :places], digits[:, places:]
     rows[:, PairColumns.BY_SIZE] = rows[:, PairColumns.DISAGREE] * p.size[p.ids[v[row_pair]], None]
     rows[:, PairColumns.NEARNESS] = np.stack([~joins / hops, joins / hops], axis=1)[row_pair]
-    return np.stack([v, u], axis=1), pair.reshape(len(v), k, k).astype(np.int32), row_pair, rows
+    number = number // 3 ** (places + 2)
+    for column, level in zip(range(*PairColumns.GROWTH.indices(PairColumns.COUNT)), levels):
+        number, place = np.divmod(number, len(level))
+        rows[:, column] = level[place]
+    rows[:, PairColumns.ROLE] = role[row_pair]
+    rows[:, PairColumns.SIZE] = np.log2(met.size[near])[row_pair]
+    rows[:, PairColumns.RANK] = _ranks(u, met.role[near], hops)[row_pair]
+    delivers = np.zeros((len(p.ids), 2), bool)
+    np.logical_or.at(delivers, u, role)
+    return (np.stack([v, u], axis=1), pair.reshape(len(v), k, k).astype(np.int32), row_pair, rows, delivers,
+            met.size[near])
+
+
+def _ranks(consumer, role, hops):
+    """The columns PairColumns.RANK of each pair, (p, 2): an operand has the layout of one producer, the nearest."""
+    order = np.lexsort((hops, role, consumer))
+    place, sorted_hops = 4 * consumer[order] + role[order], hops[order]
+    begin = np.searchsorted(place, place)                                  # of the pairs with this consumer and role
+    upto = np.searchsorted(place * (1 << 20) + sorted_hops, place * (1 << 20) + sorted_hops, side="right")
+    ranks = np.empty((len(order), 2))
+    ranks[order] = np.stack([1 / (upto - begin), (sorted_hops - sorted_hops[begin]) / 10], axis=1)
+    return ranks
 
 
 def _extreme_operands(p):
@@ -292,6 +467,26 @@ def _extreme_operands(p):
     found[0, node[order]] = operand[order]                                 # of several operands, the last one stays
     found[1, node[order[::-1]]] = operand[order[::-1]]
     return found
+
+
+def _multiply_adds(graph, p, first, kernel):
+    """Multiply-adds of each configurable convolution and dot, (nc,), padded to a matrix unit of 128 x 128; else 0."""
+    feat, output, opcode = graph.node_feat[p.ids], p.shape[p.ids], graph.node_opcode[p.ids]
+    rank, of_first, of_kernel = ((p.shape[node] > 0).sum(axis=1) for node in (p.ids, first, kernel))
+    # a dot that sums over one dimension has so many batch dimensions, which come first and which its operands have
+    leading = np.arange(6) < (of_first + of_kernel - rank - 2)[:, None]
+    shared = [(output[:, :, None] == p.shape[node][:, None]).any(axis=2) | ~leading for node in (first, kernel)]
+    batch = np.where(np.all(shared, axis=(0, 2)), np.where(leading, np.maximum(output, 1), 1).prod(axis=1), 1)
+    summed = np.sqrt(p.elements[first] * p.elements[kernel] / (p.elements[p.ids] * batch))
+    kept = output[np.arange(len(output)), np.maximum(rank - 1, 0)]
+    # a convolution sums over window and input features
+    columns = feat[:, [KERNEL_INPUT, OUTPUT_FEATURE]].astype(np.int64).clip(0, 5)
+    convolution = opcode == CONVOLUTION
+    window = feat[:, WINDOW_PRODUCT] * np.take_along_axis(p.shape[kernel], columns[:, :1], axis=1)[:, 0]
+    summed = np.maximum(np.where(convolution, window, summed), 1)
+    kept = np.maximum(np.where(convolution, np.take_along_axis(output, columns[:, 1:], axis=1)[:, 0], kept), 1)
+    padded = np.ceil(summed / LANES) * LANES * np.ceil(kept / LANES) * LANES
+    return p.elements[p.ids] / kept * padded * (first >= 0) * np.isin(opcode, (CONVOLUTION, DOT))
 
 
 def _padding(shape, digits):

@@ -109,7 +109,9 @@ def _read_meetings(npz, nc):
     p = len(ends)
     return Meetings(ends, npz.array("meetings_joins", "u", (p,), np.int64, low=0, high=1).astype(bool),
                     npz.array("meetings_hops", "iu", (p,), np.int64, low=1),
-                    npz.array("meetings_names", "iu", (p, 2, 6), np.int64, low=0, high=5))
+                    npz.array("meetings_names", "iu", (p, 2, 6), np.int64, low=0, high=5),
+                    npz.array("meetings_role", "iu", (p,), np.int64, low=0, high=3),
+                    npz.array("meetings_size", "iuf", (p,), np.float64, low=1e-30))
 
 
 def read_about(path, whole=False):

@@ -53,7 +53,7 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         "short", "quick" or "full".
     programs : int, optional
         The number of training programs. Below `FEW_PROGRAMS`, the token model reads only the opcode of a node and the
-        agreement of layouts, because with two real programs it overfitted to its other inputs.
+        agreement of layouts, because with two real programs it overfitted to its other inputs, the bytes among them.
     segments : int, optional
         Train the GNN by Graph Segment Training, on segments of at most this many nodes: for graphs that are too large
         to train on whole, such as graphs that are not pruned. The GNN then takes twice as many steps. None: on whole
@@ -83,12 +83,14 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(320 if short else 1000, 64, 4)
         return {"tile": Recipe(TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
     few = programs is not None and programs < FEW_PROGRAMS
-    shape = ConfigTokenSettings(features=False, digits=False, graph_blocks=0) if few else ConfigTokenSettings()
+    shape = ConfigTokenSettings(width=32 if short else 64)
+    if few:
+        shape = ConfigTokenSettings(features=False, digits=False, bytes=False, graph_blocks=0)
     token = TrainSettings(850 if short else 1200, 256, learning_rate=5e-3)
     gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
     steps = TrainSettings(125 if short else 400, 32)
     if full:
-        token = TrainSettings(20_000, 1024)
+        token = TrainSettings(20_000, 1024, learning_rate=5e-3)      # the rate of all studies, up to 200 programs
         # like the first place: 64 configurations with attention for `default`, 128 without attention for `random`
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)

@@ -1,4 +1,5 @@
 """Small random graphs, the ways of writing one down, and slow twins that several test files share."""
+import math
 import weakref
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 from kit.agreement import find_meetings
 from kit.data import LayoutGraph, TileGraph
 from kit.models.segments import subgraph
+from kit.pad import repad_layout
 
 NEAR = dict(atol=2e-5, rtol=1e-4)        # float32 sums in another order
 SHAPES = ((8, 128), (8, 64), (4, 8, 16))
@@ -77,8 +79,53 @@ def drawn_chains(seed=0, n=24, nc=7, g=3, k=4, c=7, transposes=0.3):
     return relabelled_nodes(graph, rng)
 
 
+TYPE_BYTES = (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 2, 8, 16, 0, 0, 0)
+
+
+def slow_bytes(graph, node):
+    """Bytes of a node's output without padding."""
+    width = sum(has * width for has, width in zip(graph.node_feat[node, 2:21].tolist(), TYPE_BYTES))
+    return max(width, 1) * math.prod(max(size, 1) for size in graph.node_feat[node, 21:27].tolist())
+
+
+def slow_depths(graph):
+    """{node: edges on the longest path to it}, -1 where paths never end."""
+    depths, operands = {}, {node: [] for node in range(len(graph.node_feat))}
+    for u, v in graph.edge_index.tolist():
+        operands[u].append(v)
+    for _ in operands:
+        for node, some in operands.items():
+            if node not in depths and all(v in depths for v in some):
+                depths[node] = 1 + max((depths[v] for v in some), default=-1)
+    return {node: depths.get(node, -1) for node in operands}
+
+
+def slow_roles(graph, depths):
+    """{(reader, operand): 1 first operand, 2 kernel, 3 either, 0 neither}, operand by operand; readers configurable."""
+    feat, roles = graph.node_feat.tolist(), {}
+    layouts = repad_layout(graph.node_feat)[0][:, 134:136].clip(-1, 5).tolist()
+
+    def key(u, v):
+        row, output, shape = feat[u], feat[u][21:27], feat[v][21:27]
+
+        def at(sizes, column):
+            return sizes[min(max(int(row[column]), 0), 5)]
+        fits = 0
+        if graph.node_opcode[u] == 26:
+            fits = (all(row[37 + i] in (0, at(shape, 101 + i)) for i in range(4))
+                    + (at(shape, 100) == at(output, 106)) - (at(shape, 93) == at(output, 105)))
+        elif graph.node_opcode[u] == 34:
+            rank = sum(size != 0 for size in output)
+            fits = (output[max(rank - 1, 0)] in shape) - (output[0] in shape)
+        return fits, -slow_bytes(graph, v), shape[::-1], layouts[v][::-1], depths[v]
+    for u in graph.node_config_ids.tolist():
+        keys = {v: key(u, v) for w, v in graph.edge_index.tolist() if w == u}
+        roles |= {(u, v): (one == min(keys.values())) + 2 * (one == max(keys.values())) for v, one in keys.items()}
+    return roles
+
+
 def slow_meetings(graph, reach=12):
-    """Walk from each configurable node: {(end, end, join): (hops, names, names)}, ends in node_config_ids."""
+    """Walk from each configurable node: {(end, end, join): (hops, names, names, role, size)}; ends: node_config_ids."""
     ids, consumers = graph.node_config_ids.tolist(), {node: [] for node in range(len(graph.node_feat))}
     place = {node: at for at, node in enumerate(ids)}
     for u, v in graph.edge_index.tolist():
@@ -87,13 +134,19 @@ def slow_meetings(graph, reach=12):
 
     def after(u, v, names):
         """What the dimensions are called in the output of u, which reads v; None where the way ends."""
+        if graph.node_feat[v, 3] and not graph.node_feat[u, 3]:          # a mask
+            return None
         if graph.node_opcode[u] != 98:
-            return names if shape[u] == shape[v] else None
+            resizes = graph.node_opcode[u] in (22, 35, 36, 62, 72, 84, 92) and len(shape[u]) == len(shape[v])
+            return names if resizes or shape[u] == shape[v] else None
         source = [int(d) for d in graph.node_feat[u, 31:31 + len(shape[u])]]
         if sorted(source) != list(range(len(shape[v]))) or shape[u] != [shape[v][d] for d in source]:
             return None
         return tuple(source.index(name) if name in source else name for name in names)
-    found, ways, unnamed = {}, [], tuple(range(6))
+    found, ways, unnamed, roles = {}, [], tuple(range(6)), slow_roles(graph, slow_depths(graph))
+
+    def share(node, start):
+        return slow_bytes(graph, node) / slow_bytes(graph, ids[start])
 
     def meet(one, other, join, way):
         if way[0] <= reach:
@@ -105,7 +158,7 @@ def slow_meetings(graph, reach=12):
             for v, names in layer.items():
                 for u in consumers[v]:
                     if u in place:
-                        meet(start, place[u], False, (hop, names, unnamed))
+                        meet(start, place[u], False, (hop, names, unnamed, roles[u, v], share(v, start)))
                     elif u not in reached and after(u, v, names):
                         following[u] = min(after(u, v, names), following.get(u, (6,)))
             layer = following
@@ -114,7 +167,8 @@ def slow_meetings(graph, reach=12):
     for one, its in enumerate(ways):
         for other, theirs in enumerate(ways):
             for node in its.keys() & theirs.keys() if one != other else ():
-                meet(one, other, True, (its[node][0] + theirs[node][0], its[node][1], theirs[node][1]))
+                meet(one, other, True, (its[node][0] + theirs[node][0], its[node][1], theirs[node][1], 0,
+                                        share(node, one)))
     return found
 
 

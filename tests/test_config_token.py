@@ -29,7 +29,8 @@ TINY = ConfigTokenSettings(width=8, token_width=4, opcode_width=3, digit_width=2
 FORMS = {"pool": {}, "none": {"mix": "none"}, "attention": {"mix": "attention", "heads": 2},
          "attention, distance unknown": {"mix": "attention", "heads": 2, "near": False},
          "opcode and agreement alone": {"features": False, "digits": False}, "digits alone": {"agreement": False},
-         "agreement alone": {"digits": False}, "no pairs": {"pairs": False}, "near pairs": {"reach": 1}}
+         "agreement alone": {"digits": False}, "no pairs": {"pairs": False}, "near pairs": {"reach": 1},
+         "no bytes": {"bytes": False}, "digits alone, no bytes": {"agreement": False, "bytes": False}}
 each_form = pytest.mark.parametrize("form", FORMS)
 
 
@@ -64,7 +65,7 @@ def slow_token_costs(model, graph, index, fitted_on):
     """Configuration by configuration: a term for each node and each pair, and a vector for each group."""
     s = model.settings
     nodes = slow_graph_blocks(model, graph, fitted_on)
-    tables = agreement_tables(graph, s.reach)
+    tables = agreement_tables(graph, s.reach if s.pairs else 0)
     alone, giving, taking = (model.context(nodes)[:, part * 8:part * 8 + 8] for part in range(3))
     assert s.width == 8
     out = []
@@ -73,16 +74,21 @@ def slow_token_costs(model, graph, index, fitted_on):
         total, tokens = 0.0, torch.zeros(graph.config_codes.shape[1], s.token_width)
         for place, node in enumerate(graph.node_config_ids):
             digits = model.digit(torch.tensor(rows[place]).long() + 2).flatten()
-            read = [digits] * s.digits + [torch.tensor(tables.own[place, codes[place]])] * s.agreement
-            term = model.unary(alone[node] + model.code.weight @ torch.cat(read)) - model.unary(alone[node])
+            own = torch.tensor(tables.own[place, codes[place], :21 if s.bytes else 14])
+            given = model.unary(alone[node] + model.code.weight @ torch.cat([digits] * s.digits + [own] * s.agreement))
+            term = given - model.unary(alone[node])
             units = tables.share[place], tables.reads[place], tables.work[place]
             total = total + term[0] + sum(unit * weight for unit, weight in zip(units, term[1:4]))
-            tokens[graph.node_group[place]] += term[4:]
+            moved = tables.bytes[place, codes[place]].tolist() if s.bytes and s.agreement else []
+            total = total + sum(unit * weight for unit, weight in zip(moved, given[4:10]))
+            tokens[graph.node_group[place]] += term[4 + len(moved):]
         for (v, u), cells in zip(tables.pairs, tables.pair, strict=True) if s.agreement and s.pairs else ():
             producer, consumer = graph.node_config_ids[[v, u]]
-            agreement = model.agree.weight @ torch.tensor(tables.rows[cells[codes[v], codes[u]]])
+            row = cells[codes[v], codes[u]]
+            agreement = model.agree.weight @ torch.tensor(tables.rows[row, :22 if s.bytes else 12])
             term = model.binary(giving[producer] + taking[consumer] + agreement)
             total = total + term[0] + tables.share[v] * term[1]
+            total = total + sum(unit * weight for unit, weight in zip(tables.moved[row].tolist() * s.bytes, term[2:]))
         if s.mix == "attention":
             tokens = slow_attention(model, tokens, graph)
         out.append(torch.as_tensor(total + (model.pool(tokens.sum(dim=0))[0] if s.mix != "none" else 0)))
@@ -208,7 +214,7 @@ def test_every_form_trains_in_half_precision_and_ranks_as_in_whole(form):
     graphs = [drawn_neighbours(7, c=30), drawn_neighbours(7, nc=0, g=0, k=1), drawn_layout(2, m=0)]
     for precision in ("bfloat16", "float16"):
         model = ConfigTokenModel(in_form(form))
-        history = train(model, graphs, TrainSettings(steps=4, precision=precision))
+        history = train(model, graphs, TrainSettings(steps=8, precision=precision))
         assert np.isfinite(history["loss"]).all() and all(torch.isfinite(p).all() for p in model.parameters())
         whole, half = predict(model, graphs[0]), predict(model, graphs[0], precision=precision)
         assert half.dtype == whole.dtype and np.abs(half - whole).max() < 0.1 * whole.std()

@@ -832,6 +832,8 @@ LIES = {
     "neither": (changed("meetings_joins", 0, 2, np.uint8), "meetings_joins holds 2, expected at most 1"),
     "no hop": (changed("meetings_hops", 0, 0), "meetings_hops holds 0, expected at least 1"),
     "no such dimension": (changed("meetings_names", (0, 0, 0), 6), "meetings_names holds 6, expected at most 5"),
+    "no such role": (changed("meetings_role", 0, 4), "meetings_role holds 4, expected at most 3"),
+    "no size": (changed("meetings_size", 0, 0), "meetings_size holds 0, expected at least 1e-30"),
     "hops missing": (lambda a: {"meetings_hops": None}, "meetings_hops is missing; there are"),
     "codes missing": (lambda a: {"config_codes": None}, "node_config_feat is missing; there are"),
     "rows missing": (lambda a: {"node_rows": None}, "node_feat is missing; there are"),

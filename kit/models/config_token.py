@@ -5,7 +5,8 @@ per node and configuration. It makes three tables for all configurations: a term
 a term for each pair of configurable neighbours and both codes, and a vector (token) for each group and code. The cost
 of a configuration is the sum of its terms, plus a small network of the sum of its tokens, for effects that do not add
 up. Terms are weighted by the bytes of tensors, because the time of a copy grows with its bytes, and by the arithmetic
-of convolutions and dots.
+of convolutions and dots. With `bytes`, they are also weighted by the bytes that a code's own layouts take and that a
+copy between two layouts moves: a factor that a network would otherwise have to learn from the sizes.
 """
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.agreement import REACH, OwnColumns, PairColumns, agreement_tables, find_meetings
+from kit.agreement import BYTES, MOVED, REACH, OwnColumns, PairColumns, agreement_tables, find_meetings
 from kit.checks import check_choice, check_graph, check_number, check_whole
 from kit.models.layers import Network
 
@@ -31,11 +32,13 @@ class TokenTensors(NamedTuple):
     share: torch.Tensor          # (nc, 3) float32; bytes of the node's tensor and of its largest operand, arithmetic:
     #                              each as a share of the bytes of the graph's largest tensor
     node_group: torch.Tensor     # (nc,) int64
-    own: torch.Tensor            # (nc, k, 14) float32; this and the next four: see agreement_tables
+    bytes: torch.Tensor          # (nc, k, 6) float32; this and the next six: see agreement_tables
+    own: torch.Tensor            # (nc, k, 14 or 21) float32
     pairs: torch.Tensor          # (p, 2) int64; positions in ids
     pair: torch.Tensor           # (p, k, k) int32
     row_pair: torch.Tensor       # (r,) int64
-    rows: torch.Tensor           # (r, 12) float32
+    rows: torch.Tensor           # (r, 12 or 22) float32
+    moved: torch.Tensor          # (r, 3) float32
     pair_slot: torch.Tensor      # (p,) int64 in 0..q-1
     slot_groups: torch.Tensor    # (q, 2) int64; producer's group, consumer's group
     hops: torch.Tensor           # (g, g) uint8; for attention: edges between groups; 0: same group, REACH + 1: farther
@@ -54,6 +57,8 @@ class ConfigTokenSettings:
     digits: bool = True                  # False: a code is read only through its agreement, not its digits
     agreement: bool = True               # False: a code is read only through its digits, and there are no pair terms
     pairs: bool = True                   # False: no pair terms
+    bytes: bool = True                   # False: nothing is read but whether layouts agree and how tensors grow, not
+    #                                      how many bytes a code or a copy moves
     reach: int = REACH                   # the most edges between two nodes with a pair term
     mix: str = "pool"                    # effects that do not add up: "pool", a network of the sum of all tokens;
     #                                      "attention", the same after attention between tokens; "none"
@@ -66,7 +71,7 @@ class ConfigTokenSettings:
         check_whole(vars(self), width=1, graph_blocks=0, token_width=1, opcode_width=1, digit_width=1, reach=0, heads=1,
                     seed=0)
         check_number(vars(self), "at least 0 and less than 1", "dropout")
-        flags = dict.fromkeys(("features", "digits", "agreement", "pairs", "near"), (True, False))
+        flags = dict.fromkeys(("features", "digits", "agreement", "pairs", "bytes", "near"), (True, False))
         check_choice(vars(self), mix=("none", "pool", "attention"), **flags)
         if not (self.digits or self.agreement):
             raise ValueError("neither digits nor agreement: codes could not be told apart")
@@ -91,14 +96,16 @@ class ConfigTokenModel(Network):
         def network(width_in, width_out):
             return nn.Sequential(nn.GELU(), nn.Dropout(s.dropout), nn.Linear(width_in, s.width), nn.GELU(),
                                  nn.Linear(s.width, width_out))
+        self.exact = s.bytes and s.agreement
         self._build_encoder(s, features=s.features)
         # the first layers are split by what they read, so that each part runs on its own small table
         self.context = nn.Linear(s.width, 3 * s.width)
-        self.code = nn.Linear(18 * s.digit_width * s.digits + OwnColumns.COUNT * s.agreement, s.width, bias=False)
-        self.unary = network(s.width, 4 + s.token_width)
+        read = 18 * s.digit_width * s.digits + _columns(OwnColumns, s) * s.agreement
+        self.code = nn.Linear(read, s.width, bias=False)
+        self.unary = network(s.width, 4 + BYTES * self.exact + s.token_width)
         if s.agreement and s.pairs:
-            self.agree = nn.Linear(PairColumns.COUNT, s.width, bias=False)
-            self.binary = network(s.width, 2)
+            self.agree = nn.Linear(_columns(PairColumns, s), s.width, bias=False)
+            self.binary = network(s.width, 2 + MOVED * self.exact)
         if s.mix == "attention":
             self.attention = _GroupAttention(s.token_width, s.heads, s.near)
         if s.mix != "none":
@@ -112,13 +119,17 @@ class ConfigTokenModel(Network):
         check_graph(graph, tile=False, least=0)       # a program of one's own has no configurations yet
         graph = graph._replace(meetings=graph.meetings or find_meetings(graph))      # tables and hops both read them
         tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
+        if not self.settings.bytes:
+            tables = _without_bytes(tables)
         hops = _group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
         return self.tensors_of(
             TokenTensors, graph.node_feat, graph.node_opcode, (graph.edge_index, graph.edge_index[:, ::-1]),
             ids=graph.node_config_ids, code_rows=graph.code_rows.astype(np.int64) + 2,
             share=np.stack([tables.share, tables.reads, tables.work], axis=1), node_group=graph.node_group,
+            bytes=tables.bytes,
             own=tables.own, pairs=tables.pairs, pair=tables.pair, row_pair=tables.row_pair, rows=tables.rows,
+            moved=tables.moved,
             pair_slot=pair_slot.reshape(-1), slot_groups=slots.reshape(-1, 2), hops=hops,
             config_codes=graph.config_codes)
 
@@ -160,15 +171,21 @@ class ConfigTokenModel(Network):
         code = self.code(torch.cat(parts, dim=2))                                                # (nc, k, width)
         # subtract the value without a code, so that pooling sees the differences between codes; in float32, because
         # sums and differences lose too many digits in half precision
-        effect = self.unary(alone[:, None] + code).float() - self.unary(alone)[:, None].float()
-        plain, by_size, token = effect.split((1, 3, s.token_width), dim=2)
-        unary = torch.cat([plain + by_size @ t.share[:, :, None], token], dim=2)
+        given = self.unary(alone[:, None] + code).float()
+        effect = given - self.unary(alone)[:, None].float()
+        plain, by_size, _, token = effect.split((1, 3, BYTES * self.exact, s.token_width), dim=2)
+        plain = plain + by_size @ t.share[:, :, None]
+        if self.exact:           # not the difference, because the bytes themselves depend on the code
+            plain = plain + (given[..., 4:4 + BYTES] * t.bytes).sum(dim=2, keepdim=True)
+        unary = torch.cat([plain, token], dim=2)
         if not (s.agreement and s.pairs):
             return unary, unary.new_zeros(0)
         producer, consumer = t.pairs[t.row_pair].T
-        terms = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).float()            # (r, 2)
-        plain, by_size = terms.unbind(-1)
-        return unary, plain + by_size * t.share[producer, 0]
+        terms = self.binary(giving[producer] + taking[consumer] + self.agree(t.rows)).float()            # (r, 2...)
+        term = terms[:, 0] + terms[:, 1] * t.share[producer, 0]
+        if self.exact:
+            term = term + (terms[:, 2:] * t.moved).sum(dim=1)
+        return unary, term
 
     def cost(self, tensors, tables, chosen):
         """Cost from `tables` of configurations given as codes (j, g) int64, or as weights of codes (j, g, v) -> (j,).
@@ -184,6 +201,20 @@ class ConfigTokenModel(Network):
         if mix != "none":
             cost = cost + self.pool(tokens.sum(dim=1)).squeeze(-1)
         return cost + pair_terms
+
+
+def _without_bytes(tables):
+    """Agreement with the plain columns alone; rows that are then equal become one, which saves time."""
+    _, first, place = np.unique(np.concatenate([tables.row_pair[:, None], tables.rows[:, PairColumns.PLAIN]], axis=1),
+                                   axis=0, return_index=True, return_inverse=True)
+    return tables._replace(own=tables.own[..., OwnColumns.PLAIN], row_pair=tables.row_pair[first],
+                           rows=tables.rows[first, PairColumns.PLAIN], moved=tables.moved[first],
+                           pair=place.reshape(-1)[tables.pair].reshape(tables.pair.shape).astype(np.int32))
+
+
+def _columns(names, settings):
+    """How many columns of OwnColumns or PairColumns a model with these settings reads."""
+    return names.COUNT if settings.bytes else names.PLAIN.stop
 
 
 def _look_up_codes(unary, binary, slots, codes, summed):

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/token_study.py [PART,PART,...] [--data-root DIR] [--threads 2]
 
-The parts are rank, files, alexnet, unseen, together and zero-shot. `unseen` and `together` need nothing but the sample
-data. The other parts need real files under the data root. All rows of a table are measured in one run, so compare
-numbers within a table.
+The parts are rank, files, alexnet, unseen, together, programs, limits and zero-shot. `unseen`, `together`, `programs`
+and `limits` need nothing but the sample data. The other parts need real files under the data root. All rows of a table
+are measured in one run, so compare numbers within a table.
 """
 import argparse
 import sys
@@ -17,11 +17,13 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.linear_model import Ridge
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from kit.agreement import PairColumns, agreement_tables
 from kit.baselines.compare import unseen_programs
-from kit.data import COLLECTIONS, find_data_root, npz_paths, read_layout, read_tile
+from kit.data import COLLECTIONS, SPLITS, find_data_root, npz_paths, read_layout, read_tile
 from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
@@ -29,9 +31,12 @@ from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.run.workflow import open_data, training_graphs
+from kit.sample import write_sample
+from kit.sample.runtimes import LayoutSimulator
 from kit.train import TrainSettings, predict, train
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
+TAUGHT, CHOSEN, RANKED = (61, 62, 63, 65, 67, 68), 64, 66       # seeds of samples of 34 programs per collection
 KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"
 
 
@@ -188,6 +193,98 @@ def together(root, seeds=3):
            "tau of the median program", "difference to the first row"), rows)
 
 
+def programs(root, seeds=2):
+    """Sample data: how near to the noise ceiling one model for all collections comes with more training programs."""
+    root, _ = open_data("sample")
+    layouts, fresh = COLLECTIONS[1:], {}
+    ranked = {c: unseen_programs(root, c, True, k_hops=1, seed=RANKED) for c in layouts}
+    for seed in TAUGHT:
+        for c in layouts:
+            found = unseen_programs(root, c, True, k_hops=1, seed=seed)
+            fresh.setdefault(c, []).extend(drop_duplicate_configs(graph)[0] for graph in found)
+    ceilings = {c: np.array([noise_ceiling(g.config_runtime, config_ids(g), kendall_tau).mean for g in ranked[c]])
+                for c in layouts}
+    table(("training programs per collection (sample data)", "steps", "width", "seconds of training", "collection",
+           "tau", "tau of the median program", "lowest tau", "noise ceiling", "distance to the ceiling",
+           "distance of the median program"), program_rows(fresh, ranked, ceilings, seeds))
+
+
+def program_rows(fresh, ranked, ceilings, seeds):
+    """The rows of `programs`, one per way and collection, and one for the mean of all collections."""
+    recipe = recipes_for(COLLECTIONS[1], "short")["token"]
+    least, narrow = len(ranked) * recipe.settings.steps, recipe.shape.width
+    for count, steps, width in ((20, least, narrow), (50, least, narrow), (100, least, narrow), (100, 3 * least, 64),
+                                (200, 3 * least, 64)):
+        seen = [graph for c in ranked for graph in fresh[c][:count]]
+        one = recipe._replace(shape=replace(recipe.shape, width=width))
+        runs = [trained(one, seen, seed, steps=steps) for seed in range(seeds)]
+        taus = {c: np.array([[kendall_tau(predict(m, g), g.config_runtime) for g in ranked[c]] for m, _ in runs])
+                for c in ranked}
+        gaps = {c: ceilings[c] - tau for c, tau in taus.items()}                   # (seeds, programs)
+        # both searches of a source hold the same programs, which are one draw each
+        for part in (taus, gaps):
+            part["mean of the four"] = np.concatenate([(part[f"layout:{s}:random"] + part[f"layout:{s}:default"]) / 2
+                                                       for s in ("xla", "nlp")], axis=1)
+        for name, tau in taus.items():
+            low, high = bootstrap_interval(gaps[name])
+            own, far = tau.mean(axis=0), gaps[name].mean(axis=0)
+            yield (count, f"{steps:,}", width, f"{median(s for _, s in runs):.0f}", name, f"{tau.mean():.3f}",
+                   f"{np.median(own):.3f}", f"{own.min():.3f}", f"{(tau + gaps[name]).mean():.3f}",
+                   f"{far.mean():.4f} ({low:.4f} to {high:.4f})", f"{np.median(far):.4f}")
+
+
+def limits(root, configurations=4000):
+    """Sample data: what the best values of all terms would reach on each program, on runtimes without noise.
+
+    The terms of a program are fitted to simulated runtimes of other configurations of the same program.
+    """
+    root, _ = open_data("sample")
+    folder = write_sample(root.parent.with_name(f"{root.parent.name}-seed{CHOSEN}"), seed=CHOSEN)
+    rows = []
+    for c in ("layout:xla:random", "layout:nlp:random"):
+        tau = np.array([term_limits(read_layout(path), np.random.default_rng(0), configurations)
+                        for split in SPLITS for path in npz_paths(folder, c, split)])
+        for name, each in zip(("unary terms", "unary and pair terms, plain", "unary and pair terms, with bytes",
+                               "every pair of groups that has a pair term"), tau.T):
+            low, high = bootstrap_interval(each)
+            rows.append((c, name, f"{each.mean():.4f} ({low:.4f} to {high:.4f})", f"{np.median(each):.4f}",
+                         f"{each.min():.3f}"))
+    table(("collection (sample data)", "terms", "tau without noise", "median program", "lowest"), rows)
+
+
+def term_limits(whole, rng, configurations):
+    """Tau of the best values of four sets of terms on new configurations of one program, without noise."""
+    graph = prune(whole)
+    simulate = LayoutSimulator(*(getattr(whole, k) for k in ("node_feat", "node_opcode", "edge_index",
+                                                             "node_config_ids")))
+    sizes = graph.config_codes.max(axis=0).astype(int) + 1
+    codes = rng.integers(sizes, size=(configurations, len(sizes)))
+    seconds = simulate(whole.code_rows[np.arange(len(whole.node_config_ids)), codes[:, whole.node_group]])
+    tables = agreement_tables(graph)
+    groups = graph.node_group[tables.pairs]
+    alone = np.concatenate([np.eye(size)[codes[:, g]] for g, size in enumerate(sizes)], axis=1)
+    # how often each configuration has each row, and each row without the columns on bytes
+    _, plain = np.unique(np.concatenate([tables.row_pair[:, None], tables.rows[:, PairColumns.PLAIN]], axis=1), axis=0,
+                         return_inverse=True)
+    fits = [alone]
+    for row in (plain.ravel(), np.arange(len(tables.rows))):
+        counts = np.zeros((configurations, row.max(initial=-1) + 1), np.float32)
+        for (one, other), cells in zip(groups, tables.pair):
+            counts[np.arange(configurations), row[cells[codes[:, one], codes[:, other]]]] += 1
+        fits.append(np.concatenate([alone, counts], axis=1))
+    slots = np.unique(np.sort(groups, axis=1), axis=0)
+    fits.append(np.concatenate([alone, *(np.eye(sizes[a] * sizes[b])[codes[:, a] * sizes[b] + codes[:, b]]
+                                         for a, b in slots if a != b)], axis=1))
+    seen = configurations * 3 // 4
+    return [kendall_tau(Ridge(1e-3, solver="cholesky").fit(x[:seen], standardised(seconds)[:seen]).predict(x[seen:]),
+                        seconds[seen:]) for x in fits]
+
+
+def standardised(seconds):
+    """Runtimes with mean 0 and standard deviation 1."""
+    return (seconds - seconds.mean()) / seconds.std()
+
+
 def zero_shot(root, seeds=5):
     """Train on alexnet and unet3d alone, with and without sample data first, and rank unet_3d."""
     graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
@@ -219,14 +316,15 @@ def zero_shot(root, seeds=5):
 
 def main():
     parts = {"rank": rank, "files": files, "alexnet": alexnet, "unseen": unseen, "together": together,
-             "zero-shot": zero_shot}
+             "programs": programs, "limits": limits, "zero-shot": zero_shot}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    root = None if set(args.parts.split(",")) <= {"unseen", "together"} else find_data_root(args.data_root)
+    alone = {"unseen", "together", "programs", "limits"}
+    root = None if set(args.parts.split(",")) <= alone else find_data_root(args.data_root)
     print(f"PyTorch {torch.__version__}, {args.threads} threads")
     for name in args.parts.split(","):
         print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
