@@ -55,8 +55,7 @@ def explain(model, graph, config, against=None, tensors=None):
     config : array_like of int, shape (g,)
         The code of each group; it need not be one of the graph's configurations.
     against : array_like of int, shape (g,), optional
-        Explain the difference to the cost of this configuration. None: the terms of the cost itself, each relative to
-        a node without a given layout.
+        Explain the difference to the cost of this configuration. None: the terms of the cost itself.
     tensors : optional
         `model.prepare(graph)`, if it is at hand.
 
