@@ -295,9 +295,10 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
     with _alone(folder):
         remove_leftovers(folder)
         sources = {source.key: source for source in _sources(root, wanted) if source.split in splits}
-        rows = {_key(row): row for row in _known_rows(folder)}
+        known, since = _known_rows(folder)
+        rows = {_key(row): row for row in known}
         rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
-        todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key))]
+        todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key), since)]
         for source in todo:
             rows.pop(source.key, None)
         _save(folder / _UNFINISHED, rows)                        # also the mark of a folder that is being prepared
@@ -376,9 +377,13 @@ def _prepared_content(source, row, changed):
     """The digest of the content of a prepared file, from its row unless somebody may have put another file there."""
     if row and row["content"] and source.bytes == row["prepared_bytes"] and source.changed <= changed:
         return row["content"]
-    graph = None if read_about(source.path).get("content") else _undamaged(read_graph, source.path, source.collection,
-                                                                           source.split)
-    return content_digest(graph) if graph else read_about(source.path).get("content")
+    return _content_of(source.path, source.collection, source.split)
+
+
+def _content_of(path, collection, split):
+    """The digest of the graph in a prepared file, whatever the file says of itself; None if it is damaged."""
+    graph = _undamaged(read_graph, path, collection, split)
+    return content_digest(graph._replace(meetings=None) if hasattr(graph, "meetings") else graph) if graph else None
 
 
 def prepared_path(folder, collection, split, graph_id):
@@ -472,7 +477,7 @@ def _stored_row(path, about):
     """The row of the catalogue that a prepared file holds; None unless it is whole and of the source `about`."""
     row = read_about(path, whole=True)
     fits = row.keys() == COLUMNS.keys() - {*_OUTSIDE} and all(row[name] == value for name, value in about.items())
-    return row if fits else None
+    return row if fits and row["content"] == _content_of(path, about["collection"], about["split"]) else None
 
 
 # --- all files
@@ -606,22 +611,30 @@ def _key(row):
 
 
 def _known_rows(folder):
-    """The rows of an earlier preparation; those of an interrupted one are newer."""
+    """The rows of an earlier preparation, and when they were written, in ns; those of an interrupted one are newer."""
     for path in (folder / _UNFINISHED, folder / CATALOGUE):
         if path.is_file():
             with suppress(DataError):        # a damaged one: the rows are in the prepared files, too
                 rows = _read_catalogue(path).to_dicts()
-                return [row for row in rows if row["collection"] in COLLECTIONS and row["split"] in SPLITS]
-    return []
+                return ([row for row in rows if row["collection"] in COLLECTIONS and row["split"] in SPLITS],
+                        _changed(path.stat()))
+    return [], 0
 
 
-def _is_current(folder, source, row):
-    """Whether a row tells of this source as it is now, and its prepared file is there."""
+def _is_current(folder, source, row, since):
+    """Whether a row tells of this source as it is now, and its prepared file is there, with the content of the row.
+
+    A prepared file that was changed or copied after `since`, the time of the catalogue in ns, is read.
+    """
     now = {"format": FORMAT, "source_bytes": source.bytes, "source_changed": source.changed}
     if row is None or any(row[name] != value for name, value in now.items()):
         return False
     path = prepared_path(folder, *source.key)
-    return row["reason"] is not None or (path.is_file() and path.stat().st_size == row["prepared_bytes"])
+    if row["reason"] is not None or not path.is_file():
+        return row["reason"] is not None
+    stat = path.stat()
+    return stat.st_size == row["prepared_bytes"] and (
+        _changed(stat) <= since or _content_of(path, *source.key[:2]) == row["content"])
 
 
 def _remove_strangers(folder, collections, rows):

@@ -22,7 +22,19 @@ from test_data import DIGITS, assert_factored, layout_arrays, npy, patched, tile
 import kit.factored
 import kit.prepare
 from kit.agreement import find_meetings
-from kit.data import COLLECTIONS, OPCODES, SPLITS, DataError, dense_configs, npz_paths, read_layout, read_tile, target
+from kit.data import (
+    CATALOGUE,
+    COLLECTIONS,
+    OPCODES,
+    SPLITS,
+    DataError,
+    content_digest,
+    dense_configs,
+    npz_paths,
+    read_layout,
+    read_tile,
+    target,
+)
 from kit.factored import read_graph, structure_of
 from kit.prepare import COLUMNS, open_prepared, prepare, prepared_path
 
@@ -382,7 +394,7 @@ def change_one_after_another(root, folder):
     good.append("bad")
     table = pl.read_parquet(folder / "catalogue.parquet")
     for damage in (None, b"", b"PAR1" + bytes(99) + b"PAR1", table.drop("noise"), table.cast({"nodes": pl.Int32})):
-        (folder / "catalogue.parquet").unlink()
+        (folder / CATALOGUE).unlink()
         if isinstance(damage, bytes):
             (folder / "catalogue.parquet").write_bytes(damage)
         elif damage is not None:
@@ -889,3 +901,26 @@ def test_splits_may_be_prepared_one_after_another(tiny_sample, tmp_path):
     assert again.catalogue.equals(whole.catalogue)                   # what is there of other splits stays
     with pytest.raises(DataError, match="no split 'tests'; there are train, valid, test"):
         prepare(tiny_sample, tmp_path / "more", ["tile:xla"], 1, False, splits=("tests",))
+
+
+@pytest.mark.parametrize("collection", ["layout:nlp:random", "tile:xla"])
+def test_a_prepared_file_that_was_edited_is_prepared_again_and_a_copied_one_is_not(tiny_sample, tmp_path, collection):
+    first = prepare(tiny_sample, tmp_path / "prepared", [collection], progress=False)
+    path = sorted((tmp_path / "prepared").joinpath(*collection.split(":"), "train").glob("*.npz"))[0]
+    whole = path.read_bytes()
+    graph = first.graph(collection, "train", path.stem)
+    with np.load(path) as file:
+        arrays = dict(file)
+    name = next(name for name in arrays if "runtime" in name and "normal" not in name)
+    np.savez(path, **arrays | {name: arrays[name][::-1]})                    # what the file says of itself stays
+    assert content_digest(read_graph(path, collection, "train")) != content_digest(graph)
+    prepare(tiny_sample, tmp_path / "prepared", [collection], progress=False)
+    assert path.read_bytes() == whole
+    (tmp_path / "prepared" / CATALOGUE).unlink()                   # then the prepared files say what is done
+    np.savez(path, **arrays | {name: arrays[name][::-1]})
+    prepare(tiny_sample, tmp_path / "prepared", [collection], progress=False)
+    assert path.read_bytes() == whole
+    os.utime(path, ns=(1, 1))
+    number = path.stat().st_ino
+    prepare(tiny_sample, tmp_path / "prepared", [collection], progress=False)
+    assert path.stat().st_ino == number, "it was written again"
