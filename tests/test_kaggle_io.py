@@ -519,7 +519,8 @@ ABOUT = {"id": f"{USER}/tpu-kit-tile", "title": "TPU kit: tile", "enable_gpu": T
 
 
 def test_a_notebook_is_pushed_with_its_data_and_machine(kaggle, notebook, tmp_path):
-    expected = {"ref": f"{USER}/tpu-kit-tile", "url": f"https://www.kaggle.com/code/{USER}/tpu-kit-tile", "version": 1}
+    expected = {"ref": f"{USER}/tpu-kit-tile", "url": f"https://www.kaggle.com/code/{USER}/tpu-kit-tile", "version": 1,
+                "without": []}
     assert push_notebook(notebook, {**ABOUT, "id": "tpu-kit-tile"}, client=QUICK) == expected
     sent = kaggle.pushed[0]
     assert (sent["slug"], sent["language"], sent["kernelType"]) == (f"{USER}/tpu-kit-tile", "python", "notebook")

@@ -49,12 +49,12 @@ def slow_agreement(model, graph, one):
     codes = [graph.config_codes[one, group] for group in graph.node_group]
     as_producer, as_consumer = np.zeros((2, len(codes), 12), np.float32)
     for (v, u), table in zip(tables.pairs, tables.pair, strict=True):
-        as_producer[v] += tables.rows[table[codes[v], codes[u]]]
-        as_consumer[u] += tables.rows[table[codes[v], codes[u]]]
+        as_producer[v] += tables.rows[table[codes[v], codes[u]], :12]
+        as_consumer[u] += tables.rows[table[codes[v], codes[u]], :12]
     added = torch.zeros(len(graph.node_feat), model.own.out_features)
     for place, node in enumerate(graph.node_config_ids):
         pairs = np.concatenate([as_producer[place], as_consumer[place]])
-        added[node] = model.own.weight @ torch.tensor(tables.own[place, codes[place]]) + \
+        added[node] = model.own.weight @ torch.tensor(tables.own[place, codes[place], :14]) + \
             model.pair.weight @ torch.tensor(pairs)
     return added
 

@@ -95,8 +95,8 @@ class LayoutGNN(Network):
         self.static = nn.Linear(NUMERIC + 6 * s.digit_width + s.opcode_width, out)
         self.config = nn.Linear(18 * s.digit_width, out, bias=False)
         if s.agreement:
-            self.own = nn.Linear(OwnColumns.COUNT, out, bias=False)
-            self.pair = nn.Linear(2 * PairColumns.COUNT, out, bias=False)
+            self.own = nn.Linear(OwnColumns.PLAIN.stop, out, bias=False)
+            self.pair = nn.Linear(2 * PairColumns.PLAIN.stop, out, bias=False)
         self.linears = nn.ModuleList(nn.Linear(s.width, out) for _ in range(s.linear_blocks - 1))
         for linear in (self.static, self.config, *self.linears):
             nn.init.xavier_normal_(linear.weight)
@@ -127,7 +127,8 @@ class LayoutGNN(Network):
                       config_codes=graph.config_codes, references=graph.config_codes[np.asarray(chosen, np.int64)])
         if s.agreement:
             tables = agreement_tables(graph)
-            arrays |= dict(own=tables.own, pairs=tables.pairs, pair=tables.pair, rows=tables.rows)
+            arrays |= dict(own=tables.own[..., OwnColumns.PLAIN], pairs=tables.pairs, pair=tables.pair,
+                           rows=tables.rows[:, PairColumns.PLAIN])
         if counted is not None:
             arrays["counted"] = np.flatnonzero(counted[order])
         return self.tensors_of(LayoutTensors, graph.node_feat[order], graph.node_opcode[order],
