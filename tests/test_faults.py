@@ -10,6 +10,7 @@ import functools
 import itertools
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -156,8 +157,9 @@ def obey_permission_bits():
 
 
 def tree(folder):
-    """{relative path: bytes}."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    """{relative path: bytes}, without the time of an entry of the ledger."""
+    return {str(path.relative_to(folder)): re.sub(rb'"recorded": "[^"]*"', b"", path.read_bytes())
+            for path in Path(folder).rglob("*") if path.is_file()}
 
 
 def fresh(folder):

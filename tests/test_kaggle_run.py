@@ -10,7 +10,7 @@ import pytest
 from kaggle_server import PYTHON, hurried
 
 from kit.data import npz_paths
-from kit.run import Results, write_table
+from kit.run import Results
 from kit.submit import write_submission
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -35,10 +35,11 @@ def predicted(tmp_path_factory, tiny_sample):
     for path in npz_paths(data, "tile:xla", "test"):
         with np.load(path) as npz:
             costs[f"tile:xla:{path.stem}"] = rng.random(len(npz["config_runtime"]))
-    Results(out, "05_ensemble", data).save_costs("ensemble/tile_xla.test.npz", costs, {})
-    write_table(out / "scores.csv", pd.DataFrame({
+    results = Results(out, "05_ensemble", data)
+    results.save_costs("ensemble/tile_xla.test.npz", costs, {})
+    results.save_table("scores.csv", pd.DataFrame({
         "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
-        "split": "valid"}))
+        "split": "valid"}), {})
     write_submission(costs, folder / "expected.csv")
     return data, out
 
