@@ -429,6 +429,23 @@ def test_a_loss_of_ones_own_that_changes_trains_anew(world, monkeypatch):
     assert world.run() == 0 and files(world, TOKEN) != before and as_in_a_new_folder(world)
 
 
+def test_predictions_of_one_name_that_two_trainings_made_are_left_out(world):
+    def bring(*splits):
+        for path in (world.place / "far").glob("predictions/*/token*"):
+            if path.name.split(".")[1] in splits:
+                shutil.copy(path, world.place / "out" / path.relative_to(world.place / "far"))
+    assert world.run("--only", "03,04", out="far", first_seed=7) == 0 and world.run() == 0
+    alone = submission(world)
+    bring("valid", "test")
+    assert world.run() == 0 and "other weights" not in world.said
+    assert world.run("--only", "04", out="far", first_seed=7, token_steps=6) == 0
+    bring("test")
+    assert world.run() == 3 and world.said.count("other weights made it than token_seed7") >= 2
+    assert submission(world) == alone
+    bring("valid")
+    assert world.run() == 0 and "other weights" not in world.said
+
+
 def test_the_ledger_has_the_scores_of_what_is_submitted_alone(world):
     assert world.run("--only", "06", "--collections", "tile:xla") == 0
     assert json.loads((world.place / "out.json").read_text())["validation"].keys() == {"tile:xla"}
