@@ -3,12 +3,15 @@ import hashlib
 import json
 import os
 import shutil
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
 import state_machine
 from run_folder import CHANGES, FULL, World, digests, finished_world, in_process, invert, permute, program
 
+import kit.recipes
 from kit.files import file_sha256
 from kit.kaggle import keep_fetched
 from kit.run import Results, from_data, load_costs, record_leaderboard
@@ -410,6 +413,40 @@ def test_a_submission_with_a_leaderboard_score_is_kept(world):
     assert now["made_from"]["weights"].keys() > entry["made_from"]["weights"].keys()
 
 
+def test_a_loss_of_ones_own_that_changes_trains_anew(world, monkeypatch):
+    def write(line):
+        text = f"from kit.losses import pairwise_hinge_loss\n\n\ndef mine(*costs):\n{line}\n"
+        (world.kit / "mine.py").write_text(text)
+        monkeypatch.setitem(sys.modules, "kit.mine", ModuleType("kit.mine"))
+        exec((world.kit / "mine.py").read_text(), vars(sys.modules["kit.mine"]))
+        exec((world.kit / "recipes.py").read_text(), vars(kit.recipes))
+    text = (world.kit / "recipes.py").read_text().replace("shape, token, loss,", "shape, token, mine,")
+    (world.kit / "recipes.py").unlink()
+    (world.kit / "recipes.py").write_text(text.replace("from kit.losses", "from kit.mine import mine\nfrom kit.losses"))
+    write("    return pairwise_hinge_loss(*costs)")
+    assert world.run() == 0
+    before = files(world, TOKEN)
+    write("    return -pairwise_hinge_loss(*costs)")
+    assert world.run() == 0 and files(world, TOKEN) != before and as_in_a_new_folder(world)
+
+
+def test_predictions_of_one_name_that_two_trainings_made_are_left_out(world):
+    def bring(*splits):
+        for path in (world.place / "far").glob("predictions/*/token*"):
+            if path.name.split(".")[1] in splits:
+                shutil.copy(path, world.place / "out" / path.relative_to(world.place / "far"))
+    assert world.run("--only", "03,04", out="far", first_seed=7) == 0 and world.run() == 0
+    alone = submission(world)
+    bring("valid", "test")
+    assert world.run() == 0 and "other weights" not in world.said
+    assert world.run("--only", "04", out="far", first_seed=7, token_steps=6) == 0
+    bring("test")
+    assert world.run() == 3 and world.said.count("other weights made it than token_seed7") >= 2
+    assert submission(world) == alone
+    bring("valid")
+    assert world.run() == 0 and "other weights" not in world.said
+
+
 def test_the_ledger_has_the_scores_of_what_is_submitted_alone(world):
     assert world.run("--only", "06", "--collections", "tile:xla") == 0
     assert json.loads((world.place / "out.json").read_text())["validation"].keys() == {"tile:xla"}
@@ -420,6 +457,9 @@ def test_a_submission_of_ensembles_that_were_combined_in_two_ways_says_so(world)
     assert world.run("--only", "06") == 0
     assert "layout_nlp_random.test.npz: of an earlier run of 05, with other settings than the ledger" in world.said
     assert "tile_xla.test.npz: of" not in world.said and world.run("--only", "05,06", how="mean_rank") == 0
+    assert "with other settings" not in world.said
+    weights = world.place / "out" / "weights.json"
+    assert world.run("--only", "05,06", "-p", f"weights_from={weights}") == 0
     assert "with other settings" not in world.said
 
 

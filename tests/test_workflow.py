@@ -2,6 +2,7 @@
 import json
 import re
 import shutil
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from drawn import arrays_of, rewrite
 
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, teaches
+from kit.losses import pairwise_hinge_loss
+from kit.metrics import kendall_tau, tile_score
 from kit.prune import drop_duplicate_configs, prune
 from kit.run import from_data, workflow
 from kit.run.workflow import (
@@ -348,6 +351,10 @@ def test_a_checkpoint_is_named_after_all_that_it_depends_on(tmp_path):
                          (2, [Graph(node_feat=(0,))]), (2, [Graph(config_runtime=(1, 2))]), (3, [])):
         changed = [other if i == place else part for i, part in enumerate(known)]
         assert checkpoint_path(tmp_path, "tile:xla node alone 0", *changed) != path
+    paths = [checkpoint_path(tmp_path, "a", *known, functions) for functions in (
+        [], [pairwise_hinge_loss], [partial(pairwise_hinge_loss, margin=2)], [pairwise_hinge_loss, kendall_tau],
+        [pairwise_hinge_loss, tile_score])]
+    assert len({*paths}) == 5
 
 
 def test_settings_come_back_step_by_step(tmp_path):

@@ -8,6 +8,7 @@ from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.prepare import prepare
 from kit.run import checkpoint_path, from_code, read_split
+from kit.run.workflow import modules_of
 from kit.sample import write_sample
 from kit.train import train
 
@@ -48,11 +49,14 @@ def rank_unseen(recipe, name, seed, graphs, unseen, results, passes=1, report=No
     """
     model = recipe.network(replace(recipe.shape, seed=seed))
     settings = replace(recipe.settings, seed=seed, keep="last")
-    out, code = results.out, from_code("kit.train", "kit.predict", type(model).__module__)
-    costs = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, unseen).with_suffix(f".{passes}.npz")
+    out, loss = results.out, recipe.loss
+    code = from_code("kit.train", "kit.predict", type(model).__module__, *modules_of([loss]))
+    costs = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, unseen, [loss])
+    costs = costs.with_suffix(f".{passes}.npz")
     if results.unfit(costs):
-        checkpoint = checkpoint_path(out, f"{name} {seed}", model, settings, graphs)      # whatever is ranked with it
-        train(model, graphs, settings, recipe.loss, checkpoint=checkpoint, report=report)
+        # whatever is ranked with it
+        checkpoint = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, (), [loss])
+        train(model, graphs, settings, loss, checkpoint=checkpoint, report=report)
         results.mark(checkpoint, code)
         results.save_costs(costs.relative_to(out), {g.graph_id: predict(model, g, passes=passes) for g in unseen}, code)
     return results.load_costs(costs)

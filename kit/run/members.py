@@ -16,7 +16,7 @@ from kit.predict import predict
 from kit.recipes import Recipe
 from kit.run.provenance import from_code, from_settings, set_aside
 from kit.run.sessions import TRAINED, earlier_checkpoints, marking, note_unfinished, steps_trained, take_over
-from kit.run.workflow import checkpoint_path
+from kit.run.workflow import checkpoint_path, modules_of
 from kit.train import train, train_parallel
 from kit.training import CheckpointError, default_workers, run_jobs
 
@@ -158,10 +158,11 @@ def _job(member, materials, results, processes, deadline, earlier):
                              settings=replace(recipe.settings, seed=member.seed, keep=keep))
     name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}{_fold_name(member)}"
     model = recipe.network(recipe.shape)
-    path = checkpoint_path(results.out, name, model, recipe.settings, material.graphs, material.valid)
+    functions = [recipe.loss, *[material.score] * (keep == "best")]          # scores choose weights
+    path = checkpoint_path(results.out, name, model, recipe.settings, material.graphs, material.valid, functions)
     take_over(path, results.out, results.step, results.data_root, earlier)
-    judged = ["kit.metrics"] * (keep == "best")                              # scores choose weights
-    made_from = (material.made_from | from_code("kit.train", "kit.predict", type(model).__module__, *judged)
+    made_from = (material.made_from
+                 | from_code("kit.train", "kit.predict", type(model).__module__, *modules_of(functions))
                  | from_settings(settings=recipe.settings, shape=model.settings))
     save = partial(marking, path, results.out, results.step, made_from, recipe.settings.steps)
     return member._replace(recipe=recipe), path, processes, results.out, made_from, deadline, save

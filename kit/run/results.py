@@ -1,4 +1,5 @@
 """What a step of a run leaves in the folder of the run, and what it reads there from other steps."""
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,8 @@ from kit.run.provenance import (
 )
 from kit.run.workflow import load_costs, note_settings, report_problems, save_costs, write_table
 from kit.submit import read_submission, write_submission
+
+_WEIGHTS = re.compile(r"weights(, fold \d+)?")           # what a mark calls the checkpoints of a model, not of others
 
 
 class Results:
@@ -193,7 +196,23 @@ class Results:
                 path = Path(self.out, folder, collection.replace(":", "_"), f"{member}.{split}.npz")
                 self._leave_out(path, f"{path}: there are no predictions of this model for the other split")
                 del members[member]
+        self._leave_out_mixed(found)
         return found
+
+    def _leave_out_mixed(self, found):
+        """Leave out predictions of one name that other weights made than those of the test split."""
+        for (folder, collection, split), members in found.items():
+            for member in [*members] if split != "test" else ():
+                place = Path(self.out, folder, collection.replace(":", "_"))
+                paths = [place / f"{member}.{one}.npz" for one in (split, "test")]
+                here, tested = ({name: sha for name, sha in read_mark(path)["made_from"].items()
+                                 if _WEIGHTS.fullmatch(name)} if path in self.read else {} for path in paths)
+                if here and tested and here != tested:
+                    self._leave_out(paths[0], f"{paths[0]}: other weights made it than {paths[1].name}")
+                    del members[member]
+                    if split == "valid":                         # which of the two is meant, nobody can tell
+                        self._leave_out(paths[1], f"{paths[1]}: other weights made it than {paths[0].name}")
+                        found[folder, collection, "test"].pop(member)
 
     def trained_on_valid(self, collection):
         """Whether predictions that were read come from models that were trained on validation graphs, too.

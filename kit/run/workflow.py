@@ -248,17 +248,20 @@ def read_weights(path, collection, kinds):
     return {kind: share / sum(found.values()) for kind, share in found.items()}
 
 
-def checkpoint_path(out, name, model, settings, graphs, valid=()):
+def checkpoint_path(out, name, model, settings, graphs, valid=(), functions=()):
     """The checkpoint of a training run; other settings or other graphs give another file.
 
     `out`/checkpoints/`name`-<8 hex digits>.pt. The digits change with the settings, the content of the graphs and the
     code that trains. A damaged file of this name is moved aside, and a line says so; training then starts anew. `model`
-    has its `settings`; `graphs` and `valid` are as for `train`.
+    has its `settings`; `graphs` and `valid` are as for `train`. `functions`: the loss, and the score if it chooses
+    weights; their names and arguments count, and so do their modules of the kit.
     """
     # where validation chooses the weights, the scores count, too
-    code = from_code("kit.train", type(model).__module__, *["kit.metrics"] * (settings.keep == "best" and bool(valid)))
+    modules = [*modules_of(functions), *["kit.metrics"] * (settings.keep == "best" and bool(valid))]
+    code = from_code("kit.train", type(model).__module__, *modules)
     about = repr((model.settings, replace(settings, device=""), code,
-                  [[content_digest(graph) for graph in some] for some in (graphs, valid)]))
+                  [[content_digest(graph) for graph in some] for some in (graphs, valid)],
+                  [re.sub(" at 0x[0-9a-f]+", "", repr(function)) for function in functions]))
     stem = name.replace(":", "_").replace(" ", "-")
     path = Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
     mark = read_mark(path)
@@ -266,6 +269,11 @@ def checkpoint_path(out, name, model, settings, graphs, valid=()):
         print(f"note  {path} is damaged, or was changed; it is kept as {set_aside(path, out)}, and training starts "
               "anew")
     return path
+
+
+def modules_of(functions):
+    """The modules where functions are defined, also those that a functools.partial calls."""
+    return [getattr(function, "func", function).__module__ for function in functions]
 
 
 def _is_whole(path):
