@@ -227,6 +227,18 @@ def test_a_folder_of_weights_has_checkpoints_marks_and_no_more_costs_than_it_nee
     assert lacking_checkpoints(trained[1]) == set()
 
 
+def test_predictions_of_a_training_are_kept_where_those_of_weights_take_their_place(trained, weights, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(trained[1], out)
+    before = {path.relative_to(out): path.read_bytes() for path in out.glob("predictions/*/*.npz")}
+    quiet(weights, trained[0], out)
+    assert capsys.readouterr().out.count("is a result of 04_train_layout; it is kept as") == len(before) > 0
+    kept = {Path(*path.parts[-3:]): path.read_bytes() for path in (out / "aside").rglob("*.npz")}
+    assert kept == before
+    quiet(weights, trained[0], out)
+    assert "it is kept" not in capsys.readouterr().out
+
+
 def test_weights_of_an_ensemble_that_do_not_travel_are_named(trained, tmp_path, capsys):
     out = tmp_path / "run"
     shutil.copytree(trained[1], out)
