@@ -16,7 +16,7 @@ from kit.data import DataError  # noqa: E402
 from kit.files import locked  # noqa: E402
 from kit.kaggle import KaggleError, fetch_checkpoints, push_dataset, read_jobs  # noqa: E402
 from kit.run import open_data  # noqa: E402
-from kit.run.weights import lacking_checkpoints, pack_weights  # noqa: E402
+from kit.run.weights import combined_by, lacking_checkpoints, pack_weights  # noqa: E402
 
 
 def publish(out, dataset, data_root=None, size="small", timeout=7200.0, client=None):
@@ -53,7 +53,8 @@ def main(argv=None):
     except (DataError, KaggleError, OSError, RuntimeError) as error:
         print(f"weights.py: {error}", file=sys.stderr)
         return 2 if isinstance(error, DataError) else 1
-    print(f"next: python notebooks/bundle.py --weights {done['ref']} --owner {done['ref'].partition('/')[0]}")
+    more = "".join(f" -p {name}={value}" for name, value in combined_by(Path(args.out).expanduser()).items())
+    print(f"next: python notebooks/bundle.py --weights {done['ref']} --owner {done['ref'].partition('/')[0]}{more}")
     return 0
 
 

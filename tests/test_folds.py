@@ -358,10 +358,12 @@ def tiny_sample_prepared(tmp_path_factory):
     return prepare(root, root.parent / "prepared", [KEY[0]]).folder
 
 
-def test_weights_of_an_earlier_run_are_read_for_the_kinds_that_are_there(tmp_path):
+def test_weights_of_an_earlier_run_are_read_for_the_kinds_that_are_there(tmp_path, monkeypatch):
     path = tmp_path / "weights.json"
     path.write_text(json.dumps({KEY[0]: {"token": 0.6, "gnn": 0.2, "siblings": 0.2}}))
     assert read_weights(path, KEY[0], ["gnn", "token", "mine"]) == pytest.approx({"gnn": .25, "token": .75, "mine": 0})
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_weights("~/weights.json", KEY[0], ["gnn"]) == {"gnn": 1}
     for text in ("", "{}", "[1]", json.dumps({KEY[0]: {"token": "1"}}), json.dumps({KEY[0]: {"token": -1}}),
                  json.dumps({KEY[0]: {"other": 1}}), '{"layout:xla:random": {"token": NaN}}', "[" * 100_000):
         path.write_text(text)

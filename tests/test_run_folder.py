@@ -447,6 +447,19 @@ def test_predictions_of_one_name_that_two_trainings_made_are_left_out(world):
     assert world.run() == 0 and "other weights" not in world.said
 
 
+def test_scores_of_graphs_that_somebody_edited_do_not_come_to_the_ledger(world):
+    assert world.run("--only", "06", "--fresh") == 0
+    path, entry = world.place / "out" / "graph_scores.csv", (world.place / "out.json").read_bytes()
+    lines = path.read_text().splitlines()
+    assert lines[1].startswith("tile:xla,") and lines[2].startswith("tile:xla,")
+    one, other = (line.rpartition(",") for line in lines[1:3])
+    path.write_text("\n".join([lines[0], one[0] + "," + other[2], other[0] + "," + one[2], *lines[3:]]) + "\n")
+    assert world.run("--only", "06") == 2 and "graph_scores.csv has changed" in world.said
+    (world.place / "out" / ".run" / "05_ensemble.json").unlink()         # as if 05 had been run by hand
+    assert world.run("--only", "06") == 1 and "graph_scores.csv: changed after 05_ensemble wrote it" in world.said
+    assert (world.place / "out.json").read_bytes() == entry and world.run() == 0
+
+
 def test_the_ledger_has_the_scores_of_what_is_submitted_alone(world):
     assert world.run("--only", "06", "--collections", "tile:xla") == 0
     assert json.loads((world.place / "out.json").read_text())["validation"].keys() == {"tile:xla"}

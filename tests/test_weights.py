@@ -24,10 +24,11 @@ from kit.data import DataError
 from kit.kaggle import wait_for_dataset
 from kit.prepare import open_prepared, prepare
 from kit.recipes import recipes_for
-from kit.run import Results, from_code, from_data, load_costs, read_mark, read_split, training_graphs
+from kit.run import Results, from_code, from_data, load_costs, note_settings, read_mark, read_split, training_graphs
 from kit.run.members import Material, Member, train_members
 from kit.run.weights import (
     LIST,
+    combined_by,
     find_weights,
     lacking_checkpoints,
     open_ranked,
@@ -224,6 +225,35 @@ def test_a_folder_of_weights_has_checkpoints_marks_and_no_more_costs_than_it_nee
     assert {about["settings"]["width"] for about in listed.checkpoints.values()} == {64}
     assert listed.settings == {"04_train_layout": {"seeds": 1}}
     assert lacking_checkpoints(trained[1]) == set()
+
+
+def test_predictions_of_a_training_are_kept_where_those_of_weights_take_their_place(trained, weights, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(trained[1], out)
+    before = {path.relative_to(out): path.read_bytes() for path in out.glob("predictions/*/*.npz")}
+    quiet(weights, trained[0], out)
+    assert capsys.readouterr().out.count("is a result of 04_train_layout; it is kept as") == len(before) > 0
+    kept = {Path(*path.parts[-3:]): path.read_bytes() for path in (out / "aside").rglob("*.npz")}
+    assert kept == before
+    quiet(weights, trained[0], out)
+    assert "it is kept" not in capsys.readouterr().out
+
+
+def test_weights_of_an_ensemble_that_do_not_travel_are_named(trained, tmp_path, capsys):
+    out = tmp_path / "run"
+    shutil.copytree(trained[1], out)
+    note_settings(out, "05_ensemble", {"how": "mean_zscore", "choose": True, "weights_from": None})
+    pack_weights(out, trained[0], tmp_path / "usual")
+    assert "note" not in capsys.readouterr().out and combined_by(out) == {}
+    shutil.copy(next(out.glob("predictions/*/*.test.npz")), out / "predictions" / "tile_xla" / "tile_seed0.train.npz")
+    pack_weights(out, trained[0], tmp_path / "folds")
+    assert "chooses them from validation graphs alone" in capsys.readouterr().out
+    note_settings(out, "05_ensemble", {"how": "mean_rank", "choose": False, "weights_from": None})
+    pack_weights(out, trained[0], tmp_path / "prior")
+    assert "note" not in capsys.readouterr().out and combined_by(out) == {"how": "mean_rank", "choose": False}
+    note_settings(out, "05_ensemble", {"how": "mean_zscore", "choose": True, "weights_from": "weights.json"})
+    pack_weights(out, trained[0], tmp_path / "earlier")
+    assert "chooses them from validation graphs alone" in capsys.readouterr().out
 
 
 def test_predictions_without_their_checkpoint_travel_as_they_are(trained, tmp_path, capsys):

@@ -8,7 +8,6 @@ from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.prepare import prepare
 from kit.run import checkpoint_path, from_code, read_split
-from kit.run.workflow import modules_of
 from kit.sample import write_sample
 from kit.train import train
 
@@ -50,7 +49,7 @@ def rank_unseen(recipe, name, seed, graphs, unseen, results, passes=1, report=No
     model = recipe.network(replace(recipe.shape, seed=seed))
     settings = replace(recipe.settings, seed=seed, keep="last")
     out, loss = results.out, recipe.loss
-    code = from_code("kit.train", "kit.predict", type(model).__module__, *modules_of([loss]))
+    code = from_code("kit.train", "kit.predict", type(model).__module__, getattr(loss, "func", loss).__module__)
     costs = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, unseen, [loss])
     costs = costs.with_suffix(f".{passes}.npz")
     if results.unfit(costs):

@@ -75,6 +75,9 @@ class Results:
         """
         path = self.out / name
         make_room(path, self.out)
+        earlier = read_mark(path) if path.is_file() else None
+        if earlier and earlier["by"] != self.step:       # such as predictions that took a training
+            print(f"note  {path} is a result of {earlier['by']}; it is kept as {set_aside(path, self.out)}")
         write(path)
         self.mark(path, made_from)
         return path

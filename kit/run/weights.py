@@ -45,6 +45,7 @@ from kit.training import CheckpointError, default_workers, load_checkpoint, read
 LIST, FORMAT, STEP = "weights.json", 1, "weights"
 RANKED = ("valid", "test")
 TRAINS = ("03_", "04_", "on_kaggle")     # the steps whose settings say how the weights were trained
+_COMBINES = "05_ensemble"
 _AGAIN = "publish the weights again"
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_+.-]{0,200}\.pt")
 _MEMBER = re.compile(r"\w[\w+.-]{0,200}")
@@ -125,10 +126,22 @@ def pack_weights(out, data_root, folder):
         _copy(out / "checkpoints" / name, folder / "checkpoints" / name)
     for reason, count in reasons.items():
         print(f"{count} of {len(predictions)} files of predictions travel as they are: {reason}")
-    settings = {step: own for step, own in noted_settings(out).items() if step.startswith(TRAINS)}
+    noted = noted_settings(out)
+    combined, settings = noted.get(_COMBINES, {}), {step: own for step, own in noted.items() if step.startswith(TRAINS)}
+    if combined.get("weights_from") or (combined.get("choose", True) and [*out.glob("predictions/*/*.train.npz")]):
+        print("note  training programs, or another run, chose the weights of this run's ensemble; a notebook that "
+              "predicts from these weights chooses them from validation graphs alone, so its submission may be another "
+              "one")
     write_json(folder / LIST, {"format": FORMAT, "checkpoints": checkpoints, "predictions": predictions,
                                "settings": settings})
     return read_weights(folder)
+
+
+def combined_by(out):
+    """How notebook 05 combined the models of a run: {parameter: value} where it is not the usual value."""
+    noted = noted_settings(out).get(_COMBINES, {})
+    return {name: noted[name] for name, usual in (("how", "mean_zscore"), ("choose", True))
+            if noted.get(name, usual) != usual}
 
 
 def _made_from(path):

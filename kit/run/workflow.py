@@ -236,7 +236,7 @@ def read_weights(path, collection, kinds):
     A kind that the earlier run did not have gets 0. DataError if the file holds no weight for any of the kinds.
     """
     try:
-        own = json.loads(Path(path).read_text("utf-8"))[collection]
+        own = json.loads(Path(path).expanduser().read_text("utf-8"))[collection]
         found = {kind: own.get(kind, 0) for kind in kinds}
         good = all(type(share) in (int, float) and 0 <= share < np.inf for share in found.values()) and any(
             found.values())
