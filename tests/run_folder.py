@@ -125,7 +125,7 @@ CHANGES = {
     "hinge": ("losses.py", "hinge = F.relu(margin - (", "hinge = F.relu(margin + 1 - ("),
     "loss of tiles": ("recipes.py", "TileModel, shape, settings, list_mle_loss,",
                       "TileModel, shape, settings, pairwise_hinge_loss,"),
-    "rate": ("recipes.py", "learning_rate=5e-3", "learning_rate=2e-1"),
+    "rate": ("recipes.py", "256, learning_rate=5e-3", "256, learning_rate=2e-1"),
     "ensemble": ("ensemble.py", "    stacked /= np.where(", "    stacked = stacked ** 3 / np.where("),
     "submit": ("submit.py", "np.lexsort((bits, cost))", "np.lexsort((bits, -cost))"),
     "predict": ("predict.py", "cost[chunk[:c - start]] += scored", "cost[chunk[:c - start]] -= scored"),
