@@ -383,7 +383,12 @@ def _prepared_content(source, row, changed):
 def _content_of(path, collection, split):
     """The digest of the graph in a prepared file, whatever the file says of itself; None if it is damaged."""
     graph = _undamaged(read_graph, path, collection, split)
-    return content_digest(graph._replace(meetings=None) if hasattr(graph, "meetings") else graph) if graph else None
+    return _as_in_source(graph) if graph else None
+
+
+def _as_in_source(graph):
+    """The digest of a graph as its source file has it, where no meetings are listed."""
+    return content_digest(graph._replace(meetings=None) if hasattr(graph, "meetings") else graph)
 
 
 def prepared_path(folder, collection, split, graph_id):
@@ -412,7 +417,7 @@ def prepare_file(source, folder):
         return about | {"reason": as_text(reason),
                         "source_changed": None if isinstance(fault, OSError) else source.changed}
     if not known:
-        about["content"] = content_digest(graph._replace(meetings=None) if hasattr(graph, "meetings") else graph)
+        about["content"] = _as_in_source(graph)
         if source.collection != "tile:xla" and graph.meetings is None:
             graph = graph._replace(meetings=find_meetings(graph))
         known = about | describe(graph, source.collection)

@@ -79,9 +79,10 @@ def explain(model, graph, config, against=None, tensors=None):
         with torch.no_grad():
             model.eval()
             tensors = model.prepare(graph) if tensors is None else tensors
-            one = _terms(model, tensors, config)
-            other = _Terms(0.0, 0.0, 0.0, np.zeros(len(one.differ))) if against is None else _terms(model, tensors,
-                                                                                                     against)
+            tables = model.terms(tensors)
+            one = _terms(model, tensors, tables, config)
+            nothing = _Terms(0.0, 0.0, 0.0, np.zeros(len(one.differ)))
+            other = nothing if against is None else _terms(model, tensors, tables, against)
     finally:
         model.train(was_training)
     nodes, pairs, rest = one.nodes - other.nodes, one.pairs - other.pairs, one.rest - other.rest
@@ -140,9 +141,9 @@ class _Terms(NamedTuple):
     differ: np.ndarray           # (p,) float64
 
 
-def _terms(model, tensors, config):
-    """The terms of the cost of one configuration (g,)."""
-    unary, by_row = model.terms(tensors)
+def _terms(model, tensors, tables, config):
+    """The terms of the cost of one configuration (g,); `tables` from `model.terms`."""
+    unary, by_row = tables
     codes = torch.as_tensor(config, device=unary.device)[tensors.node_group]
     chosen = unary[torch.arange(len(codes), device=codes.device), codes]
     rest = model.pool(chosen[:, 1:].sum(dim=0)[None]).item() if model.settings.mix == "pool" else 0.0

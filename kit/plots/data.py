@@ -172,9 +172,8 @@ def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None
     plain = group < 0
     xy = _positions(depth[nodes], edges, ~plain)
     ax.add_collection(LineCollection(xy[edges], colors="0.75", linewidths=0.8, zorder=1))
-    by_size = np.argsort(-np.bincount(group[~plain], minlength=1), kind="stable").tolist()
     ax.plot(*xy[plain].T, linestyle="", marker="o", markersize=4, color=QUIET, label="not configurable")
-    fill, dark = _group_fill(group, by_size) if amounts is None else _amount_fill(ax, graph, nodes, amounts, unit)
+    fill, dark = _group_fill(group) if amounts is None else _amount_fill(ax, graph, nodes, amounts, unit)
     for shape, marker in _MARK_OF:
         own = np.flatnonzero(~plain & (opcode == shape))
         if len(own):
@@ -208,8 +207,9 @@ def table_of_terms(table, names, ax=None, title=""):
     return ax
 
 
-def _group_fill(group, by_size):
-    """Colour of each drawn node by the rank of its group (j,), and whether the colour is dark."""
+def _group_fill(group):
+    """Colour of each drawn node (j,) by the rank of its group, -1 for none; and whether the colour is dark."""
+    by_size = np.argsort(-np.bincount(group[group >= 0], minlength=1), kind="stable").tolist()
     rank = [by_size.index(g) if g >= 0 else len(PALETTE) for g in group]
     return [PALETTE[r] if r < len(PALETTE) - 1 else "white" for r in rank], [r in _DARK for r in rank]
 
