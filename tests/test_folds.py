@@ -393,18 +393,16 @@ class Folded(World):
         return (read_tile if collection == "tile:xla" else read_layout)(path)
 
 
-@pytest.fixture(scope="module")
-def memory_world(tmp_path_factory):
+@pytest.fixture
+def memory_world(tmp_path, monkeypatch):
     """A data set with two programs of kernels, and notebooks whose every model memorises."""
-    patch = pytest.MonkeyPatch()
+    monkeypatch.setattr(kit.recipes, "recipes_for", lambda collection, *_: {
+        "tile" if collection == "tile:xla" else "token": replaced(RECIPE)})
     with in_process():
-        patch.setattr(kit.recipes, "recipes_for", lambda collection, *_: {
-            "tile" if collection == "tile:xla" else "token": replaced(RECIPE)})
-        world = Folded(tmp_path_factory.mktemp("folds"))
+        world = Folded(tmp_path / "folds")
         for k, path in enumerate(world.sources("tile:xla")):
             path.rename(path.with_name(f"program{k % 2}_{path.name}"))
         yield world
-        patch.undo()
 
 
 def replaced(recipe):

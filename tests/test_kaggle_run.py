@@ -40,6 +40,7 @@ def predicted(tmp_path_factory, tiny_sample):
     results.save_table("scores.csv", pd.DataFrame({
         "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
         "split": "valid"}), {})
+    results.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]), {})
     write_submission(costs, folder / "expected.csv")
     return data, out
 
