@@ -28,6 +28,7 @@ from kit.baselines.ridge import fit_digit_ridge
 from kit.data import COLLECTIONS
 from kit.ensemble import PRIOR, choose_weights, combine, mean_zscore
 from kit.metrics import kendall_tau
+from kit.noise import bootstrap_interval
 from kit.prepare import prepare
 from kit.recipes import recipes_for
 from kit.run import Results, open_data, run_folder, training_graphs
@@ -68,7 +69,7 @@ class Scores:
     """Taus of weighted sums of the costs of some kinds, for every program; each sum is computed once."""
 
     def __init__(self, kinds, runtimes):
-        self.names, self.runtimes = list(kinds), list(runtimes.values())
+        self.names, self.programs, self.runtimes = list(kinds), list(runtimes), list(runtimes.values())
         self.costs = [np.array([kinds[kind][i] for kind in kinds]) for i in runtimes]            # (kinds, c) each
         rng, self.known, self.known_halves = np.random.default_rng(0), {}, {}
         self.picks = [[rng.permutation(len(t))[:(len(t) + 1) // 2] for t in self.runtimes] for _ in range(RESAMPLES)]
@@ -156,13 +157,17 @@ class Situation(NamedTuple):
 
     def losses(self, rule, size, draws):
         """What weights chosen on `size` drawn programs lose against the best fixed ones on all others, (draws,)."""
+        return np.nanmean(self.each_loss(rule, size, draws), axis=1)
+
+    def each_loss(self, rule, size, draws):
+        """As `losses`, of each program; nan for drawn programs, (draws, programs)."""
         count, rng, best = len(self.scores.runtimes), np.random.default_rng(0), self.scores.of(self.best())
-        found = []
-        for _ in range(draws if size else 1):
+        found = np.full((draws if size else 1, count), np.nan)
+        for draw in found:
             order = rng.permutation(count)
-            shares = rule(self.scores, order[:size], self.prior)
-            found.append((best - self.scores.of(shares))[order[size:]].mean())
-        return np.array(found)
+            left = order[size:]
+            draw[left] = (best - self.scores.of(rule(self.scores, order[:size], self.prior)))[left]
+        return found
 
 
 def situations(collection, scale, args, results):
@@ -203,6 +208,18 @@ def mean_loss(cases, name, rule, size, draws):
     return np.mean([case[name].losses(rule, size, draws).mean() for case in cases.values()])
 
 
+def loss_shown(cases, name, rule, size, draws):
+    """The mean loss with its interval over programs; a program of several rows counts once."""
+    found = {}
+    for (collection, _), case in cases.items():
+        case = case[name]
+        losses = np.nanmean(case.each_loss(rule, size, draws), axis=0)
+        for program, loss in zip(case.scores.programs, losses):
+            found.setdefault((collection.split(":")[1], program), []).append(loss)
+    low, high = bootstrap_interval(np.array([np.mean(some) for some in found.values()]))
+    return f"{mean_loss(cases, name, rule, size, draws):.4f} ({low:.4f} to {high:.4f})"
+
+
 def report(args):
     """The rule of notebook 05: fixed weights, and the loss of chosen ones, per collection and on average."""
     cases = found_situations(args)
@@ -216,7 +233,7 @@ def report(args):
            for (c, scale), found in cases.items()))
     table(("mean of all rows", "equal weights", *sizes),
           ((name, f"{np.mean([case[name].loss_of_equal() for case in cases.values()]):.4f}",
-            *[f"{mean_loss(cases, name, rule, size, args.draws):.4f}" for size in SIZES]) for name in names))
+            *[loss_shown(cases, name, rule, size, args.draws) for size in SIZES]) for name in names))
 
 
 def fixed_scores(case, start):
