@@ -280,10 +280,15 @@ def chosen_shown(rows):
                     cost = sum(share * kinds[kind][row.name] for kind, share in shares.items())
                     gains.setdefault(row.collection, []).append(
                         (row, shares.get("siblings", 0), tau(row.costs["token"], row), tau(cost, row)))
-        for name, collections in GROUPS.items() if words == "weights chosen" else [("all four", COLLECTIONS[1:])]:
-            tests, share, base, both = zip(*[one for c in collections for one in gains[c]])
-            shown.append((name, words, len(tests), f"{np.mean(share):.0%}", f"{np.mean(base):.3f}",
-                          f"{np.mean(both):.3f}", interval(by_program(tests, np.subtract(both, base)))))
+        every = [one for some in gains.values() for one in some]
+        groups = {name: [one for c in collections for one in gains[c]] for name, collections in GROUPS.items()}
+        groups = (groups if words == "weights chosen" else {"all four": every}) | {
+            "with a relative": [one for one in every if "siblings" in one[0].costs]}
+        for name, some in groups.items():
+            if some:
+                tests, share, base, both = zip(*some)
+                shown.append((name, words, len(tests), f"{np.mean(share):.0%}", f"{np.mean(base):.4f}",
+                              f"{np.mean(both):.4f}", interval(by_program(tests, np.subtract(both, base)))))
     table(("collection (sample data)", "weights", "test programs", "mean weight of siblings", "token model",
            "token model and siblings", "difference (95% interval)"), shown)
 
