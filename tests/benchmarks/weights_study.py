@@ -1,15 +1,15 @@
 """Weights of an ensemble of different models, chosen on few validation programs. Prints markdown tables.
 
-    python tests/benchmarks/weights_study.py [report,design] [--taught 3] [--ranked 4] [--draws 200]
+    python tests/benchmarks/weights_study.py [report,design,priors] [--taught 3] [--ranked 4] [--draws 200]
         [--recipes quick,short] [--out DIR]
 
 The models of the recipes are trained on one sample and rank the programs of another sample. Some of the ranked programs
 are drawn as validation programs and choose the weights. The score is the mean over all other programs, and the loss is
 the distance to the best fixed weights: the weights with the best mean over all ranked programs, known in hindsight.
 
-`report` shows the rule of notebook 05. `design` compares rules, and is what the rule, its strength and the prior were
-chosen by, with `--taught 0 --ranked 1`. The default samples are others, so nothing in `report` was chosen on its
-programs. Models are trained once: their costs stay in DIR.
+`report` shows the rule of notebook 05. `design` compares rules, and `priors` prior weights of the GNN. The rule,
+its strength and the prior were chosen by these two, with `--taught 0 --ranked 1`. The default samples are others, so
+nothing in `report` was chosen on its programs. Models are trained once: their costs stay in DIR.
 """
 import argparse
 import sys
@@ -203,6 +203,15 @@ def design(args):
                      for name in names]) for title, rule in RULES.items()))
 
 
+def priors(args):
+    """The rule of the kit with other priors of the GNN, beside the token model with 10."""
+    cases = found_situations(args)
+    table(("prior of the GNN", *[f"loss, {size} program{'s' * (size != 1)}" for size in SIZES]),
+          ((gnn, *[loss_shown({case: {"changed": found["prior of the kit"]._replace(
+              prior=np.array([10, gnn]) / (10 + gnn))} for case, found in cases.items()}, "changed", greedy, size,
+              args.draws) for size in SIZES]) for gnn in (3, 1, .3, .1, 0)))
+
+
 def mean_loss(cases, name, rule, size, draws):
     """Mean loss over collections, recipes and draws in the situation `name`."""
     return np.mean([case[name].losses(rule, size, draws).mean() for case in cases.values()])
@@ -244,7 +253,7 @@ def fixed_scores(case, start):
 
 
 def main():
-    parts = {"report": report, "design": design}
+    parts = {"report": report, "design": design, "priors": priors}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default="report")
     for name, default in (("taught", 3), ("ranked", 4), ("draws", 200), ("threads", 1)):
