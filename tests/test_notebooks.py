@@ -51,7 +51,8 @@ def test_a_notebook_is_committed_as_it_was_written(name):
     assert "papermill" not in book.metadata and "widgets" not in book.metadata
     for cell in book.cells:
         assert not {"papermill", "execution"} & set(cell.metadata)
-    assert not any(cell.outputs or cell.execution_count is not None for cell in code(name))
+    if name.startswith("20") or "outputs_of" not in book.metadata:        # else of notebooks/outputs.py
+        assert not any(cell.outputs or cell.execution_count is not None for cell in code(name))
 
 
 @each_notebook
