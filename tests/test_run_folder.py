@@ -431,6 +431,41 @@ def test_a_loss_of_ones_own_that_changes_trains_anew(world, monkeypatch):
     assert world.run() == 0 and files(world, TOKEN) != before and as_in_a_new_folder(world)
 
 
+def test_a_submission_of_weights_from_a_file_that_changed_is_refused(world):
+    weights, out = world.place / "weights.json", world.place / "out"
+    shutil.copy(out / "weights.json", weights)
+    given = "-p", f"weights_from={weights}"
+    assert world.run("--only", "05,06", *given) == 0 and world.run("--only", "06") == 0
+    assert "06_submit          finished before" in world.said
+    weights.write_text(weights.read_text().replace(str(next(iter(shares(weights)[LAYOUT[0]].values()))), "0.123", 1))
+    before = files(world, "submission.csv", "ensemble/*")
+    assert world.run("--only", "06") == 2 and f"made from {weights}, which has changed since; run 05" in world.said
+    (out / ".run" / "05_ensemble.json").unlink()                         # as if 05 had been run by hand
+    assert world.run("--only", "06", "--fresh") == 1 and f"made from {weights}, which has changed since" in world.said
+    assert files(world, "ensemble/*").items() <= before.items()
+    assert world.run("--only", "05,06", *given) == 0 and world.run("--only", "06") == 0
+    weights.unlink()                                                     # nothing says that it changed
+    assert world.run("--only", "06") == 0
+
+
+def shares(path):
+    return json.loads(path.read_text())
+
+
+def test_a_narrower_run_keeps_the_weights_of_the_other_collections(world):
+    path = world.place / "out" / "weights.json"
+    before = shares(path)
+    assert before.keys() == {"tile:xla", LAYOUT[0]}
+    assert world.run("--only", "05", "--collections", "tile:xla", choose=False) == 0
+    assert shares(path) == before and world.run("--only", "05") == 0 and shares(path) == before
+    (world.place / "out" / "ensemble" / f"{LAYOUT[1]}.test.npz").unlink()
+    was = file_sha256(path)
+    assert world.run("--only", "05", "--collections", "tile:xla", "--fresh") == 0
+    assert shares(path).keys() == {"tile:xla"} and was in aside(world)
+    wide = world.run("--only", "05,06")
+    assert wide == 0 and shares(path) == before
+
+
 def test_predictions_of_one_name_that_two_trainings_made_are_left_out(world):
     def bring(*splits):
         for path in (world.place / "far").glob("predictions/*/token*"):
