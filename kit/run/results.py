@@ -1,4 +1,5 @@
 """What a step of a run leaves in the folder of the run, and what it reads there from other steps."""
+import csv
 import json
 import re
 import tempfile
@@ -102,7 +103,15 @@ class Results:
         return self.save(name, lambda path: save_costs(path, costs), made_from)
 
     def save_table(self, name, table, made_from):
-        """Save a DataFrame as CSV; the other arguments and the result are as for `save`."""
+        """Save a DataFrame as CSV; the other arguments and the result are as for `save`.
+
+        An earlier table with collections that the new one lacks is moved aside, and a line says so.
+        """
+        path = self.out / name
+        lost = _collections_in(path) - {*table.get("collection", ())} if is_own(path, self.out) else set()
+        if lost:
+            print(f"note  {path} had lines of {', '.join(sorted(lost))}, which the new one lacks; it is kept as "
+                  f"{set_aside(path, self.out)}")
         return self.save(name, lambda path: write_table(path, table), made_from)
 
     def save_submission(self, costs, made_from, ledger=None):
@@ -306,6 +315,12 @@ def _checked(path, costs, collection):
         if not np.isfinite(cost).all():
             raise DataError(f"{path}: {name} has a cost that is not finite")
     return costs
+
+
+def _collections_in(path):
+    """The collections of a table, from its column of this name."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row.get("collection") for row in csv.DictReader(file)} & {*COLLECTIONS}
 
 
 def _is_scored(path, ledger):
