@@ -266,7 +266,8 @@ def test_only_what_a_process_left_that_is_gone_is_removed(tmp_path):
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
         for name in (f".a.npz.{gone.pid}-1.part", f".mine.{gone.pid}.part", f"deep/er/.b.{gone.pid}-4711.part/c",
-                     f".d.{alive.pid}-1.part", ".e.part", f"f.{gone.pid}.part", f".{gone.pid}.part", f".a.npz.{gone.pid}x.part"):
+                     f".d.{alive.pid}-1.part", ".e.part", f"f.{gone.pid}.part", f".{gone.pid}.part",
+                     f".a.npz.{gone.pid}x.part"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
         before = tree(tmp_path)

@@ -499,7 +499,8 @@ def test_a_checkpoint_whose_weights_somebody_edited_is_not_taken_for_trained(wor
 def test_a_training_record_that_somebody_edited_is_not_packed(world, capsys):
     out, (root,) = world.place / "out", (world.place / "data").glob("prepared-*")
     for number, marked in enumerate((True, False)):
-        record, = (out / "checkpoints").glob("layout_nlp_random-token-0-*.json")
+        checkpoint, = (out / "checkpoints").glob("layout_nlp_random-token-0-*.pt")
+        record = checkpoint.with_suffix(".json")
         text = record.read_text()
         assert pack_weights(out, root, world.place / f"whole{number}").checkpoints.keys() >= {f"{record.stem}.pt"}
         capsys.readouterr()
