@@ -10,10 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.linear_model import LinearRegression
+from training import drawn_layout
 
 from kit.ensemble import choose_weights
 from kit.metrics import kendall_tau
+from kit.models import ConfigTokenModel, ConfigTokenSettings
+from kit.models.explain import explain
 from kit.sample import write as sample
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
@@ -220,3 +225,36 @@ def test_the_siblings_study_knows_which_program_a_relative_was_made_of(siblings_
             found = siblings_study.own_relatives(some)
             for program, made in expected.items():
                 assert found[program].graph_id in made
+
+
+@pytest.fixture(scope="module")
+def explain_study():
+    return loaded(RUN.with_name("explain_study.py"))
+
+
+def test_the_share_of_a_group_in_the_file_is_the_adjusted_r2_of_a_regression(explain_study):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(4, size=(200, 2))
+    values = codes[:, 0] + (codes[:, 0] == codes[:, 1]) + rng.normal(size=200)
+    for columns in ([0], [1], [0, 1]):
+        one_hot = pd.get_dummies(["".join(map(str, row)) for row in codes[:, columns]]).to_numpy(float)
+        plain = LinearRegression(fit_intercept=False).fit(one_hot, values).score(one_hot, values)
+        expected = 1 - (1 - plain) * (len(values) - 1) / (len(values) - one_hot.shape[1])
+        assert explain_study.between(codes[:, columns], values) == pytest.approx(expected)
+    assert abs(explain_study.between(rng.integers(20, size=(5000, 1)), rng.random(5000))) < 0.01
+    assert explain_study.between(np.arange(5)[:, None], np.arange(5)) == 0       # one value a label says nothing
+
+
+@pytest.mark.parametrize("mix", ["pool", "none"])
+def test_the_shares_of_the_terms_in_the_cost_add_up_to_one(explain_study, mix):
+    graph = drawn_layout(3)
+    model = ConfigTokenModel(ConfigTokenSettings(mix=mix))
+    model.fit_scale([graph])
+    shares = explain_study.shares_in_model(model, graph, range(len(graph.config_codes)), None)
+    assert sum(shares.values()) == pytest.approx(1) and (shares[explain_study.REST] != 0) == (mix == "pool")
+    # one more way: the shares of the diagonal, term by term, from the costs of all configurations
+    cost = np.array([explain(model, graph, code).cost for code in graph.config_codes])
+    for group in range(graph.config_codes.shape[1]):
+        own = [explain(model, graph, code).by_group(graph)[group, group] for code in graph.config_codes]
+        expected = np.cov(own, cost)[0, 1] / np.var(cost, ddof=1)
+        assert shares.get((group, group), 0) == pytest.approx(expected)

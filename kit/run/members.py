@@ -16,7 +16,7 @@ from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.prune import hold_out_configs
 from kit.recipes import Recipe
-from kit.run.provenance import from_code, from_settings, set_aside
+from kit.run.provenance import from_code, from_settings, own_code, set_aside
 from kit.run.sessions import TRAINED, earlier_checkpoints, marking, note_unfinished, steps_trained, take_over
 from kit.run.workflow import checkpoint_path, modules_of
 from kit.train import train, train_parallel
@@ -206,7 +206,7 @@ def _job(member, materials, results, processes, deadline, earlier):
     take_over(path, results.out, results.step, results.data_root, earlier)
     made_from = (material.made_from
                  | from_code("kit.train", "kit.predict", type(model).__module__, *modules_of(functions))
-                 | from_settings(settings=recipe.settings, shape=model.settings))
+                 | own_code(type(model), *functions) | from_settings(settings=recipe.settings, shape=model.settings))
     save = partial(marking, path, results.out, results.step, made_from, recipe.settings.steps)
     return member._replace(recipe=recipe), path, processes, results.out, made_from, deadline, save
 
