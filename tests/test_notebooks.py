@@ -66,6 +66,16 @@ def test_a_notebook_is_short_and_says_what_it_is(name):
         assert 0 < len(lines) <= MAX_LINES, f"{len(lines)} lines from {lines[:1]}"
 
 
+@pytest.mark.parametrize("name", [name for name in BOOKS if name < "10"])
+def test_half_of_the_cells_have_ten_lines_at_most_and_the_end_says_what_follows(name):
+    lengths = [len([line for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")])
+               for cell in code(name)]
+    assert np.median(lengths) <= 10, sorted(lengths)
+    texts = [cell.source for cell in BOOKS[name].cells if cell.cell_type == "markdown"]
+    assert sum(text.startswith("## ") for text in texts) >= 2, "headings make a table of contents"
+    assert re.match(r"(\*\*)?What follows", texts[-1]) and BOOKS[name].cells[-1].cell_type == "markdown"
+
+
 @each_notebook
 def test_all_settings_are_in_the_parameters_cell(name):
     tagged = [cell for cell in BOOKS[name].cells if "parameters" in cell.metadata.get("tags", [])]
