@@ -383,68 +383,105 @@ def _operand_disagreements(p):
 
 
 def _pair_tables(graph, p, reach):
-    """The last four fields of Agreement: the pairs."""
-    met, k = graph.meetings or find_meetings(graph), p.rows.shape[1]
+    """The last four fields of Agreement but `moved`; which operands are delivered, (nc, 2); bytes, as Meetings.size."""
+    met = _near_meetings(graph, reach, p.rows.shape[1])
+    producer, consumer = met.ends.T
+    role = met.role[:, None] & [1, 2] > 0                                                  # (pairs, 2)
+    # the layout that each node delivers, under each of its codes
+    delivered = np.where(p.given[:, :, :1], p.rows[:, :, 0], p.default[p.ids][:, None])    # (nc, k, 2)
+    digits = _pair_differences(p, met, role, delivered)
+    pair, row_pair, digits, growth = _distinct_rows(digits, _pair_growth(p, met, delivered))
+    rows = np.empty((len(row_pair), PairColumns.COUNT), np.float32)
+    places, apart = PairColumns.DISAGREE.stop, np.stack([~met.joins / met.hops, met.joins / met.hops], axis=1)
+    rows[:, PairColumns.DISAGREE], rows[:, PairColumns.UNSET] = digits[:, :places] / 2, digits[:, places:] / 2
+    rows[:, PairColumns.BY_SIZE] = rows[:, PairColumns.DISAGREE] * p.size[p.ids[producer[row_pair]], None]
+    rows[:, PairColumns.NEARNESS] = apart[row_pair]
+    rows[:, PairColumns.GROWTH] = growth
+    rows[:, PairColumns.ROLE] = role[row_pair]
+    rows[:, PairColumns.SIZE] = np.log2(met.size)[row_pair]
+    rows[:, PairColumns.RANK] = _ranks(consumer, met.role, met.hops)[row_pair]
+    delivers = np.zeros((len(p.ids), 2), bool)
+    np.logical_or.at(delivers, consumer, role)
+    return met.ends.copy(), pair, row_pair, rows, delivers, met.size
+
+
+def _near_meetings(graph, reach, k):
+    """The meetings of a graph within `reach` edges, or fewer if their rows for `k` codes would be too many."""
+    met = graph.meetings or find_meetings(graph)
     near = met.hops <= next(h for h in range(min(reach, met.hops.max(initial=0)), -1, -1)
                             if (met.hops <= h).sum() * k * k <= MAX_PAIR_ROWS)
-    (v, u), joins, hops = met.ends[near].T, met.joins[near], met.hops[near]               # v: producer
+    return Meetings(*(column[near] for column in met))
+
+
+def _pair_differences(p, met, role, delivered):
+    """How many of the two minor-most dimensions differ where pairs meet: seven int8 arrays, (pairs, k, k) each.
+
+    The producer's output with the consumer's input, with its kernel, with the better of the two, with its output, with
+    the other producer's output; with its own default, where it is an input and a kernel whose layout is not given.
+    """
+    (v, u), joins = met.ends.T, met.joins                                                  # v: producer
     # the layout that either node delivers, in the dimension names of the place where they meet; (pairs, k, 2) each
-    delivered = np.where(p.given[:, :, :1], p.rows[:, :, 0], p.default[p.ids][:, None])
-    first, other = ((np.pad(met.names[near, end], ((0, 0), (0, 1)), constant_values=-1)[
+    first, other = ((np.pad(met.names[:, end], ((0, 0), (0, 1)), constant_values=-1)[
         np.arange(len(v))[:, None, None], delivered[node]]) for end, node in enumerate((v, u)))
-    # how many of the two dimensions differ between the delivered layout and the consumer's output, input and kernel
     differ = (first[:, :, None, None] != p.rows[u][:, None]).sum(axis=-1, dtype=np.int8)  # (pairs, k, k, 3)
     differ *= p.given[u][:, None] & ~joins[:, None, None, None]
     better = np.where(p.given[u][:, None, :, 1:].all(axis=-1), differ[..., 1:].min(axis=-1),
                       differ[..., 1:].max(axis=-1))
+    # outputs are compared where they have the same shape
     shape = p.shape[p.ids]
-    like = (shape[v] == np.take_along_axis(shape[u], met.names[near, 0], axis=1)).all(axis=1)
+    like = (shape[v] == np.take_along_axis(shape[u], met.names[:, 0], axis=1)).all(axis=1)
     outputs = differ[..., 0] * like[:, None, None]
     joined = (first[:, :, None] != other[:, None]).sum(axis=-1, dtype=np.int8) * joins[:, None, None]
-    # how much more memory than by default the producer's output takes: as delivered, as the consumer's input, as its
-    # kernel. It matters only where the layouts differ, because the compiler then copies the output
-    arriving = np.take_along_axis(shape[v], np.argsort(met.names[near, 0], axis=1), axis=1)
-    usual = _padding(shape[v], p.default[p.ids[v]])[:, None]
-    before = (_padding(shape[v][:, None], delivered[v]) - usual)[:, :, None]               # (pairs, k, 1)
-    after = (_padding(arriving[:, None, None], p.rows[u][:, :, 1:]) - usual[:, :, None])[:, None]
-    # where the consumer is not given the layout of this operand, the compiler may keep the default: how many of the two
-    # dimensions differ from it
-    role = met.role[near, None] & [1, 2] > 0                                               # (pairs, 2)
+    # where the consumer is not given the layout of this operand, the compiler may keep the default
     changed = (delivered[v] != p.default[p.ids[v]][:, None]).sum(axis=-1, dtype=np.int8)
     unset = changed[:, :, None, None] * (~p.given[u][:, None, :, 1:] & role[:, None, None])
-    copied = ((better + outputs + joined > 0) | differ[..., 1:].any(axis=-1) | unset.any(axis=-1),
-              differ[..., 1] > 0, differ[..., 2] > 0)
-    # a pair has few distinct rows. So each row is encoded as a number, and each distinct number is kept once
-    places = PairColumns.DISAGREE.stop
-    number, factor, levels = np.zeros((len(v), k, k), np.int64), 1, []
-    for digit in (differ[..., 1], differ[..., 2], better, outputs, joined, unset[..., 0], unset[..., 1]):
+    return differ[..., 1], differ[..., 2], better, outputs, joined, unset[..., 0], unset[..., 1]
+
+
+def _pair_growth(p, met, delivered):
+    """log2 of how much more memory than by default a pair's tensor takes: as delivered, (pairs, k, 1), and as read.
+
+    As read: as the consumer's input and as its kernel, (pairs, 1, k) each.
+    """
+    v, u = met.ends.T
+    shape = p.shape[p.ids[v]]
+    arriving = np.take_along_axis(shape, np.argsort(met.names[:, 0], axis=1), axis=1)
+    usual = _padding(shape, p.default[p.ids[v]])[:, None]
+    before = (_padding(shape[:, None], delivered[v]) - usual)[:, :, None]
+    after = (_padding(arriving[:, None, None], p.rows[u][:, :, 1:]) - usual[:, :, None])[:, None]
+    return before, after[..., 0], after[..., 1]
+
+
+def _distinct_rows(digits, growths):
+    """Each distinct row of a pair once -> Agreement.pair, Agreement.row_pair; digits (r, 7), growths (r, 3) of a row.
+
+    `digits` as from `_pair_differences`, `growths` as from `_pair_growth`. A growth counts only where layouts differ,
+    because the compiler then copies the tensor; elsewhere it is 0.
+    """
+    to_input, to_kernel, better, outputs, joined, *unset = digits
+    differs = [to_input > 0, to_kernel > 0]
+    copied = (better + outputs + joined > 0) | differs[0] | differs[1] | (unset[0] > 0) | (unset[1] > 0), *differs
+    # a row is encoded as a number: its seven digits to the base of 3, the place of its growths, the number of its pair
+    number, factor, levels = np.zeros(better.shape, np.int64), 1, []
+    for digit in digits:
         number += factor * digit.astype(np.int64)
         factor *= 3
-    for where, growth in zip(copied, (before, after[..., 0], after[..., 1])):
+    for where, growth in zip(copied, growths):
         level, place = np.unique(np.round(growth, 3), return_inverse=True)
         level, place = np.concatenate([[0], level]), place.reshape(growth.shape) + 1
         number += factor * np.where(where, place, 0)
         factor *= len(level)
         levels.append(level)
-    number += factor * np.arange(len(v))[:, None, None]
+    number += factor * np.arange(len(better))[:, None, None]
     kept, pair = np.unique(number, return_inverse=True)
+    # and each number that is kept is decoded
     row_pair, number = np.divmod(kept, factor)
-    rows = np.empty((len(kept), PairColumns.COUNT), np.float32)
-    digits = number[:, None] // 3 ** np.arange(places + 2) % 3 / 2
-    rows[:, PairColumns.DISAGREE], rows[:, PairColumns.UNSET] = digits[:, :places], digits[:, places:]
-    rows[:, PairColumns.BY_SIZE] = rows[:, PairColumns.DISAGREE] * p.size[p.ids[v[row_pair]], None]
-    rows[:, PairColumns.NEARNESS] = np.stack([~joins / hops, joins / hops], axis=1)[row_pair]
-    number = number // 3 ** (places + 2)
-    for column, level in zip(range(*PairColumns.GROWTH.indices(PairColumns.COUNT)), levels):
+    found, number = number[:, None] // 3 ** np.arange(len(digits)) % 3, number // 3 ** len(digits)
+    grown = np.empty((len(kept), len(levels)))
+    for column, level in enumerate(levels):
         number, place = np.divmod(number, len(level))
-        rows[:, column] = level[place]
-    rows[:, PairColumns.ROLE] = role[row_pair]
-    rows[:, PairColumns.SIZE] = np.log2(met.size[near])[row_pair]
-    rows[:, PairColumns.RANK] = _ranks(u, met.role[near], hops)[row_pair]
-    delivers = np.zeros((len(p.ids), 2), bool)
-    np.logical_or.at(delivers, u, role)
-    return (np.stack([v, u], axis=1), pair.reshape(len(v), k, k).astype(np.int32), row_pair, rows, delivers,
-            met.size[near])
+        grown[:, column] = level[place]
+    return pair.reshape(better.shape).astype(np.int32), row_pair, found, grown
 
 
 def _ranks(consumer, role, hops):

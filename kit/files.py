@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-_LEFTOVER = re.compile(r"\.(.+)\.([0-9]+)(?:-[0-9]+)?\.part")
+_LEFTOVER = re.compile(r"\.(.+)\.([0-9]+)-[0-9]+\.part")
 _CURES = ((("ENOSPC", "EDQUOT", "EFBIG"), "make room, then run it again"),
           (("EROFS", "EACCES", "EPERM"), "give a folder that can be written to"),
           (("ENOTDIR", "EEXIST", "EISDIR"), "move away the file or folder that is in its place"),

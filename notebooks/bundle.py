@@ -104,6 +104,8 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
     """
     books = {path: nbformat.read(path, 4).cells for path in parameters}
     code = [c.source for cells in books.values() for c in cells if c.cell_type == "code"]
+    for cell in [c for cells in books.values() for c in cells if c.cell_type == "code"]:
+        cell.outputs, cell.execution_count = [], None            # those of notebooks/outputs.py are of another run
     anywhere = ANY_GPU if machine else ANY_DEVICE
     rank = [PREDICT.format(settings=", ".join(map(repr, weights.values())), device=anywhere)] if weights else []
     names = kit_files([*code, *rank, ANY_GPU, THIS_DEVICE], kit)

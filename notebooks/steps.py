@@ -21,7 +21,7 @@ from traitlets.config import Config
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
 import kit  # noqa: E402
-from kit.data import COLLECTIONS  # noqa: E402
+from kit.data import COLLECTIONS, DataError  # noqa: E402
 from kit.files import (  # noqa: E402
     file_sha256,
     locked,
@@ -32,6 +32,7 @@ from kit.files import (  # noqa: E402
 )
 from kit.run import UNFINISHED as RECORDS  # noqa: E402
 from kit.run import unfit  # noqa: E402
+from kit.run.ledger import read_entry  # noqa: E402
 from kit.run.provenance import (  # noqa: E402
     ASIDE,
     MARK,
@@ -189,7 +190,19 @@ class Step:
             why = unfit(str(path).removesuffix(MARK), self.out, data_root) if name.endswith(MARK) else None
             if why:
                 return why
-        return None
+        return self._unrecorded()
+
+    def _unrecorded(self):
+        """Why the ledger has no entry of the submission that this step wrote, or None."""
+        csv = self.note["files"].get("submission.csv")
+        if self.number != SUBMITS or self.parameters is None or csv is None:
+            return None
+        ledger = os.path.join(PROJECT, os.path.expanduser(self.parameters.get("ledger") or self.out.parent))
+        entry = Path(ledger, f"{self.out.name}.json")
+        try:
+            return None if read_entry(entry)["sha256"] == csv else f"{show(entry)} is of another submission"
+        except DataError:
+            return f"{show(entry)} is gone, or no entry of the ledger"
 
     def start(self, key):
         """Execute the notebook in a thread; what somebody changed since it ran last is moved aside."""

@@ -159,6 +159,7 @@ class World:
             for name in ("data", "kit"):
                 shutil.copytree(template / name, self.place / name, copy_function=os.link)
             shutil.copytree(template / "out", self.place / "out")
+            shutil.copy(template / "out.json", self.place)               # of the ledger
         else:
             self._write_data()
             shutil.copytree(PROJECT / "kit", self.kit, ignore=shutil.ignore_patterns("__pycache__"))

@@ -228,6 +228,58 @@ def test_the_siblings_study_knows_which_program_a_relative_was_made_of(siblings_
 
 
 @pytest.fixture(scope="module")
+def folds_study():
+    sys.path.insert(0, str(RUN.parent))
+    try:
+        return loaded(RUN.with_name("folds_study.py"))
+    finally:
+        del sys.path[0]
+
+
+def test_the_siblings_study_reads_a_sample_that_it_ranked_before(siblings_study, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = [siblings_study.Ranked(7, 2, "layout:xla:random", split, f"program {i}", "depth" * i, {
+        kind: rng.random(5) for kind in ("runtime", "token", "siblings")[:3 - i]}) for i, split in
+        enumerate(("valid", "test"))]
+    monkeypatch.setattr(siblings_study, "write_sample", lambda *args, **options: None)
+    monkeypatch.setattr(siblings_study, "rank_sample", lambda *args: rows)
+    first = siblings_study.ranked_sample(tmp_path, 7, 2, 1)
+    monkeypatch.delattr(siblings_study, "rank_sample")           # nothing is ranked again
+    for expected, *found in zip(rows, first, siblings_study.ranked_sample(tmp_path, 7, 2, 1)):
+        for one in found:
+            assert one[:-1] == expected[:-1] and one.costs.keys() == expected.costs.keys()
+            assert all(np.array_equal(one.costs[kind], cost) for kind, cost in expected.costs.items())
+    with pytest.raises(NameError, match="rank_sample"):
+        siblings_study.ranked_sample(tmp_path, 8, 2, 1)          # another sample
+
+
+def test_the_siblings_study_counts_a_program_of_both_searches_once(siblings_study):
+    #   programs a and b in two searches, c in one; two seeds
+    rows = [siblings_study.Ranked(1, seed, f"layout:xla:{search}", "test", name, "", {}) for seed in range(2)
+            for search, names in (("random", "ab"), ("default", "abc")) for name in names]
+    means = siblings_study.by_program(rows, np.arange(10.0))
+    assert means.tolist() == [[1.0, 2.0, 4.0], [6.0, 7.0, 9.0]]
+
+
+def test_the_folds_study_scores_a_program_with_weights_that_it_did_not_choose(folds_study):
+    rng = np.random.default_rng(0)
+    runtimes = {f"g{i}": rng.random(30) for i in range(6)}
+    kinds = {kind: {i: t + noise * rng.standard_normal(30) for i, t in runtimes.items()}
+             for kind, noise in (("token", 0.4), ("gnn", 0.3))}
+    case, draws, count = folds_study.situations(kinds | {"ridge": kinds["gnn"]}, runtimes)["prior exchanged"], 4, 5
+    taus, rng = [[] for _ in range(count)], np.random.default_rng(0)
+    for _ in range(draws):
+        order = rng.permutation(count)
+        known = {f"g{i}": runtimes[f"g{i}"] for i in (*order[:2], 5)}
+        shares = choose_weights(kinds, known, kendall_tau, prior={"token": 1, "gnn": 10})
+        for i in order[2:]:
+            cost = sum(shares[kind] * kinds[kind][f"g{i}"] for kind in kinds)
+            taus[i].append(kendall_tau(cost, runtimes[f"g{i}"]))
+    expected = [np.mean(some) for some in taus]
+    assert folds_study.chosen(case, count, 2, draws, [5]) == pytest.approx(expected)
+
+
+@pytest.fixture(scope="module")
 def explain_study():
     return loaded(RUN.with_name("explain_study.py"))
 

@@ -265,8 +265,9 @@ def test_only_what_a_process_left_that_is_gone_is_removed(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as alive:
         gone = subprocess.Popen([sys.executable, "-c", ""])
         gone.wait()
-        for name in (f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}-4711.part/c", f".d.{alive.pid}.part", ".e.part",
-                     f"f.{gone.pid}.part", f".{gone.pid}.part", f".a.npz.{gone.pid}x.part"):
+        for name in (f".a.npz.{gone.pid}-1.part", f".mine.{gone.pid}.part", f"deep/er/.b.{gone.pid}-4711.part/c",
+                     f".d.{alive.pid}-1.part", ".e.part", f"f.{gone.pid}.part", f".{gone.pid}.part",
+                     f".a.npz.{gone.pid}x.part"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).touch()
         before = tree(tmp_path)
@@ -274,7 +275,7 @@ def test_only_what_a_process_left_that_is_gone_is_removed(tmp_path):
         assert remove_leftovers(tmp_path / "deep" / "er", "b") == [tmp_path / "deep" / "er" / "b"]
         assert remove_leftovers(tmp_path) == [tmp_path / "a.npz"] and remove_leftovers(tmp_path) == []
         alive.communicate(b"\n")
-    assert before.keys() - tree(tmp_path).keys() == {f".a.npz.{gone.pid}.part", f"deep/er/.b.{gone.pid}-4711.part/c"}
+    assert before.keys() - tree(tmp_path).keys() == {f".a.npz.{gone.pid}-1.part", f"deep/er/.b.{gone.pid}-4711.part/c"}
 
 
 def test_threads_that_write_one_file_leave_one_of_their_texts(tmp_path):

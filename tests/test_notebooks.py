@@ -35,7 +35,7 @@ PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 BOOKS = {path.stem: nbformat.read(path, nbformat.NO_CONVERT) for path in PATHS}
 MAIN = [path for path in PATHS if path.stem < "10"]              # the others only run when asked for
 each_notebook = pytest.mark.parametrize("name", BOOKS)
-MAX_LINES = 30                                                  # of a code cell
+MAX_LINES, MAX_CELLS = 30, 25                                   # of a code cell, of code in a notebook
 
 
 def code(name):
@@ -51,7 +51,8 @@ def test_a_notebook_is_committed_as_it_was_written(name):
     assert "papermill" not in book.metadata and "widgets" not in book.metadata
     for cell in book.cells:
         assert not {"papermill", "execution"} & set(cell.metadata)
-    assert not any(cell.outputs or cell.execution_count is not None for cell in code(name))
+    if name.startswith("20") or "outputs_of" not in book.metadata:        # else of notebooks/outputs.py
+        assert not any(cell.outputs or cell.execution_count is not None for cell in code(name))
 
 
 @each_notebook
@@ -59,10 +60,20 @@ def test_a_notebook_is_short_and_says_what_it_is(name):
     first = BOOKS[name].cells[0]
     assert first.cell_type == "markdown"
     assert re.match(rf"# {name[:2]} \S", first.source), first.source.split("\n")[0]
-    assert 0 < len(code(name)) <= 20
+    assert 0 < len(code(name)) <= MAX_CELLS
     for cell in code(name):
         lines = cell.source.splitlines()
         assert 0 < len(lines) <= MAX_LINES, f"{len(lines)} lines from {lines[:1]}"
+
+
+@pytest.mark.parametrize("name", [name for name in BOOKS if name < "10"])
+def test_half_of_the_cells_have_ten_lines_at_most_and_the_end_says_what_follows(name):
+    lengths = [len([line for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")])
+               for cell in code(name)]
+    assert np.median(lengths) <= 10, sorted(lengths)
+    texts = [cell.source for cell in BOOKS[name].cells if cell.cell_type == "markdown"]
+    assert sum(text.startswith("## ") for text in texts) >= 2, "headings make a table of contents"
+    assert re.match(r"(\*\*)?What follows", texts[-1]) and BOOKS[name].cells[-1].cell_type == "markdown"
 
 
 @each_notebook

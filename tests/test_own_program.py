@@ -1,6 +1,9 @@
 """One's own program: the rules hold on the real files, the layouts against brute force, and a model can score it."""
-from collections import defaultdict
+import subprocess
+import sys
+from collections import Counter, defaultdict
 from functools import cache
+from importlib.util import find_spec
 from itertools import permutations, product
 
 import numpy as np
@@ -312,6 +315,24 @@ def test_the_committed_network_is_the_one_written_here(project):
     path = project / "notebooks" / "own_program.hlo.pb"
     assert hlo_messages()["Module"].FromString(path.read_bytes()) == small_network()
     assert path.stat().st_size < 8192
+
+
+def test_known_networks_are_written_by_the_frameworks_that_are_here_and_the_others_are_named(project, tmp_path):
+    done = subprocess.run([sys.executable, project / "notebooks" / "known_networks.py", tmp_path, "bert"],
+                          capture_output=True, text=True)
+    if find_spec("jax") is None:
+        assert done.returncode == 1 and "bert: left out; ModuleNotFoundError: No module named 'jax'" in done.stdout
+        assert done.stderr == "nothing was written: no framework is installed in a version that fits\n"
+        assert not [*tmp_path.iterdir()]
+    else:
+        assert done.returncode == 0 and [path.name for path in tmp_path.iterdir()] == ["bert.hlo.pb"]
+        graph = program_from_hlo(tmp_path / "bert.hlo.pb").graph
+        names = Counter(OPCODE_NAMES[graph.node_opcode[node]] for node in graph.node_config_ids)
+        # in each of 12 layers: query, key, value, their products, the output, and the two of the network behind
+        assert names["dot"] == 12 * (3 + 2 + 1 + 2) and names["convolution"] == 0
+    unknown = subprocess.run([sys.executable, project / "notebooks" / "known_networks.py", tmp_path, "lenet"],
+                             capture_output=True, text=True)
+    assert unknown.returncode == 2 and "lenet: no such network; there are bert, mobilenet, alexnet" in unknown.stderr
 
 
 def test_nodes_groups_and_options_of_the_small_network(project):

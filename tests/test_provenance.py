@@ -1,28 +1,37 @@
 """What results were made from: every change of data, code, files or bytes is noticed, and nothing else is."""
+import functools
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from drawn import rewrite
+from training import TINY, drawn_layout
 
 import kit
 from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, read_layout, read_tile
 from kit.files import file_sha256
+from kit.losses import list_mle_loss
+from kit.models import LayoutGNN
 from kit.prepare import content_digests, prepare
-from kit.run import Results, from_code, from_data, from_files, from_settings, load_costs, unfit
+from kit.run import Results, checkpoint_path, from_code, from_data, from_files, from_settings, load_costs, unfit
 from kit.run.provenance import (
     MARK,
     code_digest,
     imports,
     is_own,
     loaded_sources,
+    own_code,
     own_results,
     plain_code,
     read_mark,
     set_aside,
 )
+from kit.train import TrainSettings
 
 NAME = "predictions/tile_xla/tile_seed0.test.npz"
 COSTS = {"tile:xla:a": np.arange(3.0)}
@@ -377,3 +386,63 @@ def test_a_digest_of_a_file_is_that_of_its_bytes(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * (3 << 20))
     expected = subprocess.run(["sha256sum", str(tmp_path / "a")], capture_output=True, text=True).stdout.split()[0]
     assert file_sha256(tmp_path / "a") == expected
+
+
+CELL = """
+import functools
+SCALE = 2
+ODD = {"a", "b", "c", "d"}
+
+def helper(cost):
+    return SCALE * cost
+
+def mine(cost, runtime, names=ODD):
+    \"\"\"A loss.\"\"\"
+    return [helper(c) for c in cost if c not in {"x", "y", "z"}]
+
+class Own:
+    power = 3
+    def __call__(self, cost, runtime):
+        return self.inner(cost)
+    @staticmethod
+    def inner(cost):
+        return helper(cost)
+"""
+
+
+def in_a_cell(*changes):
+    """The names that a cell of a notebook defines."""
+    text, names = CELL, {"__name__": "__main__"}
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    exec(text, names)
+    return SimpleNamespace(**names)
+
+
+@pytest.mark.parametrize("change, other", [
+    (("SCALE * cost", "SCALE + cost"), "mine own"), (("SCALE = 2", "SCALE = 5"), "mine own"),
+    (("helper(c) for", "-helper(c) for"), "mine"), (("power = 3", "power = 4"), "own"),
+    (("return self.inner", "return -self.inner"), "own"), (('"z"}', '"w"}'), "mine"), (('"d"}', '"e"}'), "mine"),
+    (("SCALE = 2", "# two\nSCALE = (2)"), ""), (("A loss.", "My loss."), ""), (("return [", "return  [  # all\n"), "")])
+def test_own_code_is_told_apart_by_what_it_does(change, other):
+    def all_of(cell):
+        return {"mine": own_code(cell.mine), "own": own_code(cell.Own())}
+    before, after = all_of(in_a_cell()), all_of(in_a_cell(change))
+    assert {name for name in before if before[name] != after[name]} == {*other.split()}
+    partial = [own_code(functools.partial(list_mle_loss, of=cell.mine)) for cell in (in_a_cell(), in_a_cell(change))]
+    assert (partial[0] != partial[1]) == ("mine" in other) and own_code(list_mle_loss, LayoutGNN) == {}
+
+
+def test_own_code_has_the_same_digest_in_each_process():
+    text = f"from kit.run.provenance import own_code\n{CELL}\nprint(own_code(mine, Own)['own code'])"
+    said = {subprocess.run([sys.executable, "-c", text], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
+                           capture_output=True, text=True).stdout for seed in "123"}
+    assert len(said) == 1 and len(said.pop()) == 65
+
+
+def test_a_loss_of_a_notebook_that_changes_has_another_checkpoint(tmp_path):
+    losses = [in_a_cell(*change).mine for change in ([], [], [("SCALE * cost", "SCALE + cost")])]
+    paths = [checkpoint_path(tmp_path, "mine 0", LayoutGNN(TINY), TrainSettings(), [drawn_layout()], (), [loss])
+             for loss in losses]
+    assert paths[0] == paths[1] != paths[2]

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import state_machine
+import torch
 from run_folder import CHANGES, FULL, World, digests, finished_world, in_process, invert, permute, program
 
 import kit.recipes
@@ -16,6 +17,7 @@ from kit.files import file_sha256
 from kit.kaggle import keep_fetched
 from kit.run import Results, from_data, load_costs, record_leaderboard
 from kit.run.provenance import ASIDE, MARK, read_mark, write_mark
+from kit.run.weights import pack_weights
 
 pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
 TOKEN = "predictions/layout_nlp_random/token_seed0.test.npz"
@@ -429,6 +431,93 @@ def test_a_loss_of_ones_own_that_changes_trains_anew(world, monkeypatch):
     before = files(world, TOKEN)
     write("    return -pairwise_hinge_loss(*costs)")
     assert world.run() == 0 and files(world, TOKEN) != before and as_in_a_new_folder(world)
+
+
+def test_a_submission_of_weights_from_a_file_that_changed_is_refused(world):
+    weights, out = world.place / "weights.json", world.place / "out"
+    shutil.copy(out / "weights.json", weights)
+    given = "-p", f"weights_from={weights}"
+    assert world.run("--only", "05,06", *given) == 0 and world.run("--only", "06") == 0
+    assert "06_submit          finished before" in world.said
+    weights.write_text(weights.read_text().replace(str(next(iter(shares(weights)[LAYOUT[0]].values()))), "0.123", 1))
+    before = files(world, "submission.csv", "ensemble/*")
+    assert world.run("--only", "06") == 2 and f"made from {weights}, which has changed since; run 05" in world.said
+    (out / ".run" / "05_ensemble.json").unlink()                         # as if 05 had been run by hand
+    assert world.run("--only", "06", "--fresh") == 1 and f"made from {weights}, which has changed since" in world.said
+    assert files(world, "ensemble/*").items() <= before.items()
+    assert world.run("--only", "05,06", *given) == 0 and world.run("--only", "06") == 0
+    weights.unlink()                                                     # nothing says that it changed
+    assert world.run("--only", "06") == 0
+
+
+def shares(path):
+    return json.loads(path.read_text())
+
+
+def test_a_narrower_run_keeps_the_weights_of_the_other_collections(world):
+    path = world.place / "out" / "weights.json"
+    before = shares(path)
+    assert before.keys() == {"tile:xla", LAYOUT[0]}
+    assert world.run("--only", "05", "--collections", "tile:xla", choose=False) == 0
+    assert shares(path) == before and world.run("--only", "05") == 0 and shares(path) == before
+    (world.place / "out" / "ensemble" / f"{LAYOUT[1]}.test.npz").unlink()
+    was = file_sha256(path)
+    assert world.run("--only", "05", "--collections", "tile:xla", "--fresh") == 0
+    assert shares(path).keys() == {"tile:xla"} and was in aside(world)
+    wide = world.run("--only", "05,06")
+    assert wide == 0 and shares(path) == before
+
+
+@pytest.mark.parametrize("damage", [lambda entry: entry.unlink(), lambda entry: entry.write_text(
+    entry.read_text().replace(json.loads(entry.read_bytes())["sha256"], "0" * 64))])
+def test_an_entry_of_the_ledger_that_is_gone_or_of_another_submission_is_written_again(world, damage):
+    entry = world.place / "out.json"
+    before = json.loads(entry.read_bytes())
+    damage(entry)
+    assert world.run("--only", "06") == 0 and "finished before" not in world.said
+    now = json.loads(entry.read_bytes())
+    assert {**now, "recorded": ""} == {**before, "recorded": ""}
+    assert world.run("--only", "06") == 0 and "06_submit          finished before" in world.said
+
+
+@pytest.mark.parametrize("mark", [True, False])
+def test_a_checkpoint_whose_weights_somebody_edited_is_not_taken_for_trained(world, mark):
+    text, out = submission(world), world.place / "out"
+    path, = (out / "checkpoints").glob("layout_nlp_random-token-0-*.pt")
+    saved = torch.load(path, weights_only=True)
+    for tensor in [*saved["model"].values(), *saved["best"].values()]:
+        tensor.copy_(tensor.flip(-1) if tensor.ndim else tensor)
+    torch.save(saved, path)
+    edited = file_sha256(path)
+    if not mark:
+        path.with_name(path.name + MARK).unlink()
+    (out / ".run" / "04_train_layout.json").unlink()                     # so that 04 runs again
+    assert world.run() == 0, world.said
+    assert submission(world) == text and edited in aside(world) and str(path) in world.said
+
+
+def test_a_training_record_that_somebody_edited_is_not_packed(world, capsys):
+    out, (root,) = world.place / "out", (world.place / "data").glob("prepared-*")
+    for number, marked in enumerate((True, False)):
+        checkpoint, = (out / "checkpoints").glob("layout_nlp_random-token-0-*.pt")
+        record = checkpoint.with_suffix(".json")
+        text = record.read_text()
+        assert pack_weights(out, root, world.place / f"whole{number}").checkpoints.keys() >= {f"{record.stem}.pt"}
+        capsys.readouterr()
+        record.write_text(text.replace('"width": ', '"width": 1'))
+        if not marked:
+            record.with_name(record.name + MARK).unlink()
+        packed = pack_weights(out, root, world.place / f"packed{number}")
+        assert f"{record.stem}.pt" not in packed.checkpoints and len(packed.checkpoints) == 2
+        assert f"2 of 6 files of predictions travel as they are: {record} was changed after" in capsys.readouterr().out
+        record.write_text(text)
+
+
+def test_a_narrower_table_keeps_the_wider_one(world):
+    was = file_sha256(world.place / "out" / "scores.csv")
+    assert world.run("--only", "05", "--collections", "tile:xla") == 0
+    assert "scores.csv had lines of layout:nlp:random, which the new one lacks; it is kept as " in world.said
+    assert was in aside(world)
 
 
 def test_predictions_of_one_name_that_two_trainings_made_are_left_out(world):

@@ -12,15 +12,18 @@ import numpy as np
 
 from kit.ensemble import mean_zscore
 from kit.files import file_sha256
+from kit.metrics import kendall_tau
 from kit.predict import predict
+from kit.prune import hold_out_configs
 from kit.recipes import Recipe
-from kit.run.provenance import from_code, from_settings, set_aside
+from kit.run.provenance import from_code, from_settings, own_code, set_aside
 from kit.run.sessions import TRAINED, earlier_checkpoints, marking, note_unfinished, steps_trained, take_over
 from kit.run.workflow import checkpoint_path, modules_of
 from kit.train import train, train_parallel
 from kit.training import CheckpointError, default_workers, run_jobs
 
 FEW_GRAPHS = 5           # with fewer validation graphs, their mean score is mostly chance
+VALID_CONFIGS = 200      # of each validation graph, while a model is trained; whole graphs are ranked at the end
 
 
 class Material(NamedTuple):
@@ -50,6 +53,46 @@ class Trained(NamedTuple):
     costs: dict              # {name of a set of graphs: {ID: cost (c,)}}
     made_from: dict          # where the weights come from: data, code, settings
     corrected: dict          # {name of a set of graphs: {ID: Specialist}}; graphs without a Specialist are not in it
+
+
+def adapted(recipe, device="cpu", precision=None, processes=1, **settings):
+    """A recipe with other settings of its training; a setting that is None stays as it is.
+
+    `settings`: fields of `TrainSettings`. Validation comes four times in a training. `processes`: a step has at least
+    as many graphs, one per process.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    given |= {} if precision is None else {"precision": precision}
+    changed = replace(recipe.settings, **given)
+    return recipe._replace(settings=replace(
+        changed, validate_every=max(changed.steps // 4, 1), device=device,
+        graphs_per_step=max(changed.graphs_per_step, processes)))
+
+
+def layout_material(graphs, valid, held_out, ranked=None, made_from=None):
+    """What layout models are trained on, without a share `held_out` of each graph's configurations.
+
+    Parameters
+    ----------
+    graphs : sequence of LayoutGraph
+        To train on, each with different configurations.
+    valid : sequence of LayoutGraph
+        Of each, `VALID_CONFIGS` configurations choose the best weights.
+    held_out : float
+        From 0 to below 1. Equal shares of equal graphs hold out equal configurations.
+    ranked, made_from : dict, optional
+        As of `Material`.
+
+    Returns
+    -------
+    Material
+    list of LayoutGraph
+        The same graphs with the configurations that were held out.
+    """
+    seen, held = zip(*[hold_out_configs(g, held_out, np.random.default_rng(0)) for g in graphs])
+    chosen_by = [hold_out_configs(g, min(1, VALID_CONFIGS / len(g.config_runtime)), np.random.default_rng(0))[1]
+                 for g in valid]
+    return Material(seen, chosen_by, kendall_tau, ranked or {}, made_from or {}), list(held)
 
 
 def join_together(kinds, materials):
@@ -163,7 +206,7 @@ def _job(member, materials, results, processes, deadline, earlier):
     take_over(path, results.out, results.step, results.data_root, earlier)
     made_from = (material.made_from
                  | from_code("kit.train", "kit.predict", type(model).__module__, *modules_of(functions))
-                 | from_settings(settings=recipe.settings, shape=model.settings))
+                 | own_code(type(model), *functions) | from_settings(settings=recipe.settings, shape=model.settings))
     save = partial(marking, path, results.out, results.step, made_from, recipe.settings.steps)
     return member._replace(recipe=recipe), path, processes, results.out, made_from, deadline, save
 

@@ -8,6 +8,7 @@ The sources are:
 - "data COLLECTION SPLIT": the content of the graphs, as the catalogue of the prepared data has it
 - "code MODULE ...": these modules of the kit, and what they import from the kit; see `code_digest`
 - "file NAME": another result in the folder of the run
+- "outside PATH": a file elsewhere that a setting named; compared while it is there
 - any other name: a setting, which only the step that made the result can compare
 """
 import ast
@@ -21,6 +22,7 @@ import time
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from types import CellType, CodeType
 
 import kit
 from kit.data import COLLECTIONS, SPLITS
@@ -29,6 +31,8 @@ from kit.prepare import content_digests
 
 MARK = ".made.json"
 ASIDE = "aside"                          # in the folder of a run: results that made room for others
+_PLAIN = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))     # what repr tells apart
+_KINDS = ("file", "data", "code", "outside")
 _MODULES = re.compile(r"code kit[\w.]*( kit[\w.]*)*")
 
 
@@ -82,6 +86,22 @@ def from_files(out, paths):
     return {f"file {Path(path).relative_to(out).as_posix()}": file_sha256(path) for path in paths}
 
 
+def from_outside(path):
+    """What a result was made from: a file that is no result of the run, such as the weights of an earlier run.
+
+    Parameters
+    ----------
+    path : str or Path
+        May start with a tilde.
+
+    Returns
+    -------
+    dict of str to str
+    """
+    place = os.path.abspath(Path(path).expanduser())
+    return {f"outside {place}": file_sha256(place)}
+
+
 def from_settings(**settings):
     """What a result was made from: settings by name.
 
@@ -97,7 +117,7 @@ def from_settings(**settings):
     return {name: hashlib.sha256(repr(value).encode()).hexdigest() for name, value in settings.items()}
 
 
-def unfit(path, out, data_root, kinds=("file", "data", "code")):
+def unfit(path, out, data_root, kinds=_KINDS):
     """Why a result cannot be used.
 
     Parameters
@@ -133,11 +153,13 @@ def _unfit(path, out, data_root, kinds, above):
                 why = f"{place}: another one now"
             if why is None and str(place) in above:
                 why = f"{place}: made from itself"
-            why = why or _unfit(place, out, data_root, ("file", "data", "code"), {*above, str(place)})
+            why = why or _unfit(place, out, data_root, _KINDS, {*above, str(place)})
             if why:
                 return f"{path}: made from a result that cannot be used: {why}"
         elif kind == "data" and name in _DATA and _data_digest(data_root, *name.split()) != digest:
             return f"{path}: made from other data: {name} has changed since"
+        elif kind == "outside" and os.path.isfile(name) and file_sha256(name) != digest:
+            return f"{path}: made from {name}, which has changed since"
         elif kind == "code" and _MODULES.fullmatch(source) and code_digest(*name.split()) != digest:
             return f"{path}: made by other code of {name}, or of what that imports"
     return None
@@ -266,6 +288,97 @@ def code_digest(*modules):
             found[module] = hashlib.sha256(text.encode()).hexdigest()
             todo += more
     return _digest(sorted(found.items()))
+
+
+def own_code(*things):
+    """What a result was made from: functions and classes that are defined outside the kit, such as in a notebook.
+
+    The compiled code counts, so that comments and layout do not. What such code takes from its own module counts, too:
+    functions, classes, and plain values. Modules of the kit that it takes names from count as a whole. What it takes
+    from other modules counts by its name alone.
+
+    Parameters
+    ----------
+    *things : callable
+        Those that a module of the kit defines do not count.
+
+    Returns
+    -------
+    dict of str to str
+        {} if the kit defines all of them.
+    """
+    found, seen, modules = [], {}, set()
+    todo = [one for one in _flat(things) if not _of_kit(one)]
+    homes = {getattr(one, "__module__", None) for one in todo}
+    while todo:
+        one = todo.pop()
+        home, name = getattr(one, "__module__", None), getattr(one, "__qualname__", "")
+        if _of_kit(one):
+            modules.add(home)
+        elif id(one) not in seen:
+            seen[id(one)] = one                          # held, so that no other object gets its id
+            text, more = _compiled(one) if home in homes else ("", [])
+            found.append((str(home), name, text))
+            todo += more
+    return {"own code": _digest([sorted(found), code_digest(*sorted(modules))])} if found else {}
+
+
+def _flat(things):
+    """What partials, methods and properties call; of an object that can be called, its class."""
+    found = []
+    for thing in things:
+        inner = [getattr(thing, name) for name in ("__func__", "func", "fget") if hasattr(thing, name)]
+        if inner:
+            arguments = [*getattr(thing, "args", ()), *getattr(thing, "keywords", {}).values()]
+            found += _flat([inner[0], *(one for one in arguments if callable(one))])
+        elif callable(thing):
+            found.append(thing if hasattr(thing, "__qualname__") else type(thing))
+    return found
+
+
+def _of_kit(thing):
+    return f"{getattr(thing, '__module__', '')}.".startswith("kit.")
+
+
+def _compiled(thing):
+    """A function or a class of Python as text that says what it does, and what else it takes from its module."""
+    if isinstance(thing, type):
+        inside = {name: value for name, value in vars(thing).items() if callable(value) or not name.startswith("__")}
+        plain = [(name, _value_text(value)) for name, value in inside.items() if isinstance(value, _PLAIN)]
+        return repr(sorted(plain)), _flat([*inside.values(), *thing.__bases__])
+    code = getattr(thing, "__code__", None)
+    if code is None:                                     # not of Python: its name counts
+        return "", []
+    cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
+    given = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), *cells]
+    used = [thing.__globals__[name] for name in _names(code) if name in thing.__globals__]
+    values = [_value_text(one) for one in (*given, *used) if isinstance(one, _PLAIN)]
+    return repr((_code_text(code, thing.__doc__), values)), _flat([one for one in (*given, *used) if callable(one)])
+
+
+def _names(code):
+    """The global names that compiled code uses, with those of functions inside it."""
+    inside = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return sorted({*code.co_names}.union(*map(_names, inside)))
+
+
+def _code_text(code, doc=None):
+    """Compiled code as text, without line numbers and the docstring."""
+    values = [_value_text(one) for one in code.co_consts if doc is None or one != doc]
+    return repr((code.co_code, values, code.co_names, code.co_varnames, code.co_argcount, code.co_kwonlyargcount))
+
+
+def _value_text(value):
+    """A value as text that is the same in each process: sets in order, and no addresses."""
+    if isinstance(value, CodeType):
+        return _code_text(value)
+    if isinstance(value, dict):
+        value = [[_value_text(one) for one in pair] for pair in value.items()]
+    elif isinstance(value, (set, frozenset)):
+        value = ["set", *sorted(map(_value_text, value))]
+    elif isinstance(value, (tuple, list)):
+        value = [type(value).__name__, *map(_value_text, value)]
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _source(module):

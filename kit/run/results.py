@@ -1,4 +1,6 @@
 """What a step of a run leaves in the folder of the run, and what it reads there from other steps."""
+import csv
+import json
 import re
 import tempfile
 from collections import Counter
@@ -7,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kit.data import COLLECTIONS, SPLITS, DataError
-from kit.files import file_sha256
+from kit.files import file_sha256, write_json
 from kit.prepare import is_prepared
 from kit.run.ledger import list_runs
 from kit.run.provenance import (
@@ -101,7 +103,15 @@ class Results:
         return self.save(name, lambda path: save_costs(path, costs), made_from)
 
     def save_table(self, name, table, made_from):
-        """Save a DataFrame as CSV; the other arguments and the result are as for `save`."""
+        """Save a DataFrame as CSV; the other arguments and the result are as for `save`.
+
+        An earlier table with collections that the new one lacks is moved aside, and a line says so.
+        """
+        path = self.out / name
+        lost = _collections_in(path) - {*table.get("collection", ())} if is_own(path, self.out) else set()
+        if lost:
+            print(f"note  {path} had lines of {', '.join(sorted(lost))}, which the new one lacks; it is kept as "
+                  f"{set_aside(path, self.out)}")
         return self.save(name, lambda path: write_table(path, table), made_from)
 
     def save_submission(self, costs, made_from, ledger=None):
@@ -136,6 +146,35 @@ class Results:
             print(f"note  {path} has a leaderboard score, and the new submission is another one; it is kept as "
                   f"{set_aside(path, self.out)}")
         return self.save("submission.csv", lambda place: write_submission(costs, place), made_from)
+
+    def save_weights(self, shares, collections, made_from):
+        """Save weights.json, the weights of the kinds of models; those of other collections stay in it.
+
+        Weights of another collection stay as long as the ensemble of this collection can be used. If weights are lost,
+        the earlier file is moved aside, and a line says so.
+
+        Parameters
+        ----------
+        shares : dict of str to dict
+            {collection: {kind: share}}.
+        collections : sequence of str
+            Those that were combined.
+        made_from : dict of str to str
+            As for `save`.
+
+        Returns
+        -------
+        Path
+        """
+        path = self.out / "weights.json"
+        old = json.loads(path.read_bytes()) if is_own(path, self.out) else {}       # another one, `save` moves aside
+        kept = {c: own for c, own in old.items() if c not in collections
+                and self.unfit(self.out / "ensemble" / f"{c.replace(':', '_')}.test.npz") is None}
+        lost = old.keys() - kept.keys() - shares.keys()
+        if lost:
+            print(f"note  {path} had weights of {', '.join(sorted(lost))}, which the new one lacks; it is kept as "
+                  f"{set_aside(path, self.out)}")
+        return self.save("weights.json", lambda place: write_json(place, {**kept, **shares}), made_from)
 
     def unfit(self, path):
         """Why a result in the folder of the run cannot be used, as text; None if it can."""
@@ -276,6 +315,12 @@ def _checked(path, costs, collection):
         if not np.isfinite(cost).all():
             raise DataError(f"{path}: {name} has a cost that is not finite")
     return costs
+
+
+def _collections_in(path):
+    """The collections of a table, from its column of this name."""
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row.get("collection") for row in csv.DictReader(file)} & {*COLLECTIONS}
 
 
 def _is_scored(path, ledger):

@@ -27,7 +27,7 @@ from kit.predict import predict
 from kit.prepare import content_digests, is_prepared, prepare
 from kit.prune import fewer_configs
 from kit.recipes import SCALES, recipes_for
-from kit.run.provenance import MARK, from_code, from_data, read_mark
+from kit.run.provenance import MARK, from_code, from_data, from_settings, read_mark
 from kit.run.report import read_record
 from kit.run.results import Results
 from kit.run.workflow import (
@@ -165,9 +165,26 @@ def _describe(checkpoint, made_from, networks, collection):
     record = read_record(checkpoint.with_suffix(".json"))
     if record["model"] not in networks or not _CHECKPOINT.fullmatch(checkpoint.name):
         raise DataError(f"no recipe has a network {record['model']}")
-    network = networks[record["model"]][0]
+    network, kind = networks[record["model"]]
+    if not _is_of(record, kind, made_from) or _changed(checkpoint.with_suffix(".json")):
+        raise DataError(f"{checkpoint.with_suffix('.json')} was changed after the training wrote it")
     return {"sha256": made_from["weights"], "network": record["model"], "settings": record["model_settings"],
             "code": _code(network), "made_from": _made_from(checkpoint)}
+
+
+def _is_of(record, kind, made_from):
+    """Whether a record has the settings of the model that made predictions, as their mark says."""
+    try:
+        said = from_settings(shape=kind(**record["model_settings"]))
+    except (TypeError, ValueError, KeyError):
+        return False
+    return said["shape"] == made_from.get("shape", said["shape"])
+
+
+def _changed(path):
+    """Whether a file is another one than its mark says; records that were fetched from Kaggle have no mark."""
+    mark = read_mark(path)
+    return mark is not None and mark["sha256"] != file_sha256(path)
 
 
 def _networks():

@@ -33,7 +33,7 @@ from kit.factored import read_graph
 from kit.files import as_text, file_sha256, replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
-from kit.run.provenance import from_code, read_mark, set_aside
+from kit.run.provenance import from_code, own_code, read_mark, set_aside
 from kit.sample import write_sample
 
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
@@ -254,11 +254,12 @@ def checkpoint_path(out, name, model, settings, graphs, valid=(), functions=()):
     `out`/checkpoints/`name`-<8 hex digits>.pt. The digits change with the settings, the content of the graphs and the
     code that trains. A damaged file of this name is moved aside, and a line says so; training then starts anew. `model`
     has its `settings`; `graphs` and `valid` are as for `train`. `functions`: the loss, and the score if it chooses
-    weights; their names and arguments count, and so do their modules of the kit.
+    weights; their names and arguments count, and so do their modules of the kit, or their own code if it is not of the
+    kit; see `kit.run.provenance.own_code`.
     """
     # where validation chooses the weights, the scores count, too
     modules = [*modules_of(functions), *["kit.metrics"] * (settings.keep == "best" and bool(valid))]
-    code = from_code("kit.train", type(model).__module__, *modules)
+    code = from_code("kit.train", type(model).__module__, *modules) | own_code(type(model), *functions)
     about = repr((model.settings, replace(settings, device=""), code,
                   [[content_digest(graph) for graph in some] for some in (graphs, valid)],
                   [re.sub(" at 0x[0-9a-f]+", "", repr(function)) for function in functions]))

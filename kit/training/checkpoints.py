@@ -1,4 +1,5 @@
 """Checkpoints: weights and plain data in one file, written whole or not at all, read without running pickled code."""
+import hashlib
 import io
 
 import torch
@@ -11,9 +12,10 @@ class CheckpointError(ValueError):
 
 
 def save_checkpoint(path, model, **extra):
-    """Write the weights of a model, with plain data and tensors as `extra`, all or nothing."""
+    """Write the weights of a model, with plain data and tensors as `extra` and a digest of all, all or nothing."""
+    saved = {"model": model.state_dict(), **extra}
     file = io.BytesIO()              # on a full disk, torch.save would only say "unexpected pos"
-    torch.save({"model": model.state_dict(), **extra}, file)
+    torch.save(saved | {"digest": _digest(saved)}, file)
     with whole_file(path) as part:
         part.write_bytes(file.getbuffer())
 
@@ -21,17 +23,40 @@ def save_checkpoint(path, model, **extra):
 def read_checkpoint(path):
     """Read a checkpoint -> {"model": the weights, and everything else that was saved}; only plain data and tensors.
 
-    A CheckpointError if the file is damaged or is no checkpoint, a FileNotFoundError if there is none.
+    A CheckpointError if the file is damaged, is no checkpoint, or was changed after it was written; a FileNotFoundError
+    if there is none. A checkpoint of an earlier version of the kit has no digest, and tells of no change.
     """
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
         saved["model"].keys()
+        written = saved.pop("digest", None)
     except FileNotFoundError:
         raise
     except Exception as fault:               # torch.load raises a dozen types of errors
         raise CheckpointError(f"{path}: not a checkpoint, or a damaged one ({type(fault).__name__}); delete it and "
                          "train anew, or fetch it again") from fault
+    if written is not None and written != _digest(saved):
+        raise CheckpointError(f"{path}: its weights were changed after it was written; delete it and train anew, or "
+                              "fetch it again")
     return saved
+
+
+def _digest(saved):
+    """A digest of tensors and plain data."""
+    digest = hashlib.sha256()
+
+    def add(value):
+        if isinstance(value, torch.Tensor):
+            digest.update(f"{value.dtype} {[*value.shape]}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        elif isinstance(value, (dict, list, tuple)):
+            digest.update(f"{len(value)} of".encode())
+            for one in value.items() if isinstance(value, dict) else value:
+                add(one)
+        else:
+            digest.update(repr(value).encode("utf-8", "backslashreplace"))
+    add(saved)
+    return digest.hexdigest()
 
 
 def load_checkpoint(path, model):

@@ -1,17 +1,19 @@
-"""Weights of an ensemble, chosen by out-of-fold programs beside few validation programs. Prints markdown tables.
+"""What folds bring: models trained in folds against models trained on all programs. Prints a markdown table.
 
-    python tests/benchmarks/folds_study.py [--taught 3] [--ranked 4] [--draws 200] [--folds 3] [--share 0.25]
+    python tests/benchmarks/folds_study.py [--taught 3] [--ranked 4] [--draws 200] [--folds 3] [--share 1]
         [--recipe short] [--collections layout:xla:random,layout:nlp:default] [--out DIR]
 
-As weights_study.py, but each model is trained once per fold of the training programs of one sample. The models of all
-folds together rank the programs of another sample, and each training program is ranked by the model that was trained
-without its fold. Some programs of the other sample are drawn as validation programs. The weights are chosen on these
-alone, or on these and all training programs. The loss is the distance to the best fixed weights on the other programs
-of the other sample, known in hindsight. `--share`: of the steps of the recipe, to keep the study short.
+Each model is trained once per fold of the training programs of one sample. The models of all folds together rank the
+programs of another sample, and each training program is ranked by the model that was trained without its fold. The
+other side has as many models, which differ in their seeds alone; each is trained on all programs. Some programs of the
+other sample are drawn as validation programs. The weights of the ensemble are chosen on these alone, or also on all
+training programs, out of fold. Scores are of the other programs of the other sample. Models are trained once: their
+costs stay in DIR. `--share`: of the steps of the recipe.
 """
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,58 +21,88 @@ from weights_study import Scores, Situation, greedy, prepared_sample, table
 
 from kit.baselines import fit_digit_ridge, fold_numbers
 from kit.baselines.compare import rank_unseen, unseen_programs
+from kit.data import COLLECTIONS
 from kit.ensemble import PRIOR, mean_zscore
 from kit.noise import bootstrap_interval
 from kit.recipes import recipes_for
 from kit.run import Results, run_folder, training_graphs, wanted
 
-SIZES = (0, 1, 2, 3, 5)          # numbers of validation programs
+SIZES = (0, 1, 2, 3, 5, 8)       # numbers of validation programs
 
 
-def ranked_in_folds(collection, args, results):
-    """({kind: {ID: cost}}, {ID: runtime}, number of ranked programs): these first, then the training programs."""
-    taught = training_graphs(prepared_sample(args.taught), collection, k_hops=1)[0]
-    others = unseen_programs(prepared_sample(0), collection, True, k_hops=1, seed=args.ranked)
-    fold_of = fold_numbers(taught, args.folds)
-    others = [g._replace(graph_id=f"ranked {g.graph_id}") for g in others]
-    recipes, kinds = recipes_for(collection, args.recipe, len(taught)), {}
+class Sides(NamedTuple):
+    """Costs {kind: {ID: cost}} of the programs of one collection."""
+    one: dict                    # one model, trained on all programs; the ranked programs alone
+    seeds: dict                  # as many models as folds, trained on all programs; the ranked programs alone
+    folds: dict                  # trained in folds; the ranked programs, then the training programs, out of fold
+    runtimes: dict               # {ID: runtime}, in the order of `folds`
+    count: int                   # of ranked programs
+
+
+def both_sides(args, results):
+    """{collection: Sides}: every kind of model of the recipe, and ridge regression."""
+    taught, others = {}, {}
+    for c in wanted(args.collections):
+        taught[c] = training_graphs(prepared_sample(args.taught), c, k_hops=1)[0]
+        others[c] = [g._replace(graph_id=f"ranked {c}:{g.graph_id}")
+                     for g in unseen_programs(prepared_sample(0), c, True, k_hops=1, seed=args.ranked)]
+    recipes = recipes_for(next(iter(taught)), args.recipe, len(next(iter(taught.values()))))
+    one, seeds, folds = ({c: {} for c in taught} for _ in range(3))
     for kind in (*recipes, "ridge"):
-        parts, own = [], {}
-        for fold in sorted({*fold_of.values()}):
-            seen = [g for g in taught if fold_of[g.graph_id] != fold]
-            left = [g for g in taught if fold_of[g.graph_id] == fold]
-            if kind == "ridge":
-                ridge = fit_digit_ridge(seen)
-                costs = {g.graph_id: ridge(g) for g in [*others, *left]}
-            else:
-                settings = recipes[kind].settings
-                recipe = recipes[kind]._replace(settings=replace(settings, steps=round(args.share * settings.steps)))
-                name = f"{collection} {kind} of sample {args.taught} without fold {fold} of {args.folds}"
-                costs = rank_unseen(recipe, name, 0, seen, [*others, *left], results)
-            parts.append(costs)
-            own |= {g.graph_id: mean_zscore([costs[g.graph_id]]) for g in left}
-        kinds[kind] = {g.graph_id: mean_zscore([costs[g.graph_id] for costs in parts]) for g in others}
-        kinds[kind] |= {g.graph_id: own[g.graph_id] for g in taught}
-    return kinds, {g.graph_id: g.config_runtime for g in [*others, *taught]}, len(others)
+        together = kind != "ridge" and recipes[kind].together
+        for group in [[*taught]] if together else [[c] for c in taught]:
+            # as the run does, copies of a program in two collections are in one fold: they have the same name here
+            fold_of = fold_numbers([g for c in group for g in taught[c]], args.folds)
+            graphs = [(fold_of[g.graph_id], g._replace(graph_id=f"{c}:{g.graph_id}")) for c in group for g in taught[c]]
+            rank = ranker(kind, recipes, group, args, results)
+            ranked, own, parts = [g for c in group for g in others[c]], {}, []
+            for fold in range(args.folds):
+                left = [g for number, g in graphs if number == fold]
+                parts.append(rank(f"without fold {fold} of {args.folds}", 0,
+                                  [g for number, g in graphs if number != fold], [*ranked, *left]))
+                own |= {g.graph_id: mean_zscore([parts[-1][g.graph_id]]) for g in left}
+            number = 1 if kind == "ridge" else args.folds                # ridge regression has no seed
+            same = [rank("on all", seed, [g for _, g in graphs], ranked) for seed in range(number)]
+            for c in group:
+                for side, models in ((one, same[:1]), (seeds, same), (folds, parts)):
+                    side[c][kind] = {g.graph_id: mean_zscore([m[g.graph_id] for m in models]) for g in others[c]}
+                folds[c][kind] |= {f"{c}:{g.graph_id}": own[f"{c}:{g.graph_id}"] for g in taught[c]}
+    runtimes = {c: {g.graph_id: g.config_runtime for g in others[c]}
+                | {f"{c}:{g.graph_id}": g.config_runtime for g in taught[c]} for c in taught}
+    return {c: Sides(one[c], seeds[c], folds[c], runtimes[c], len(others[c])) for c in taught}
 
 
-def losses(case, count, size, draws, out_of_fold):
-    """What chosen weights lose against the best fixed ones on the ranked programs that were not drawn, (draws,).
+def ranker(kind, recipes, group, args, results):
+    """(words, seed, graphs to train on, graphs to rank) -> {graph_id: cost}, by one kind of model."""
+    if kind == "ridge":
+        def rank(words, seed, seen, ranked):
+            ridge = fit_digit_ridge(seen)
+            return {g.graph_id: ridge(g) for g in ranked}
+        return rank
+    settings = recipes[kind].settings
+    recipe = recipes[kind]._replace(settings=replace(settings, steps=round(args.share * len(group) * settings.steps)))
+    where = group[0] if len(group) == 1 else f"{len(group)} collections"
+    name = f"{where} {kind} of sample {args.taught} on sample {args.ranked}"
+    return lambda words, seed, seen, ranked: rank_unseen(recipe, f"{name} {words}", seed, seen, ranked, results)
 
-    The first `count` programs are ranked programs; the others are training programs.
+
+def chosen(case, count, size, draws, extra=()):
+    """Mean tau of each ranked program with chosen weights, over the draws that do not hold it: (count,).
+
+    The first `count` programs of the Situation are ranked programs. The places `extra` choose in every draw.
     """
-    grid, rng = case.scores.grid(), np.random.default_rng(0)
-    best = case.scores.of(max(grid, key=lambda shares: case.scores.of(shares)[:count].mean()))
-    extra, found = np.arange(count, len(case.scores.runtimes)) if out_of_fold else np.arange(0), []
+    rng, sums, times = np.random.default_rng(0), np.zeros(count), np.zeros(count)
     for _ in range(draws if size else 1):
         order = rng.permutation(count)
-        shares = greedy(case.scores, [*order[:size], *extra], case.prior)
-        found.append((best - case.scores.of(shares))[order[size:]].mean())
-    return np.array(found)
+        taus = case.scores.of(greedy(case.scores, [*order[:size], *extra], case.prior))
+        sums[order[size:]] += taus[order[size:]]
+        times[order[size:]] += 1
+    return sums / times
 
 
 def situations(kinds, runtimes):
     """{name: Situation}: the prior of the kit, the prior exchanged, and ridge regression as third kind."""
+    runtimes = {i: runtimes[i] for i in next(iter(kinds.values()))}
     prior = np.array([PRIOR.get(kind, 1) for kind in kinds], float)
     two, three = Scores({kind: kinds[kind] for kind in list(kinds)[:2]}, runtimes), Scores(kinds, runtimes)
     return {"prior of the kit": Situation(two, prior[:2] / prior[:2].sum()),
@@ -78,35 +110,59 @@ def situations(kinds, runtimes):
             "ridge as third kind": Situation(three, prior / prior.sum())}
 
 
+def best_fixed(case, count):
+    """The mean tau of the best fixed weights on the ranked programs, known in hindsight."""
+    return max(case.scores.of(shares)[:count].mean() for shares in case.scores.grid())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("taught", 3), ("ranked", 4), ("draws", 200), ("folds", 3), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--share", type=float, default=0.25)
+    parser.add_argument("--share", type=float, default=1)
     parser.add_argument("--recipe", default="short")
-    parser.add_argument("--collections", default="layout:xla:random,layout:nlp:default")
+    parser.add_argument("--collections", default=",".join(COLLECTIONS[1:]))
     parser.add_argument("--out", type=Path, default=run_folder().with_name("folds-study"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    results, found = Results(args.out, "folds_study", prepared_sample(0)), {}
-    for collection in wanted(args.collections):
-        kinds, runtimes, count = ranked_in_folds(collection, args, results)
-        for name, case in situations(kinds, runtimes).items():
-            for size in SIZES:
-                for extra in (False, True):
-                    found[collection, name, size, extra] = losses(case, count, size, args.draws, extra)
-        print(f"{collection}: {count} ranked programs, {len(runtimes) - count} training programs in {args.folds} folds")
-    names = list(dict.fromkeys(name for _, name, _, _ in found))
-    table(("prior, validation programs", "validation alone: loss", "and out-of-fold programs: loss", "gain (95%)"),
-          ((f"{name}, {size}", *_cells(found, name, size)) for name in names for size in SIZES))
+    found, best, programs = {}, {}, []
+    for collection, sides in both_sides(args, Results(args.out, "folds_study", prepared_sample(0))).items():
+        programs += [name.partition(" ")[2].split(":", 3) for name in list(sides.runtimes)[:sides.count]]
+        extra = np.arange(sides.count, len(sides.runtimes))
+        for side, kinds in zip(sides._fields, sides[:3]):
+            for name, case in situations(kinds, sides.runtimes).items():
+                best.setdefault((name, side), []).append(best_fixed(case, sides.count))
+                for size in SIZES:
+                    taus = found.setdefault((name, size), {})
+                    taus.setdefault(side, []).append(chosen(case, sides.count, size, args.draws))
+                    if side == "folds":
+                        taus.setdefault("out of fold", []).append(chosen(case, sides.count, size, args.draws, extra))
+        print(f"{collection}: {sides.count} ranked programs, {len(extra)} training programs in {args.folds} folds")
+    keys = [(source, program) for _, source, _, program in programs]
+    table(("prior, validation programs", "all programs, one seed: tau", f"all programs, {args.folds} seeds: tau",
+           f"{args.folds} folds, validation alone: tau", "folds, also out-of-fold programs: tau",
+           "loss by choice, in the same order", "gain of the last over the second (95% interval)",
+           "gain by out-of-fold programs (95% interval)"),
+          (row(f"{name}, {size}", keys, {side: np.concatenate(some) for side, some in by_side.items()},
+               {side: np.mean(best[name, side]) for side in ("one", "seeds", "folds")})
+           for (name, size), by_side in found.items()))
 
 
-def _cells(found, name, size):
-    """Mean losses over collections and draws, and what out-of-fold programs gain, with the interval over draws."""
-    one, two = ([loss for key, loss in found.items() if key[1:] == (name, size, extra)] for extra in (False, True))
-    gain = np.concatenate(one) - np.concatenate(two)
-    interval = " ({:+.4f} to {:+.4f})".format(*bootstrap_interval(gain)) if size else ""
-    return f"{np.mean(one):.4f}", f"{np.mean(two):.4f}", f"{gain.mean():+.4f}{interval}"
+def row(name, keys, taus, best):
+    """The cells of a row; `taus` {side: (programs,)}, `keys` the program behind each, `best` {side: mean tau}."""
+    means = [taus[side].mean() for side in ("one", "seeds", "folds", "out of fold")]
+    losses = ", ".join(f"{best[side] - mean:.4f}" for side, mean in zip(("one", "seeds", "folds", "folds"), means))
+    return (name, *[f"{mean:.4f}" for mean in means], losses,
+            *[gain(keys, taus["out of fold"] - taus[side]) for side in ("seeds", "folds")])
+
+
+def gain(keys, values):
+    """Mean and 95% interval as text; a program that both searches of a source hold counts once."""
+    found = {}
+    for key, value in zip(keys, values):
+        found.setdefault(key, []).append(value)
+    values = np.array([np.mean(some) for some in found.values()])
+    return "{:+.4f} ({:+.4f} to {:+.4f})".format(values.mean(), *bootstrap_interval(values))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 """Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
 
     python tests/benchmarks/siblings_study.py [alexnet,unets,families,differences] [--data-root DIR] [--seeds 3]
-                                              [--relatives 1] [--samples 5]
+                                              [--relatives 1] [--samples 5] [--out DIR]
 
 `alexnet` and `unets` need real files under the data root. `families` and `differences` need sample data alone, with
 relatives of validation and test programs among the training programs. In `differences`, the sample data have networks
 of all kinds; a relative differs in one thing, and some programs have no relatives. Tau is that of a ranking without
-ties.
+ties. Finished samples stay in DIR, so an interrupted study goes on with the next sample.
 """
 import argparse
 import hashlib
+import json
 import re
 import sys
 import time
@@ -30,19 +31,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from kit.baselines import nearest_relatives, rank_by_relatives
 from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees
 from kit.data import COLLECTIONS, find_data_root
+from kit.ensemble import PRIOR, choose_weights, mean_zscore
+from kit.files import whole_file
 from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
-from kit.run.workflow import read_split, sample_truth, training_graphs
+from kit.run import from_code, read_split, run_folder, sample_truth, training_graphs
 from kit.sample import write_sample
 from kit.sample.architectures import DIFFERENCES
 from kit.train import predict
 
+CODE = ("kit.baselines.specialists", "kit.models.config_token", "kit.recipes", "kit.sample", "kit.train")
+
 
 def tau(cost, graph):
-    """Kendall's tau of a graph's configurations, without credit for ties."""
-    return kendall_tau(cost, graph.config_runtime, strict=True)
+    """Kendall's tau of the configurations of a graph, or of a Ranked, without credit for ties."""
+    return strict_tau(cost, graph.costs["runtime"] if isinstance(graph, Ranked) else graph.config_runtime)
+
+
+strict_tau = partial(kendall_tau, strict=True)
 
 
 def shares(weights):
@@ -127,118 +135,162 @@ def unets(root, seeds):
     table(("unet_3d", "model, trained on unet3d alone unless it says more", "tau (one number per seed)"), rows)
 
 
-def families(root, seeds, relatives=1, sample_seeds=(41, 42)):
+def families(out, seeds, relatives=1, samples=2):
     """Sample data in families: the token model with and without specialists, where relatives exist and where not."""
-    rows, found = [], {}
-    for sample_seed in sample_seeds:
-        with TemporaryDirectory() as folder:
-            data = write_sample(Path(folder, "sample"), seed=sample_seed, relatives=relatives)
-            for collection in COLLECTIONS[1:]:
-                for words, scores in family_scores(data, collection, seeds).items():
-                    found.setdefault(words, {}).setdefault(collection, []).append(scores)
-    for words, by_collection in found.items():
-        by_collection = {c: np.concatenate(parts, axis=-1) for c, parts in by_collection.items()}
-        by_collection["all four"] = np.concatenate(list(by_collection.values()), axis=-1)
-        for collection, (near, base, alone, both) in by_collection.items():
-            near = near[0] > 0
-            rows.append((collection, words, f"{near.sum()} of {len(near)}", f"{base.mean():.3f}",
-                         f"{np.nanmean(alone[:, near]):.3f}" if near.any() else "", f"{both.mean():.3f}",
-                         interval(both - base)))
-    table(("collection (sample data)", "trained on", "programs with a relative", "token model", "relatives alone",
-           "token model, corrected on relatives", "difference (95% interval)"), rows)
+    print()
+    found = [ranked_sample(out, sample, seed, relatives) for sample in range(41, 41 + samples) for seed in range(seeds)]
+    for words, kind in (("with relatives", "siblings"), ("no relatives", "strangers")):
+        some = [replaced(row, kind) for rows in found for row in rows]
+        table(("collection (sample data)", *HEAD),
+              [(name, *scores_shown([row for row in some if row.collection in collections]))
+               for name, collections in GROUPS.items()])
+        print(f"\nSpecialists: {words}.")
+        chosen_shown(some)
 
 
-def family_scores(data, collection, seeds):
-    """{what specialists were trained on: (has a relative, tau of token model, specialist, both; seeds; programs)}.
-
-    Programs are those of the validation and the test split. They choose nothing: the last weights of the token model
-    are kept.
-    """
-    taught = training_graphs(data, collection, k_hops=1)[0]
-    graphs, truth = read_split(data, collection, "valid", k_hops=1), sample_truth(data, collection)
-    graphs += [g._replace(config_runtime=truth[f"{collection}:{g.graph_id}"])
-               for g in read_split(data, collection, "test", k_hops=1)]
-    models = [trained(recipes_for(collection, "short")["token"], taught, seed)[0] for seed in range(seeds)]
-    teachers = {"with relatives": taught, "no relatives": [g for g in taught if "_relative_" not in g.graph_id]}
-    scores = {}
-    for words, programs in teachers.items():
-        columns = []
-        for g in graphs:
-            alone = rank_by_relatives(g, programs)
-            for model in models:
-                both = rank_by_relatives(g, programs, partial(predict, model))
-                cost = predict(model, g)
-                columns.append((alone is not None, tau(cost, g), tau(alone.cost, g) if alone else np.nan,
-                                tau(both.cost if both else cost, g)))
-        scores[words] = np.array(columns).reshape(len(graphs), len(models), 4).transpose(2, 1, 0)
-    return scores
-
-
-def differences(samples):
+def differences(out, samples):
     """Networks of all kinds: what specialists add, by what a program's relative differs in."""
-    rows = []
-    for sample_seed in range(51, 51 + samples):
-        with TemporaryDirectory() as folder:
-            data = write_sample(Path(folder, "sample"), seed=sample_seed, relatives=1, kinds="all")
-            rows += difference_scores(data)
-        print(f"sample {sample_seed} done", flush=True)
+    print()
+    rows = [row for seed in range(51, 51 + samples) for row in ranked_sample(out, seed, 0, 1, "all")]
     shown = []
-    for kind in (*DIFFERENCES, "has no relative"):
-        some = [row for row in rows if row.difference == (kind if kind in DIFFERENCES else "")]
-        shown.append((f"{kind}, {sum(row.found for row in some)} of {len(some)} found", *scores_shown(some)))
     for words, some in {
-        "all with a relative that was found": [row for row in rows if row.difference and row.found],
+        **{kind: [row for row in rows if row.difference == kind] for kind in DIFFERENCES},
+        "all with a relative that was found": [row for row in rows if row.difference and "siblings" in row.costs],
         "all without": [row for row in rows if not row.difference],
-        "all": rows, **{c: [row for row in rows if row.collection == c] for c in COLLECTIONS[1:]},
-        "mode, taken as a relative": [row._replace(alone=row.forced_alone, both=row.forced)
-                                      for row in rows if row.difference == "mode"],
+        **{name: [row for row in rows if row.collection in collections] for name, collections in GROUPS.items()},
+        "mode, taken as a relative": [replaced(row, "forced") for row in rows if row.difference == "mode"],
     }.items():
-        shown.append((words, *scores_shown(some)))
-    table(("programs (sample data, all kinds)", "programs", "token model", "relatives alone",
-           "token model, corrected on relatives", "difference (95% interval)"), shown)
+        shown += [(words, *scores_shown(some))] if some else []
+    table(("programs (sample data, all kinds)", *HEAD), shown)
+    chosen_shown(rows)
 
 
-class Scored(NamedTuple):
-    """Taus of one program."""
+GROUPS = {**{c: [c] for c in COLLECTIONS[1:]}, "all four": COLLECTIONS[1:]}
+HEAD = ("relative found", "token model", "relatives alone", "token model, corrected on relatives",
+        "difference (95% interval)")
+
+
+class Ranked(NamedTuple):
+    """What models say of one program with c configurations."""
+    sample: int                  # seed of the sample data
+    seed: int                    # of the token model
     collection: str
+    split: str                   # "valid" or "test"
+    name: str
     difference: str              # what its relative in training differs in; "": it has none
-    found: bool                  # a relative was found
-    base: float                  # token model
-    alone: float                 # relatives alone; nan without any
-    both: float                  # the token model, corrected on relatives, if there are any
-    forced_alone: float          # the same by its own relative, however similar it is; nan without one
-    forced: float
+    costs: dict                  # {kind: (c,)}; "runtime" and "token", and where relatives are found "alone",
+    #                              "siblings"; "strangers": corrected without relatives; "forced": on its own relative
 
 
-def scores_shown(rows):
-    """Number and mean taus as text."""
-    base, alone, both = (np.array([getattr(row, name) for row in rows]) for name in ("base", "alone", "both"))
-    return (len(rows), f"{base.mean():.3f}", f"{np.nanmean(alone):.3f}" if np.isfinite(alone).any() else "",
-            f"{both.mean():.3f}", interval(both - base))
+def replaced(row, kind):
+    """A Ranked whose specialist is that of `kind`."""
+    costs = {name: row.costs[name] for name in ("runtime", "token")}
+    costs |= {"siblings": row.costs[kind]} if kind in row.costs else {}
+    costs |= {"alone": row.costs["alone"]} if kind == "siblings" and "alone" in row.costs else {}
+    return row._replace(costs=costs)
 
 
-def difference_scores(data):
-    """A Scored per validation and test program, of a token model that was trained on all layout collections."""
+def ranked_sample(out, sample, seed, relatives, kinds="usual"):
+    """The Ranked of all validation and test programs of one sample; what was ranked before is read from `out`.
+
+    One token model is trained on all layout collections, as in the default run on sample data. Its last weights are
+    kept, so the ranked programs choose nothing.
+    """
+    made_from = from_code(*CODE), sample, seed, relatives, kinds
+    digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
+    path = Path(out, f"sample{sample}-seed{seed}-relatives{relatives}-{kinds}-{digest}.npz")
+    if not path.is_file():
+        with TemporaryDirectory() as folder:
+            options = {} if kinds == "usual" else {"kinds": kinds}
+            rows = rank_sample(write_sample(Path(folder, "sample"), seed=sample, relatives=relatives, **options),
+                               sample, seed)
+        about = {f"about {i}": np.array([*map(str, row[:-1])]) for i, row in enumerate(rows)}
+        with whole_file(path) as part, open(part, "wb") as file:
+            np.savez_compressed(file, **about, **{f"{kind} {i}": cost for i, row in enumerate(rows)
+                                                  for kind, cost in row.costs.items()})
+        print(f"sample {sample}, seed {seed}: ranked and kept", flush=True)
+    with np.load(path, allow_pickle=False) as npz:
+        costs = {}
+        for key in npz.files:
+            kind, number = key.split()
+            costs.setdefault(int(number), {})[kind] = npz[key]
+    return [Ranked(sample, seed, *map(str, one.pop("about")[2:]), one) for _, one in sorted(costs.items())]
+
+
+def rank_sample(data, sample, seed):
+    """The Ranked of all validation and test programs of sample data."""
     taught = {c: training_graphs(data, c, k_hops=1)[0] for c in COLLECTIONS[1:]}
     recipe = recipes_for(COLLECTIONS[1], "short")["token"]
     recipe = recipe._replace(settings=replace(recipe.settings, steps=recipe.settings.steps * len(taught)))
-    model = trained(recipe, [g for graphs in taught.values() for g in graphs], 0)[0]
-    rows = []
+    model, seconds = trained(recipe, [g for graphs in taught.values() for g in graphs], seed)
+    print(f"sample {sample}, seed {seed}: token model trained in {seconds:.0f} s", flush=True)
+    rows, base = [], partial(predict, model)
     for collection, programs in taught.items():
-        graphs, truth = read_split(data, collection, "valid", k_hops=1), sample_truth(data, collection)
-        graphs += [g._replace(config_runtime=truth[f"{collection}:{g.graph_id}"])
-                   for g in read_split(data, collection, "test", k_hops=1)]
-        own = own_relatives(programs)
-        for g in graphs:
-            near, base = own.get(g.graph_id), partial(predict, model)
-            alone, both = rank_by_relatives(g, programs), rank_by_relatives(g, programs, base)
-            forced = [rank_by_relatives(g, [near], by, least=0) for by in (None, base)] if near else [None, None]
-            cost = base(g)
-            taus = [tau(one.cost, g) if one else np.nan for one in (alone, *forced)]
-            rows.append(Scored(collection, near.graph_id.rsplit("_", 1)[1] if near else "", alone is not None,
-                               tau(cost, g), taus[0], tau(both.cost if both else cost, g), taus[1],
-                               tau(forced[1].cost if forced[1] else cost, g)))
+        truth, own = sample_truth(data, collection), own_relatives(programs)
+        unrelated = [g for g in programs if "_relative_" not in g.graph_id]
+        graphs = [(split, g) for split in ("valid", "test") for g in read_split(data, collection, split, k_hops=1)]
+        for split, g in graphs:
+            near = own.get(g.graph_id)
+            specialists = {"alone": rank_by_relatives(g, programs), "siblings": rank_by_relatives(g, programs, base),
+                           "strangers": rank_by_relatives(g, unrelated, base),
+                           "forced": rank_by_relatives(g, [near], base, least=0) if near else None}
+            costs = {"runtime": g.config_runtime if split == "valid" else truth[f"{collection}:{g.graph_id}"],
+                     "token": base(g)} | {kind: one.cost for kind, one in specialists.items() if one}
+            rows.append(Ranked(sample, seed, collection, split, g.graph_id,
+                               near.graph_id.rsplit("_", 1)[1] if near else "", costs))
     return rows
+
+
+def scores_shown(rows):
+    """Cells of a table: how many programs with a relative, mean taus, and what the correction gains."""
+    base, alone, both = (np.array([tau(row.costs[kind], row) if kind in row.costs else np.nan for row in rows])
+                         for kind in ("token", "alone", "siblings"))
+    found, both = np.isfinite(both).sum(), np.where(np.isfinite(both), both, base)
+    return (f"{found} of {len(rows)}", f"{base.mean():.3f}",
+            f"{np.nanmean(alone):.3f}" if np.isfinite(alone).any() else "", f"{both.mean():.3f}",
+            interval(by_program(rows, both - base)))
+
+
+def by_program(rows, values):
+    """The means of values (rows,) per program: both searches of a source hold the same programs; (seeds, programs)."""
+    found = {}
+    for row, value in zip(rows, values):
+        program = row.sample, row.collection.split(":")[1], row.name
+        found.setdefault(program, {}).setdefault(row.seed, []).append(value)
+    return np.array([[np.mean(some) for _, some in sorted(seeds.items())] for seeds in found.values()]).T
+
+
+def chosen_shown(rows):
+    """Print what the ensemble gains by siblings, if weights are chosen as notebook 05 does, per collection."""
+    choices = {"weights chosen": (PRIOR, True), "prior weights": (PRIOR, False),
+               "weights chosen, no prior weight for siblings": (PRIOR | {"siblings": 0}, True)}
+    shown = []
+    for words, (prior, choose) in choices.items():
+        gains = {}
+        for key in dict.fromkeys((row.sample, row.seed, row.collection) for row in rows):
+            some = [row for row in rows if (row.sample, row.seed, row.collection) == key]
+            kinds = {kind: {row.name: mean_zscore([row.costs.get(kind, row.costs["token"])]) for row in some}
+                     for kind in ("token", "siblings")}
+            known = {row.name: row.costs["runtime"] for row in some if row.split == "valid" and choose}
+            if not any("siblings" in row.costs for row in some):        # then notebook 04 has no such kind
+                del kinds["siblings"]
+            shares = choose_weights(kinds, known, strict_tau, prior=prior)
+            for row in some:
+                if row.split == "test":
+                    cost = sum(share * kinds[kind][row.name] for kind, share in shares.items())
+                    gains.setdefault(row.collection, []).append(
+                        (row, shares.get("siblings", 0), tau(row.costs["token"], row), tau(cost, row)))
+        every = [one for some in gains.values() for one in some]
+        groups = {name: [one for c in collections for one in gains[c]] for name, collections in GROUPS.items()}
+        groups = (groups if words == "weights chosen" else {"all four": every}) | {
+            "with a relative": [one for one in every if "siblings" in one[0].costs]}
+        for name, some in groups.items():
+            if some:
+                tests, share, base, both = zip(*some)
+                shown.append((name, words, len(tests), f"{np.mean(share):.0%}", f"{np.mean(base):.4f}",
+                              f"{np.mean(both):.4f}", interval(by_program(tests, np.subtract(both, base)))))
+    table(("collection (sample data)", "weights", "test programs", "mean weight of siblings", "token model",
+           "token model and siblings", "difference (95% interval)"), shown)
 
 
 def own_relatives(graphs):
@@ -272,8 +324,9 @@ def main():
     parser.add_argument("--data-root")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--relatives", type=int, default=1, help="of each program, in `families`")
-    parser.add_argument("--samples", type=int, default=5, help="how many sample data sets, in `differences`")
+    parser.add_argument("--samples", type=int, help="how many sample data sets: 2 in `families`, 5 in `differences`")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=run_folder().with_name("siblings-study"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     wanted = args.parts.split(",")
@@ -281,9 +334,11 @@ def main():
     for name in wanted:
         print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
         if name == "differences":
-            differences(args.samples)
+            differences(args.out, args.samples or 5)
+        elif name == "families":
+            families(args.out, args.seeds, args.relatives, args.samples or 2)
         else:
-            parts[name](root, args.seeds, **{"relatives": args.relatives} if name == "families" else {})
+            parts[name](root, args.seeds)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """Weights of an ensemble of different models, chosen on few validation programs. Prints markdown tables.
 
-    python tests/benchmarks/weights_study.py [report,design] [--taught 3] [--ranked 4] [--draws 200]
+    python tests/benchmarks/weights_study.py [report,design,priors] [--taught 3] [--ranked 4] [--draws 200]
         [--recipes quick,short] [--out DIR]
 
 The models of the recipes are trained on one sample and rank the programs of another sample. Some of the ranked programs
 are drawn as validation programs and choose the weights. The score is the mean over all other programs, and the loss is
 the distance to the best fixed weights: the weights with the best mean over all ranked programs, known in hindsight.
 
-`report` shows the rule of notebook 05. `design` compares rules, and is what the rule, its strength and the prior were
-chosen by, with `--taught 0 --ranked 1`. The default samples are others, so nothing in `report` was chosen on its
-programs. Models are trained once: their costs stay in DIR.
+`report` shows the rule of notebook 05. `design` compares rules, and `priors` prior weights of the GNN. The rule,
+its strength and the prior were chosen by these two, with `--taught 0 --ranked 1`. The default samples are others, so
+nothing in `report` was chosen on its programs. Models are trained once: their costs stay in DIR.
 """
 import argparse
 import sys
@@ -28,6 +28,7 @@ from kit.baselines.ridge import fit_digit_ridge
 from kit.data import COLLECTIONS
 from kit.ensemble import PRIOR, choose_weights, combine, mean_zscore
 from kit.metrics import kendall_tau
+from kit.noise import bootstrap_interval
 from kit.prepare import prepare
 from kit.recipes import recipes_for
 from kit.run import Results, open_data, run_folder, training_graphs
@@ -68,7 +69,7 @@ class Scores:
     """Taus of weighted sums of the costs of some kinds, for every program; each sum is computed once."""
 
     def __init__(self, kinds, runtimes):
-        self.names, self.runtimes = list(kinds), list(runtimes.values())
+        self.names, self.programs, self.runtimes = list(kinds), list(runtimes), list(runtimes.values())
         self.costs = [np.array([kinds[kind][i] for kind in kinds]) for i in runtimes]            # (kinds, c) each
         rng, self.known, self.known_halves = np.random.default_rng(0), {}, {}
         self.picks = [[rng.permutation(len(t))[:(len(t) + 1) // 2] for t in self.runtimes] for _ in range(RESAMPLES)]
@@ -156,13 +157,17 @@ class Situation(NamedTuple):
 
     def losses(self, rule, size, draws):
         """What weights chosen on `size` drawn programs lose against the best fixed ones on all others, (draws,)."""
+        return np.nanmean(self.each_loss(rule, size, draws), axis=1)
+
+    def each_loss(self, rule, size, draws):
+        """As `losses`, of each program; nan for drawn programs, (draws, programs)."""
         count, rng, best = len(self.scores.runtimes), np.random.default_rng(0), self.scores.of(self.best())
-        found = []
-        for _ in range(draws if size else 1):
+        found = np.full((draws if size else 1, count), np.nan)
+        for draw in found:
             order = rng.permutation(count)
-            shares = rule(self.scores, order[:size], self.prior)
-            found.append((best - self.scores.of(shares))[order[size:]].mean())
-        return np.array(found)
+            left = order[size:]
+            draw[left] = (best - self.scores.of(rule(self.scores, order[:size], self.prior)))[left]
+        return found
 
 
 def situations(collection, scale, args, results):
@@ -198,9 +203,30 @@ def design(args):
                      for name in names]) for title, rule in RULES.items()))
 
 
+def priors(args):
+    """The rule of the kit with other priors of the GNN, beside the token model with 10."""
+    cases = found_situations(args)
+    table(("prior of the GNN", *[f"loss, {size} program{'s' * (size != 1)}" for size in SIZES]),
+          ((gnn, *[loss_shown({case: {"changed": found["prior of the kit"]._replace(
+              prior=np.array([10, gnn]) / (10 + gnn))} for case, found in cases.items()}, "changed", greedy, size,
+              args.draws) for size in SIZES]) for gnn in (3, 1, .3, .1, 0)))
+
+
 def mean_loss(cases, name, rule, size, draws):
     """Mean loss over collections, recipes and draws in the situation `name`."""
     return np.mean([case[name].losses(rule, size, draws).mean() for case in cases.values()])
+
+
+def loss_shown(cases, name, rule, size, draws):
+    """The mean loss with its interval over programs; a program of several rows counts once."""
+    found = {}
+    for (collection, _), case in cases.items():
+        case = case[name]
+        losses = np.nanmean(case.each_loss(rule, size, draws), axis=0)
+        for program, loss in zip(case.scores.programs, losses):
+            found.setdefault((collection.split(":")[1], program), []).append(loss)
+    low, high = bootstrap_interval(np.array([np.mean(some) for some in found.values()]))
+    return f"{mean_loss(cases, name, rule, size, draws):.4f} ({low:.4f} to {high:.4f})"
 
 
 def report(args):
@@ -216,7 +242,7 @@ def report(args):
            for (c, scale), found in cases.items()))
     table(("mean of all rows", "equal weights", *sizes),
           ((name, f"{np.mean([case[name].loss_of_equal() for case in cases.values()]):.4f}",
-            *[f"{mean_loss(cases, name, rule, size, args.draws):.4f}" for size in SIZES]) for name in names))
+            *[loss_shown(cases, name, rule, size, args.draws) for size in SIZES]) for name in names))
 
 
 def fixed_scores(case, start):
@@ -227,7 +253,7 @@ def fixed_scores(case, start):
 
 
 def main():
-    parts = {"report": report, "design": design}
+    parts = {"report": report, "design": design, "priors": priors}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default="report")
     for name, default in (("taught", 3), ("ranked", 4), ("draws", 200), ("threads", 1)):

@@ -1,0 +1,200 @@
+"""Outputs that notebooks keep are those of the code beside them, small, and of no machine; nothing else reads them."""
+import base64
+import io
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+import papermill
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from papermill.engines import NotebookExecutionManager
+from PIL import Image
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT / "notebooks"))
+import outputs  # noqa: E402
+
+BOOKS = outputs.notebooks()
+
+
+def picture(width, height):
+    """A PNG of noise."""
+    made = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 4), dtype=np.uint8)
+    Image.fromarray(pixels, "RGBA").save(made, "PNG")
+    return made.getvalue()
+
+
+def book(*more):
+    return new_notebook(cells=[
+        new_markdown_cell("# 00 Mine", id="a"), new_code_cell("steps = 1", id="b", metadata={"tags": ["parameters"]}),
+        new_code_cell("print(steps)  # one", id="c"), *more])
+
+
+def executed(*given, injected=True):
+    """`book()` as papermill leaves it, with the outputs `given` in its last cell."""
+    made = book()
+    made.metadata["papermill"] = {"start_time": "2026-01-01T00:00:00", "parameters": {"steps": 2}}
+    for count, cell in enumerate(made.cells[1:], 3):
+        cell.metadata["papermill"], cell.execution_count = {"duration": 0.5}, count
+    made.cells[-1].outputs = [*given]
+    if injected:
+        made.cells.insert(2, new_code_cell("steps = 2", id="d", metadata={"tags": ["injected-parameters"]}))
+    return made
+
+
+def test_the_outputs_of_committed_notebooks_are_of_the_code_beside_them():
+    assert outputs.faults(BOOKS) == []
+
+
+def test_an_edited_cell_is_named_with_the_command_and_an_edited_text_or_comment_is_not(tmp_path):
+    path = tmp_path / "00_mine.ipynb"
+
+    def said(found):
+        path.write_text(outputs.text_of(found))
+        return outputs.faults([path])
+    made = outputs.with_outputs(book(), executed(new_output("stream", text="1\n")))
+    assert said(made) == said(book()) == said(outputs.without_outputs(made)) == []
+    made.cells[0].source, made.cells[2].source = "# 00 Ours", "print(steps)  # two"
+    assert said(made) == []
+    made.cells[2].source = "print(steps + 1)"
+    assert said(made) == ["00_mine.ipynb: its code has changed since its outputs were made; run python "
+                          "notebooks/outputs.py --only 00"]
+    made.metadata.pop(outputs.KEY)
+    assert said(made) == ["00_mine.ipynb: has outputs of unknown code; run python notebooks/outputs.py --only 00"]
+
+
+def test_either_all_notebooks_have_outputs_or_none(tmp_path):
+    paths = [tmp_path / "00_mine.ipynb", tmp_path / "01_other.ipynb"]
+    for path in paths:
+        path.write_text(outputs.text_of(book()))
+    assert outputs.faults(paths) == []
+    paths[0].write_text(outputs.text_of(outputs.with_outputs(book(), executed())))
+    assert outputs.faults(paths) == ["01_other.ipynb: others have outputs, and it has none; run python "
+                                     "notebooks/outputs.py --only 01"]
+
+
+def test_code_text_and_metadata_stay_and_nothing_of_the_run_is_kept():
+    made = outputs.with_outputs(book(), executed(new_output("stream", text="1\n"), new_output("stream", text="2\n")),
+                                settings={"steps": 2})
+    digest = made.metadata.pop(outputs.KEY)
+    assert made.metadata == {} and digest == outputs.digest_of(book())
+    assert [cell.source for cell in made.cells] == [cell.source for cell in book().cells]
+    assert [cell.metadata for cell in made.cells] == [cell.metadata for cell in book().cells]
+    assert [cell.execution_count for cell in made.cells[1:]] == [1, 2]
+    first, second = (cell.outputs for cell in made.cells[1:])
+    assert [one.text for one in first] == ["the outputs below are of a short run on sample data: steps = 2\n"]
+    assert [one.text for one in second] == ["1\n2\n"]
+    assert outputs.text_of(outputs.without_outputs(made)) == outputs.text_of(book())
+
+
+def test_tables_and_objects_look_alike_after_every_run(tmp_path):
+    table = pd.DataFrame({"score": [0.5]}).style
+
+    def result():
+        html = pd.DataFrame({"score": [0.5]}).style.to_html()
+        return [new_output("execute_result", {"text/plain": repr(table), "text/html": html}, execution_count=7),
+                new_output("display_data", {"text/plain": "<object at 0x7f12ab>"}),
+                new_output("stream", text=f"written: {tmp_path}/out.csv\n")]
+    one, two = (outputs.text_of(outputs.with_outputs(book(), executed(*result()), {f"{tmp_path}/": "here/"}))
+                for _ in range(2))
+    assert one == two and "here/out.csv" in one and "0x7f" not in one and str(tmp_path) not in one
+    kept = nbformat.reads(one, 4).cells[2].outputs
+    assert [set(found.data) for found in kept[:2]] == [{"text/html"}, {"text/plain"}]
+    assert kept[0].execution_count == 2 and "T_02_0_row0_col0" in kept[0].data["text/html"]
+
+
+def test_pictures_are_small_and_lose_colours_where_a_notebook_grows_too_large(monkeypatch):
+    png = picture(1300, 650)
+    shown = executed(new_output("display_data", {"image/png": base64.b64encode(png).decode(), "text/plain": "Figure"}))
+    made = outputs.with_outputs(book(), shown)
+    with Image.open(io.BytesIO(base64.b64decode(made.cells[2].outputs[0].data["image/png"]))) as found:
+        assert found.size == (910, 455) and found.mode == "P" and len(found.getcolors()) <= 64 and not found.info
+    large = len(outputs.text_of(made))
+    monkeypatch.setattr(outputs, "MOST_BYTES", large - 1)
+    assert len(outputs.fitting(book(), shown, {}, None)) < large
+    monkeypatch.setattr(outputs, "MOST_BYTES", 1000)
+    with pytest.raises(outputs.OutputError, match="^has .* kB with its outputs, and at most 1 are kept; show less"):
+        outputs.fitting(book(), shown, {}, None)
+
+
+def test_a_picture_keeps_its_colours_and_gets_a_white_ground():
+    made = io.BytesIO()
+    drawn = Image.new("RGBA", (20, 10), (0, 0, 0, 0))
+    drawn.paste((200, 30, 40, 255), (0, 0, 10, 10))
+    drawn.save(made, "PNG")
+    with Image.open(io.BytesIO(outputs.small_picture(made.getvalue(), 64))) as found:
+        pixels = np.array(found.convert("RGB"))
+    assert (pixels[:, :10] == (200, 30, 40)).all() and (pixels[:, 10:] == 255).all()
+
+
+@pytest.mark.parametrize("text, words", [
+    ("/home/someone/kit/out.csv", "the absolute path /home/someone"), ("a-secret-1234", "a token"),
+    ("on machine-7 now", "the name of this machine, machine-7")])
+def test_what_must_not_be_kept_is_refused(monkeypatch, text, words):
+    monkeypatch.setenv("KAGGLE_API_TOKEN", "a-secret-1234")
+    monkeypatch.setattr(outputs.socket, "gethostname", lambda: "machine-7")
+    for output in (new_output("stream", text=text), new_output("display_data", {"text/html": f"<p>{text}</p>"})):
+        with pytest.raises(outputs.OutputError) as fault:
+            outputs.with_outputs(book(), executed(output))
+        assert str(fault.value) == f"the output of cell 2 has {words}; print something else there"
+
+
+def test_a_copy_of_other_code_or_with_an_error_is_refused():
+    with pytest.raises(outputs.OutputError, match="^the executed copy has other code; run python notebooks/outputs.py"):
+        outputs.with_outputs(book(new_code_cell("print(1)", id="e")), executed())
+    with pytest.raises(outputs.OutputError, match="^cell 2 ended with an error"):
+        outputs.with_outputs(book(), executed(new_output("error", ename="E", evalue="", traceback=[])))
+
+
+def test_a_bundle_and_the_key_of_a_step_do_not_know_of_outputs(tmp_path):
+    make = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["bundle"]
+    step = runpy.run_path(str(PROJECT / "notebooks" / "steps.py"))["Step"]
+    path, plain = tmp_path / "a" / "06_submit.ipynb", PROJECT / "notebooks" / "06_submit.ipynb"
+    bare = outputs.without_outputs(nbformat.read(plain, 4))
+    shown = nbformat.from_dict(json.loads(json.dumps(bare)))
+    for cell in [cell for cell in shown.cells if cell.cell_type == "code"]:
+        cell.outputs, cell.execution_count = [new_output("stream", text="an old score\n")], 5
+    found = []
+    for one in (bare, outputs.with_outputs(bare, shown)):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(outputs.text_of(one))
+        found.append((nbformat.writes(make({path: {"size": "tiny"}})), step(path, {}, tmp_path / "out").code()))
+    assert found[0] == found[1] and "an old score" not in found[1][0]
+
+
+def test_what_papermill_executes_starts_without_outputs(tmp_path):
+    path = tmp_path / "00_mine.ipynb"
+    path.write_text(outputs.text_of(outputs.with_outputs(book(), executed(new_output("stream", text="1\n")))))
+    started = papermill.iorw.load_notebook_node(str(path))
+    NotebookExecutionManager(started, progress_bar=False).notebook_start()
+    assert all((cell.outputs, cell.execution_count) == ([], None) for cell in started.cells[1:])
+
+
+def test_one_command_runs_what_readme_runs_and_then_the_short_studies():
+    first, *studies = outputs.commands(BOOKS, "out", "small", "sample", "ledger", main=True)
+    assert first[2:] == ["--data-root", "sample", "--size", "small", "--out", "out", "-p", "ledger=ledger"]
+    assert [call[9] for call in studies] == ["10", "11", "12", "13"] and "steps=50" in studies[1]
+    only, = outputs.commands(outputs.notebooks("03,04"), "out", "tiny", "sample", "ledger")
+    assert only[8:] == ["--only", "03,04"]
+
+
+@pytest.mark.long
+def test_the_command_keeps_outputs_of_a_tiny_run(tmp_path, tiny_sample):
+    """In a copy of the project, because the notebooks themselves change."""
+    for part in ("kit", "notebooks"):
+        shutil.copytree(PROJECT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run([sys.executable, tmp_path / "notebooks" / "outputs.py", "--size", "tiny", "--only", "00",
+                           "--data-root", tiny_sample], cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    path = tmp_path / "notebooks" / "00_quickstart.ipynb"
+    text = path.read_text()
+    assert str(tmp_path) not in text and '"image/png"' in text and path.stat().st_size < outputs.MOST_BYTES
+    assert outputs.faults([path]) == []

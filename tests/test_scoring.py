@@ -1,0 +1,157 @@
+"""Rows of tables against plain loops: scores, leads, searches; material and settings that 04 and 07 share."""
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import kit.search.tables
+from kit.data import npz_paths, read_layout
+from kit.metrics import default_tile_score, kendall_tau, slowdown
+from kit.noise import bootstrap_interval, noise_ceiling
+from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs
+from kit.recipes import recipes_for
+from kit.run import lead_row, mean_ceiling, score_row, scores_of
+from kit.run.members import VALID_CONFIGS, adapted, layout_material
+from kit.search import WITH_MODEL, WITHOUT_MODEL, file_rows, reason_rows, rival_rows, slowdown_rows, tile_rows
+
+
+def test_scores_of_seeds_have_a_row_per_seed_and_a_column_per_graph():
+    rng = np.random.default_rng(0)
+    known = {name: rng.random(9) for name in "abc"}
+    costs = [{name: rng.random(9) for name in "cbax"} for _ in range(2)]
+    found = scores_of(costs, known, kendall_tau)
+    assert found.shape == (2, 3)
+    for seed in range(2):
+        for place, name in enumerate("abc"):
+            assert found[seed, place] == kendall_tau(costs[seed][name], known[name])
+
+
+def test_a_row_has_the_mean_its_interval_and_the_numbers_of_graphs_and_seeds():
+    scores = [[0.5, 0.25, 0.75], [0.5, 0.5, 1.0]]
+    low, high = bootstrap_interval(np.array(scores))
+    assert score_row(scores) == pytest.approx({"score": 3.5 / 6, "low": low, "high": high, "graphs": 3, "seeds": 2})
+    assert list(score_row(scores, [0.75, 1.0, 1.25])) == ["score", "low", "high", "ceiling", "graphs", "seeds"]
+    assert score_row(scores, [0.75, 1.0, 1.25])["ceiling"] == 1.0
+    lead = lead_row(np.array([1.0, 1.0, 1.0]), scores)
+    low, high = bootstrap_interval(1 - np.array(scores))
+    assert lead == pytest.approx({"lead": 1 - 3.5 / 6, "lead low": low, "lead high": high})
+
+
+@pytest.fixture(scope="module")
+def graphs(tiny_sample):
+    return [read_layout(path) for path in npz_paths(tiny_sample, "layout:xla:random", "train")[:2]]
+
+
+def test_the_mean_ceiling_is_that_of_each_graph(graphs):
+    slow = [noise_ceiling(g.config_runtime, config_ids(g)).mean for g in graphs]
+    assert mean_ceiling(graphs) == sum(slow) / 2
+
+
+def test_layout_material_holds_out_a_share_of_each_graph_and_few_validation_configurations(graphs):
+    distinct = [drop_duplicate_configs(g)[0] for g in graphs]
+    material, held = layout_material(distinct, distinct, 0.25, {"valid": {}}, {"a": "b"})
+    for graph, seen, unseen, valid in zip(distinct, material.graphs, held, material.valid):
+        of_seen, of_held, whole = (set(map(tuple, g.config_codes.tolist())) for g in (seen, unseen, graph))
+        assert of_seen | of_held == whole and not of_seen & of_held and len(of_held) == len(whole) // 4
+        assert len(valid.config_codes) == min(VALID_CONFIGS, len(whole))
+        again = hold_out_configs(graph, 0.25, np.random.default_rng(0))[1]
+        assert np.array_equal(unseen.config_runtime, again.config_runtime)
+    assert (material.score, material.ranked, material.made_from, material.folds) == (
+        kendall_tau, {"valid": {}}, {"a": "b"}, {})
+
+
+def test_an_adapted_recipe_changes_what_is_given_and_validates_four_times():
+    one = recipes_for("layout:xla:random", "quick")["gnn"]
+    found = adapted(one, "cpu", None, 1, steps=40, configs_per_step=None).settings
+    assert (found.steps, found.validate_every, found.precision) == (40, 10, one.settings.precision)
+    assert found.configs_per_step == one.settings.configs_per_step and one.settings.steps != 40
+    found = adapted(one, "cuda", "bfloat16", 3, steps=2).settings
+    assert (found.validate_every, found.device, found.precision, found.graphs_per_step) == (1, "cuda", "bfloat16", 3)
+
+
+BUDGETS = [5, 10, 400]
+
+
+@pytest.fixture
+def searched():
+    """Made-up results of every search: 2 seeds, spaces of two collections, 3 budgets."""
+    rng = np.random.default_rng(0)
+    spaces = [SimpleNamespace(collection=name, default=ns) for name, ns in (("a", 4.0), ("b", 3.0), ("a", 5.0))]
+    found = {name: 1 + rng.random((3, 2, 3, 3)) for name in (*WITHOUT_MODEL, *WITH_MODEL)}
+    found["model, explore then droplet"][:, :, :, 2] = np.nan                # not run with so many
+    return spaces, found, np.array([1.0, 0.5, 0.8])
+
+
+def test_slowdowns_of_searches_against_plain_loops(searched):
+    spaces, found, best = searched
+    slower, rows = slowdown_rows(spaces, BUDGETS, found, best)
+    assert {(row["collection"], row["strategy"], row["budget"]) for row in rows} == {
+        (c, name, budget) for c in "ab" for name in found for budget in BUDGETS
+        if budget < 400 or name != "model, explore then droplet"}
+    for row in rows:
+        own = [place for place in range(3) if spaces[place].collection == row["collection"]]
+        costs = [(place, found[row["strategy"]][:, seed, place, BUDGETS.index(row["budget"])]) for seed in range(2)
+                 for place in own]
+        slow = [cost[0] / best[place] - 1 for place, cost in costs]
+        assert row["slowdown"] == pytest.approx(np.mean(slow)) and row["median slowdown"] == pytest.approx(
+            np.median(slow))
+        assert row["measured"] == pytest.approx(np.mean([cost[1] for _, cost in costs]))
+        assert row["queries"] == pytest.approx(np.mean([cost[2] for _, cost in costs]))
+        assert row["speed-up over default"] == pytest.approx(np.mean(
+            [spaces[place].default / cost[0] for place, cost in costs]))
+        assert (row["programs"], row["seeds"]) == (len(own), 2)
+        assert row["low"] <= row["slowdown"] <= row["high"] if len(own) > 1 else np.isnan(row["low"])
+    assert slower["a", "random"].shape == (2, 2, 3)
+
+
+def test_the_rival_is_the_best_search_without_a_model(searched):
+    spaces, found, best = searched
+    slower, table = slowdown_rows(spaces, BUDGETS, found, best)
+    speed = {(row["collection"], row["strategy"], row["budget"]): row["speed-up over default"] for row in table}
+    rows = rival_rows(slower, BUDGETS, speed)
+    assert [(row["collection"], row["budget"]) for row in rows] == [("a", 10), ("b", 10)]
+    for row in rows:
+        means = {name: slower[row["collection"], name][:, :, 1].mean() for name in found}
+        assert row["its slowdown"] == min(means[name] for name in WITHOUT_MODEL) == means[row["best without model"]]
+        assert means[row["best with model"]] == min(means[name] for name in WITH_MODEL)
+        assert row["difference"] == pytest.approx(means["model, explore then droplet"] - row["its slowdown"])
+
+
+def test_searches_among_rows_stop_at_half_of_the_file(monkeypatch):
+    rng = np.random.default_rng(0)
+    graph, cost = SimpleNamespace(config_runtime=1 + rng.random(30)), rng.random(30)
+    kept = {"searched": rng.random((2, 2)) + 1, "searched with model": rng.random((2, 2)) + 1}
+    monkeypatch.setattr(kit.search.tables, "study_rows", lambda graph, cost, few, seeds, results: kept)
+    rows = file_rows(graph, cost, [5, 10, 20], 2, None)
+    assert [row["budget"] for row in rows] == [5, 10]
+    for place, row in enumerate(rows):
+        fastest = min(graph.config_runtime)
+        first = [graph.config_runtime[i] for i in sorted(range(30), key=lambda i: cost[i])[:row["budget"]]]
+        drawn = [min(np.random.default_rng(s).permutation(graph.config_runtime)[:row["budget"]]) for s in range(20)]
+        assert row["model's best"] == pytest.approx(min(first) / fastest - 1) and "model's best, worst" not in row
+        assert row["random"] == pytest.approx(np.mean(drawn) / fastest - 1)
+        assert row["searched, worst"] == pytest.approx(max(kept["searched"][:, place]) / fastest - 1)
+
+
+def test_reasons_are_means_over_programs_that_have_them(monkeypatch):
+    said = {1: {"named": -.2, "at random": -.1, "correlation": .5},
+            2: {"named": -.4, "at random": .1, "correlation": .7},
+            3: {"named": np.nan, "at random": np.nan, "correlation": np.nan}}
+    monkeypatch.setattr(kit.search.tables, "study_reasons", lambda graph, *_: said[graph])
+    named, drawn, apart = reason_rows([1, 2, 3, 4], None, ["code"] * 3 + [None])
+    assert named["change of the runtime"] == pytest.approx(-.3) and drawn["change of the runtime"] == pytest.approx(0)
+    assert apart["change of the runtime"] == pytest.approx(-.3) and apart["undone"] == "difference"
+    assert named["correlation"] == pytest.approx(.6) and named["programs"] == 2
+    assert reason_rows([1, 3], None, ["code"] * 2) == []
+
+
+def test_five_tile_sizes_of_the_model_against_five_at_random():
+    rng = np.random.default_rng(1)
+    runtimes = {name: rng.random(20) + 0.5 for name in "abc"}
+    costs = {name: rng.random(20) for name in "abc"}
+    first, drawn, default = tile_rows(costs, runtimes)
+    assert first["slowdown"] == pytest.approx(np.mean([slowdown(costs[i], runtimes[i]) for i in "abc"]))
+    assert default["slowdown"] == pytest.approx(np.mean([1 - default_tile_score(runtimes[i]) for i in "abc"]))
+    assert drawn["difference to random"] == 0 and first["kernels"] == 3
+    assert first["difference to random"] == pytest.approx(first["slowdown"] - drawn["slowdown"])
+    assert tile_rows({"a": costs["a"]}, {"a": runtimes["a"]}) == []
