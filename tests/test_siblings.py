@@ -249,6 +249,24 @@ def test_the_nearest_relative_comes_first_and_strangers_are_left_out():
     assert nearest_relatives(target, graphs[:1], least=0.8) == []
 
 
+@pytest.mark.parametrize("least", [0, 0.4, 0.5, 2 / 3, 0.75, 0.8, 1])
+def test_relatives_are_all_programs_whose_best_matching_is_similar_enough(least):
+    """Parts of a network of six groups: with all groups equal, the similarity of 4 and 2 of them is 2/3, and so on."""
+    rng, found = np.random.default_rng(8), set()
+    drawn, single, pair = drawn_network(rng, 6)
+    parts = {f"{low} to {high}": (drawn[low:high], single[low:high], pair[low:high - 1])
+             for low, high in combinations(range(7), 2)}
+    graphs = [program_of(part, rng, name=name) for name, part in parts.items()]
+    for graph in graphs[2:20:3]:
+        others = [g for g in graphs if g is not graph]
+        near = {r.graph.graph_id for r in nearest_relatives(graph, others, 99, least)}
+        similarity = {g.graph_id: slow_similarity(groups_of(graph), groups_of(g)) for g in others}
+        possible = {name for name, value in similarity.items() if value and value >= least - 1e-9}
+        assert {name for name in possible if similarity[name] >= least + 1e-9} <= near <= possible
+        found |= near
+    assert found or least == 1
+
+
 def test_a_program_is_its_own_and_only_relative():
     rng = np.random.default_rng(6)
     network = drawn_network(rng)

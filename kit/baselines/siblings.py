@@ -54,12 +54,38 @@ def group_similarity(a, b):
     Each operation has the share of the group's nodes that have it, and two groups share the smaller of the two shares.
     Two options are the same if all their digits are.
     """
-    mine, other = Counter(a.opcodes.tolist()), Counter(b.opcodes.tolist())
+    return _group_similarity(a, b, _Sets())
+
+
+class _Sets:
+    """Operations and options of Groups as sets; each is computed once."""
+
+    def __init__(self):
+        self.known = {}
+
+    def _of(self, group, what, make):
+        if (id(group), what) not in self.known:
+            self.known[id(group), what] = group, make()          # the group is kept, so no other one gets its id
+        return self.known[id(group), what][1]
+
+    def operations(self, group):
+        """{operation: number of nodes}."""
+        return self._of(group, "operations", lambda: Counter(group.opcodes.tolist()))
+
+    def options(self, group, n):
+        """The options of the group, stretched to `n` nodes."""
+        return self._of(group, n, lambda: frozenset(row.tobytes() for row in stretched(group.rows, n)))
+
+
+def _group_similarity(a, b, sets):
+    mine, other = sets.operations(a), sets.operations(b)
     # shares as whole numbers over a common denominator, so that equal shares add up to 1
-    shared = sum(min(count * len(b.opcodes), other[op] * len(a.opcodes)) for op, count in mine.items())
+    shared = sum(min(count * len(b.opcodes), other[op] * len(a.opcodes)) for op, count in mine.items() if op in other)
+    if not shared:
+        return 0.0                                               # options need not be compared
     operations = shared / (len(a.opcodes) * len(b.opcodes))
     n = max(len(a.opcodes), len(b.opcodes))
-    first, second = ({row.tobytes() for row in stretched(group.rows, n)} for group in (a, b))
+    first, second = sets.options(a, n), sets.options(b, n)
     return operations * len(first & second) / len(first | second)
 
 
@@ -80,10 +106,14 @@ def align_groups(first, second):
         Its similarity is twice the sum over pairs of groups, divided by the number of groups of both programs; 0 if
         one of them has none.
     """
+    return _align(first, second, _Sets())
+
+
+def _align(first, second, sets):
     score = np.zeros((len(first), len(second)))
     for i, a in enumerate(first):
         for j, b in enumerate(second):
-            score[i, j] = group_similarity(a, b)
+            score[i, j] = _group_similarity(a, b, sets)
     pairs = _best_matching(score)
     alike = score[pairs[:, 0], pairs[:, 1]]
     return Alignment(pairs, alike, _similarity(alike, len(first) + len(second)))
@@ -134,9 +164,14 @@ def nearest_relatives(graph, graphs, most=MOST_RELATIVES, least=NEAR):
     list of Relative
         Empty if no program is near enough.
     """
-    own, found = groups_of(graph), []
+    own, sets, found = groups_of(graph), _Sets(), []
     for place, other in enumerate(graphs):
-        relative = Relative(other, align_groups(own, groups_of(other)), _same_program(graph, other))
+        count = len(np.unique(other.node_group))
+        # most programs need not be aligned: if all groups of the program with fewer groups had an equal partner, this
+        # would not be enough
+        if _similarity(np.ones(min(len(own), count)), len(own) + count) < least:
+            continue
+        relative = Relative(other, _align(own, groups_of(other), sets), _same_program(graph, other))
         if len(relative.alignment.pairs) and relative.alignment.similarity >= least:
             key = not relative.same, -relative.alignment.similarity, _size_difference(graph, other), place
             found.append((key, relative))

@@ -23,6 +23,7 @@ from kit.baselines import fit_digit_ridge, fold_numbers
 from kit.baselines.compare import rank_unseen, unseen_programs
 from kit.data import COLLECTIONS
 from kit.ensemble import PRIOR, mean_zscore
+from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.recipes import recipes_for
 from kit.run import Results, run_folder, training_graphs, wanted
@@ -37,6 +38,7 @@ class Sides(NamedTuple):
     folds: dict                  # trained in folds; the ranked programs, then the training programs, out of fold
     runtimes: dict               # {ID: runtime}, in the order of `folds`
     count: int                   # of ranked programs
+    members: dict                # {kind: [{ID: cost} per seed]}, trained on all programs; the ranked programs alone
 
 
 def both_sides(args, results):
@@ -47,7 +49,7 @@ def both_sides(args, results):
         others[c] = [g._replace(graph_id=f"ranked {c}:{g.graph_id}")
                      for g in unseen_programs(prepared_sample(0), c, True, k_hops=1, seed=args.ranked)]
     recipes = recipes_for(next(iter(taught)), args.recipe, len(next(iter(taught.values()))))
-    one, seeds, folds = ({c: {} for c in taught} for _ in range(3))
+    one, seeds, folds, members = ({c: {} for c in taught} for _ in range(4))
     for kind in (*recipes, "ridge"):
         together = kind != "ridge" and recipes[kind].together
         for group in [[*taught]] if together else [[c] for c in taught]:
@@ -64,12 +66,13 @@ def both_sides(args, results):
             number = 1 if kind == "ridge" else args.folds                # ridge regression has no seed
             same = [rank("on all", seed, [g for _, g in graphs], ranked) for seed in range(number)]
             for c in group:
+                members[c][kind] = same
                 for side, models in ((one, same[:1]), (seeds, same), (folds, parts)):
                     side[c][kind] = {g.graph_id: mean_zscore([m[g.graph_id] for m in models]) for g in others[c]}
                 folds[c][kind] |= {f"{c}:{g.graph_id}": own[f"{c}:{g.graph_id}"] for g in taught[c]}
     runtimes = {c: {g.graph_id: g.config_runtime for g in others[c]}
                 | {f"{c}:{g.graph_id}": g.config_runtime for g in taught[c]} for c in taught}
-    return {c: Sides(one[c], seeds[c], folds[c], runtimes[c], len(others[c])) for c in taught}
+    return {c: Sides(one[c], seeds[c], folds[c], runtimes[c], len(others[c]), members[c]) for c in taught}
 
 
 def ranker(kind, recipes, group, args, results):
@@ -100,6 +103,21 @@ def chosen(case, count, size, draws, extra=()):
     return sums / times
 
 
+def of_members(sides):
+    """{members of an ensemble without a validation program: tau of each ranked program}; a GNN has its prior weight."""
+    share, names = 1 / (1 + PRIOR["token"] / PRIOR.get("gnn", 1)), list(sides.seeds["token"])
+    zscores = {kind: [{i: mean_zscore([costs[i]]) for i in names} for costs in sides.members[kind]]
+               for kind in ("token", "gnn")}
+    tokens = {count: {i: mean_zscore([costs[i] for costs in zscores["token"][:count]]) for i in names}
+              for count in range(1, len(zscores["token"]) + 1)}
+    found = {f"token model, {count} seed{'s' * (count > 1)}": costs for count, costs in tokens.items()}
+    for count in (1, 2):
+        mixed = {i: (1 - share) * tokens[count][i] + share * zscores["gnn"][0][i] for i in names}
+        found[f"token model, {count} seed{'s' * (count > 1)}, and GNN"] = mixed
+    return {words: np.array([kendall_tau(costs[i], sides.runtimes[i]) for i in names])
+            for words, costs in found.items()}
+
+
 def situations(kinds, runtimes):
     """{name: Situation}: the prior of the kit, the prior exchanged, and ridge regression as third kind."""
     runtimes = {i: runtimes[i] for i in next(iter(kinds.values()))}
@@ -125,8 +143,10 @@ def main():
     parser.add_argument("--out", type=Path, default=run_folder().with_name("folds-study"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    found, best, programs = {}, {}, []
+    found, best, programs, taus_of = {}, {}, [], {}
     for collection, sides in both_sides(args, Results(args.out, "folds_study", prepared_sample(0))).items():
+        for words, taus in of_members(sides).items():
+            taus_of.setdefault(words, []).append(taus)
         programs += [name.partition(" ")[2].split(":", 3) for name in list(sides.runtimes)[:sides.count]]
         extra = np.arange(sides.count, len(sides.runtimes))
         for side, kinds in zip(sides._fields, sides[:3]):
@@ -139,6 +159,10 @@ def main():
                         taus.setdefault("out of fold", []).append(chosen(case, sides.count, size, args.draws, extra))
         print(f"{collection}: {sides.count} ranked programs, {len(extra)} training programs in {args.folds} folds")
     keys = [(source, program) for _, source, _, program in programs]
+    taus_of = {words: np.concatenate(some) for words, some in taus_of.items()}
+    first = next(iter(taus_of.values()))
+    table(("members, trained on all programs", "tau", "difference to the first row (95% interval)"),
+          ((words, f"{taus.mean():.4f}", gain(keys, taus - first)) for words, taus in taus_of.items()))
     table(("prior, validation programs", "all programs, one seed: tau", f"all programs, {args.folds} seeds: tau",
            f"{args.folds} folds, validation alone: tau", "folds, also out-of-fold programs: tau",
            "loss by choice, in the same order", "gain of the last over the second (95% interval)",
