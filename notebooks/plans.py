@@ -1,17 +1,19 @@
-"""Say what would be pushed to Kaggle, and how many hours it would train, without pushing anything."""
+"""Say what would be pushed to Kaggle, and how many hours and sessions it would train, without pushing anything."""
+import math
+
 from kit.data import COLLECTIONS
 from kit.kaggle import GPUS, quota_line
 
 TRAINS = {"03": "tile:", "04": "layout:"}        # notebooks that train, and which collections
-SESSION = 9                                      # hours; the shortest time after which Kaggle ended a session
+SESSION = 9.0                                    # hours; the shortest time after which Kaggle ended a session
 
 
 def show_plan(plan, is_sample=False):
-    """Print the machine, data, models and hours of each notebook of a plan, and the GPU quota where there is a token.
+    """Print the machine, data, models, hours and sessions of each notebook of a plan, and the GPU quota with a token.
 
     `plan`: [(content of kernel-metadata.json, {path of a notebook in it: {name: value}})].
     """
-    hours = []
+    hours, sessions = [], []
     for about, parameters in plan:
         machine = about.get("machine_shape")
         gpus = " ({1} x {0})".format(*GPUS[machine]) if machine in GPUS else ""
@@ -23,10 +25,13 @@ def show_plan(plan, is_sample=False):
             for collection in trained_in(path, given):
                 print(f"    {collection}: {models_of(collection, given, is_sample)}")
         hours.append(hours_of(parameters, machine, is_sample))
-        too_long = hours[-1] is not None and hours[-1] > SESSION
-        print(f"    training: {in_words(hours[-1])}{'; Kaggle ends a session after 9 to 12 hours' * too_long}")
-    total = None if None in hours else sum(hours)
-    print(f"together: {in_words(total)} (calculated for training alone, not measured; see notebooks/recipes.md)")
+        sessions.append(sessions_of(parameters, hours[-1]))
+        too_long = hours[-1] is not None and min(hours[-1], budget_of(parameters)) > SESSION
+        print(f"    training: {in_words(hours[-1])}{in_sessions(sessions[-1], budget_of(parameters))}"
+              f"{'; Kaggle ends a session after 9 to 12 hours' * too_long}")
+    total, count = None if None in hours else sum(hours), None if None in sessions else sum(sessions)
+    print(f"together: {in_words(total)}{in_sessions(count)} (calculated for training alone, not measured; see "
+          "notebooks/recipes.md)")
     if any(about["enable_gpu"] for about, _ in plan):
         print(quota_line(total))
 
@@ -55,6 +60,29 @@ def hours_of(parameters, machine, is_sample):
     hours = [training_hours(trained_in(path, given), given, *GPUS[machine], is_sample)
              for path, given in parameters.items()]
     return None if None in hours else sum(hours)
+
+
+def budget_of(parameters):
+    """Hours after which training in a session stops: the smallest time_budget of its notebooks, or Kaggle's."""
+    from kit.training import KAGGLE_HOURS  # loads PyTorch
+    return min((given["time_budget"] for given in parameters.values() if given.get("time_budget") is not None),
+               default=KAGGLE_HOURS)
+
+
+def sessions_of(parameters, hours):
+    """How many sessions one after another a notebook of these hours needs at least; None where that is not known."""
+    budget = budget_of(parameters)
+    if hours is None or budget <= 0:
+        return None
+    return max(1, math.ceil(hours / budget))
+
+
+def in_sessions(count, budget=None):
+    """A number of sessions, with the hours of each, as text; nothing where the number is not known."""
+    if count is None:
+        return ""
+    each = f" of {budget:g} hours" if budget and count > 1 else ""
+    return f", {'at least ' * (count > 1)}{count} session{'s' * (count > 1)}{each}"
 
 
 def in_words(hours):

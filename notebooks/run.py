@@ -49,7 +49,8 @@ from steps import (  # noqa: E402
 )
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
-from kit.kaggle import MACHINE, KaggleError, plan_jobs  # noqa: E402
+from kit.kaggle import MACHINE, KaggleError, gpu_quota, plan_jobs  # noqa: E402
+from kit.prepare import is_prepared  # noqa: E402
 from kit.run import (  # noqa: E402
     from_data,
     from_files,
@@ -152,11 +153,23 @@ def open_root(args, size, collections):
         except DataError as fault:
             raise RunError(f"{fault}; 05 and 06 need the data here, too: give --data-root, or --data-root sample to "
                            "train on sample data on Kaggle") from None
+    if args.on:
+        expect_token(args, size)
     try:
         root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
     return root.resolve(), is_sample, run_name(root.resolve(), args.on)
+
+
+def expect_token(args, size):
+    """RunError if Kaggle refuses the token or there is none; asked before a data set is prepared, which takes hours."""
+    if not is_prepared(locate_data(args.data_root, size, PROJECT / "data")[1]):
+        try:
+            gpu_quota(client={"retries": 1})
+        except KaggleError as fault:
+            if fault.kind in ("credentials", "token"):
+                raise RunError(str(fault), status=1) from None
 
 
 def run_name(root, on):

@@ -9,6 +9,7 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from shlex import quote
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
@@ -40,6 +41,7 @@ def publish(out, dataset, data_root=None, size="small", timeout=7200.0, client=N
 
 def main(argv=None):
     """Publish what the command line asks for."""
+    from steps import show
     parser = argparse.ArgumentParser(prog="weights.py", description=__doc__.splitlines()[0])
     parser.add_argument("out", metavar="RUN", help="the folder of the run, such as submissions/my-run")
     parser.add_argument("dataset", metavar="NAME", help="of the Kaggle Dataset, or OWNER/NAME")
@@ -54,7 +56,8 @@ def main(argv=None):
         print(f"weights.py: {error}", file=sys.stderr)
         return 2 if isinstance(error, DataError) else 1
     more = "".join(f" -p {name}={value}" for name, value in combined_by(Path(args.out).expanduser()).items())
-    print(f"next: python notebooks/bundle.py --weights {done['ref']} --owner {done['ref'].partition('/')[0]}{more}")
+    print(f"next: {quote(show(sys.executable))} notebooks/bundle.py --only 05,06 --weights {done['ref']} "
+          f"--owner {done['ref'].partition('/')[0]}{more}")
     return 0
 
 

@@ -158,9 +158,11 @@ def test_a_dry_run_prints_the_notebook_and_writes_nothing(tmp_path, monkeypatch,
         "someone/tpugraphs-kit-03-04-05-06", "    machine: NvidiaTeslaT4 (2 x T4), private, no internet",
         "    data: competition predict-ai-model-runtime, Dataset a/prepared-data",
         "    tile:xla: tile, seeds 0 to 1", "    layout:xla:random: token, gnn, node alone, seeds 0 to 1"]
-    hours = re.fullmatch(r"    training: about (\d+\.\d) hours; Kaggle ends a session after 9 to 12 hours", lines[5])
-    assert lines[6] == (f"together: about {hours[1]} hours (calculated for training alone, not measured; see "
-                        "notebooks/recipes.md)")
+    hours, sessions = re.fullmatch(r"    training: about (\d+\.\d) hours, at least (\d+) sessions of 8 hours",
+                                   lines[5]).groups()
+    assert 8 * (int(sessions) - 1) < float(hours) <= 8 * int(sessions)
+    assert lines[6] == (f"together: about {hours} hours, at least {sessions} sessions (calculated for training alone, "
+                        "not measured; see notebooks/recipes.md)")
     assert lines[7].startswith("GPU quota: not known, because there are no Kaggle credentials") and len(lines) == 8
     assert not list(tmp_path.iterdir())
 

@@ -273,6 +273,32 @@ def test_a_dry_run_says_what_would_be_pushed_and_neither_pushes_nor_writes_nor_n
     assert kaggle.asked == []
 
 
+@pytest.mark.parametrize("budget, warns", [(None, False), (4, False), (2.5, False), (11, True)])
+def test_a_dry_run_counts_the_sessions_of_each_notebook_and_of_all(kaggle, tmp_path, tiny_sample, monkeypatch, capfd,
+                                                                   budget, warns):
+    more = ["-p", f"time_budget={budget}"] if budget else []
+    status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_sample, *TWO, "-p", "recipe=full", "-p",
+                                    "seeds=7", "--seed-groups", "2", "-p", "gnn_steps=20000", "-p", "steps=100",
+                                    *more)
+    assert (status, errors) == (0, "")
+    count, long, hours = 0, [], []
+    for line in [line for line in lines if line.startswith("    training: ")]:
+        about = re.search(r"about (\d+\.\d) hours, ", line)
+        rest, needed = float(about[1]) if about else 0.0, 1
+        while rest > (budget or 8):                              # a session after another
+            rest, needed = rest - (budget or 8), needed + 1
+        words = f", at least {needed} sessions of {budget or 8} hours" if needed > 1 else ", 1 session"
+        long.append(needed > 1)
+        too_long = "; Kaggle ends a session after 9 to 12 hours" * (warns and about is not None)     # of one model
+        assert line.endswith(words + too_long), line
+        count, hours = count + needed, [*hours, float(about[1]) if about else 0.0]
+    assert long == [False, False, True, not warns]               # tiles take minutes; three seeds fit into 11 hours
+    total = re.match(rf"together: about (\d+\.\d) hours, at least {count} sessions \(calculated", lines[-2])
+    assert float(total[1]) == pytest.approx(sum(hours), abs=0.21)
+    assert lines[-1].startswith("GPU quota: 12.3 of 30.0 hours used this week, 17.7 left")
+    assert lines[-1].endswith(f"; the plan takes more, about {total[1]}")
+
+
 def test_a_dry_run_leaves_out_what_was_pushed_and_tells_the_quota(kaggle, tmp_path, tiny_sample, monkeypatch, capfd):
     monkeypatch.syspath_prepend(PROJECT / "notebooks")
     import on_kaggle
@@ -294,6 +320,18 @@ def test_a_dry_run_leaves_out_what_was_pushed_and_tells_the_quota(kaggle, tmp_pa
                          "nothing is pushed now; notebooks without --dry-run: 1, at most 2 at a time",
                          f"{again}-2", "    machine: NvidiaTeslaA100 (1 x A100), private, no internet"]
     assert lines[-1].startswith("GPU quota: 12.3 of 30.0 hours used this week, 17.7 left") and len(kaggle.pushed) == 2
+
+
+def test_a_token_that_is_missing_is_told_before_data_are_prepared(kaggle, tmp_path, tiny_sample, monkeypatch, capfd):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    monkeypatch.chdir(tmp_path)
+    names = runpy.run_path(PROJECT / "notebooks" / "run.py")
+    root = shutil.copytree(tiny_sample / "npz", tmp_path / "npz")
+    monkeypatch.setitem(names["open_root"].__globals__, "PROJECT", tmp_path)
+    assert names["main"](command(root, "--collections", TILE)[4:]) == 1
+    said, errors = capfd.readouterr()
+    assert errors.startswith("run.py: there are no Kaggle credentials: make a token at ") and errors.count("\n") == 1
+    assert said == "" and not (tmp_path / "data").exists() and not (tmp_path / "out").exists() and kaggle.asked == []
 
 
 def test_a_dry_run_without_data_plans_for_the_whole_data_set(tmp_path, monkeypatch, capfd):

@@ -31,12 +31,12 @@ def data(tmp_path_factory):
     return prepare(write_sample(folder, size="tiny"), folder / "prepared", ["tile:xla"]).folder
 
 
-def members_of(data, out, deadline=None, seeds=(0, 1, 2), lines=None):
+def members_of(data, out, deadline=None, seeds=(0, 1, 2), lines=None, recipe=RECIPE, processes=1):
     """Train some members one after another."""
     materials = {("x",): Material(GRAPHS, VALID, kendall_tau, RANKED, from_data(data, ["tile:xla"], "train"))}
-    members = [Member(("x",), "gnn", seed, RECIPE, ("new",)) for seed in seeds]
+    members = [Member(("x",), "gnn", seed, recipe, ("new",)) for seed in seeds]
     heard = [] if lines is None else lines
-    return train_members(members, materials, Results(out, "step", data), 1, report=heard.append, deadline=deadline)
+    return train_members(members, materials, Results(out, "step", data), 1, processes, heard.append, deadline)
 
 
 def ticking(seconds):
@@ -164,6 +164,42 @@ def test_what_an_earlier_session_left_without_a_mark_that_fits_is_trained_anew(d
     said = capsys.readouterr().out
     assert said.count("note  a checkpoint of an earlier session is not used: ") == 1 and word in said
     assert None not in trained and equal(weights(tmp_path / "out"), weights(whole))
+
+
+# --- several processes that train one model together
+
+class Uneven:
+    """A clock that tells one second more at each look, and is ahead in one process of a team; it notes its looks."""
+    def __init__(self, folder, ahead):
+        self.folder, self.ahead, self.looks = folder, ahead, 0       # ahead: {rank: seconds}
+
+    def __call__(self):
+        if not torch.distributed.is_initialized():                   # before the team has met
+            return 0
+        self.looks += 1
+        rank = torch.distributed.get_rank()
+        (self.folder / f"looks-{rank}").write_text(str(self.looks))
+        return self.looks + self.ahead.get(rank, 0)
+
+
+@pytest.mark.long
+def test_a_team_stops_at_one_step_when_the_time_of_one_process_is_over_and_ends_with_the_same_weights(data, tmp_path):
+    # neither a validation nor the end is after the steps at which the team stops: 1, then 1 + 2
+    recipe = RECIPE._replace(settings=replace(RECIPE.settings, graphs_per_step=2))
+    one, out = tmp_path / "one", tmp_path / "out"
+    for ahead, steps, done in (({1: 5}, 1, 1), ({0: 3}, 2, 3)):
+        deadline = Deadline(steps + 1 + max(ahead.values()), Uneven(tmp_path, ahead))
+        assert members_of(data, out, deadline, (0,), recipe=recipe, processes=2) == [None]
+        assert [(tmp_path / f"looks-{rank}").read_text() for rank in (0, 1)] == [str(steps + 1)] * 2
+        path, = (out / "checkpoints").glob("*.pt")
+        assert steps_trained(path) == torch.load(path, weights_only=True)["step"] == done
+        assert unfinished(out) == {"step": ["x, gnn, seed 0"]}
+    lines = []
+    (left,), (whole,) = (members_of(data, folder, None, (0,), lines, recipe, 2) for folder in (out, one))
+    assert [line.split(" of ")[0].split()[-1] for line in lines] == ["4", "2", "4"]          # validations of each
+    assert equal(weights(out), weights(one)) and unfinished(out) == {}
+    assert {**left.history, "seconds": 0, "record": 0} == {**whole.history, "seconds": 0, "record": 0}
+    assert all(np.array_equal(left.costs["new"][i], whole.costs["new"][i]) for i in RANKED["new"])
 
 
 # --- the notebooks, in the folder of a run

@@ -96,7 +96,7 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     published = command(monkeypatch, "weights", season / "home", REF, "--data-root", season / "data")
     said = capfd.readouterr().out
     assert published == 0, said
-    assert said.endswith(f"next: python notebooks/bundle.py --weights {REF} --owner {USER}\n")
+    assert said.endswith(f" notebooks/bundle.py --only 05,06 --weights {REF} --owner {USER}\n")
     assert kaggle.datasets[REF]["isPrivate"]
     # Kaggle's machine: no training graphs at all
     weights = mounted(kaggle, tmp_path)
