@@ -271,7 +271,7 @@ def test_the_folds_study_scores_a_program_with_weights_that_it_did_not_choose(fo
     for _ in range(draws):
         order = rng.permutation(count)
         known = {f"g{i}": runtimes[f"g{i}"] for i in (*order[:2], 5)}
-        shares = choose_weights(kinds, known, kendall_tau, prior={"token": 1, "gnn": 10})
+        shares = choose_weights(kinds, known, kendall_tau, prior={"token": folds_study.PRIOR["gnn"], "gnn": 10})
         for i in order[2:]:
             cost = sum(shares[kind] * kinds[kind][f"g{i}"] for kind in kinds)
             taus[i].append(kendall_tau(cost, runtimes[f"g{i}"]))
