@@ -15,9 +15,10 @@ from run_folder import CHANGES, FULL, World, digests, finished_world, in_process
 import kit.recipes
 from kit.files import file_sha256
 from kit.kaggle import keep_fetched
-from kit.run import Results, from_data, load_costs, record_leaderboard
+from kit.run import Results, from_data, load_costs, record_leaderboard, steps_trained
 from kit.run.provenance import ASIDE, MARK, read_mark, write_mark
 from kit.run.weights import pack_weights
+from kit.training import Deadline
 
 pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
 TOKEN = "predictions/layout_nlp_random/token_seed0.test.npz"
@@ -564,6 +565,20 @@ def test_a_submission_of_ensembles_that_were_combined_in_two_ways_says_so(world)
     weights = world.place / "out" / "weights.json"
     assert world.run("--only", "05,06", "-p", f"weights_from={weights}") == 0
     assert "with other settings" not in world.said
+
+
+def test_searches_leave_a_training_alone_that_a_deadline_stopped(world, monkeypatch):
+    def run():
+        return world.run("--only", "04,07", "--collections", LAYOUT[0], "-p", "time_budget=5", "-p", "programs=1", "-p",
+                         "queries=20", "-p", "budgets=[5]", token_steps=30)
+    before, calls = files(world, "checkpoints/*"), iter(range(100))
+    monkeypatch.setattr(Deadline, "passed", lambda deadline: next(calls) > 12)
+    assert run() == 3
+    stopped, = [world.place / "out" / name for name in files(world, "checkpoints/*token-0*.pt") if name not in before]
+    assert 0 < steps_trained(stopped) < 30
+    monkeypatch.undo()
+    assert run() == 0 and "kept as" not in world.said and steps_trained(stopped) == 30
+    assert run() == 0 and world.said.count("finished before") == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"mine": 1}'])
