@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import state_machine
 import torch
-from run_folder import CHANGES, FULL, World, digests, finished_world, in_process, invert, permute, program
+from run_folder import CHANGES, ENDED, FULL, World, digests, finished_world, in_process, invert, permute, program
 
 import kit.recipes
 from kit.files import file_sha256
@@ -565,6 +565,30 @@ def test_a_submission_of_ensembles_that_were_combined_in_two_ways_says_so(world)
     weights = world.place / "out" / "weights.json"
     assert world.run("--only", "05,06", "-p", f"weights_from={weights}") == 0
     assert "with other settings" not in world.said
+
+
+def test_the_ledger_has_the_settings_of_what_is_submitted_and_not_of_a_training_that_was_interrupted(world):
+    before = json.loads((world.place / "out.json").read_text())["parameters"]
+    assert world.run("--only", "03", steps=5, kill=60) == ENDED and "step      1 of 5" in world.said
+    assert world.run("--only", "06", "-p", "message=again") == 0 and "done" in world.said
+    assert json.loads((world.place / "out.json").read_text())["parameters"] == before
+    assert world.run("--only", "03", steps=5) == 0
+    assert json.loads((world.place / "out" / "settings" / "03_train_tile.json").read_text())["steps"] == 5
+
+
+def test_files_and_folders_of_06_may_start_with_a_tilde(world, monkeypatch):
+    (world.place / "home").mkdir()
+    monkeypatch.setenv("HOME", str(world.place / "home"))
+    monkeypatch.chdir(world.place)
+    shutil.copy(world.place / "out" / "submission.csv", world.place / "home" / "sample.csv")
+    assert world.run("--only", "06", "-p", "ledger=~/ledger", "-p", "sample_submission=~/sample.csv") == 0, world.said
+    assert (world.place / "home" / "ledger" / "out.json").is_file() and not (world.place / "~").exists()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 252, "caf\udce9"])
+def test_a_name_that_no_ledger_can_hold_is_refused_before_anything_is_written(world, name):
+    assert world.run(out=name) == 2 and "give a shorter name" in world.said
+    assert not (world.place / name).exists()
 
 
 def test_searches_leave_a_training_alone_that_a_deadline_stopped(world, monkeypatch):
