@@ -49,6 +49,7 @@ from steps import (  # noqa: E402
 )
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
+from kit.files import as_text  # noqa: E402
 from kit.kaggle import MACHINE, KaggleError, gpu_quota, plan_jobs  # noqa: E402
 from kit.prepare import is_prepared  # noqa: E402
 from kit.run import (  # noqa: E402
@@ -264,6 +265,9 @@ def run(args):
     if args.data_root and args.data_root != "sample":
         folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
     out = folder("--out", args.out) if args.out else None
+    shown = as_text(out.name) if out else ""
+    if out and (len(shown) > 200 or shown != out.name or not shown.isprintable()):
+        raise RunError(f"--out {shown!a:.60}: the folder names the run; give a shorter name of letters in UTF-8")
     if out == PROJECT.resolve():
         raise RunError(f"--out {show(out)}: is the clone, whose notebooks would be replaced; name a folder in it, such "
                        "as submissions/my-run")
@@ -298,7 +302,8 @@ def run(args):
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
     left = {step: models for step, models in unfinished(out).items() if step in {n.stem for n in parameters}}
     if not left or any(out.glob("ensemble/*.npz")):
-        summarise(out, root, source, is_sample, notebooks, selected, problems, failed, asked.get("ledger"))
+        summarise(out, root, source, is_sample, notebooks, selected, problems, failed,
+                  asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
     for step, models in left.items():
         print(f"to be continued: {step}, models left: {len(models)}; run the same command again", file=sys.stderr)
     return 3 if problems or failed or left else 0

@@ -434,11 +434,86 @@ def test_own_code_is_told_apart_by_what_it_does(change, other):
     assert (partial[0] != partial[1]) == ("mine" in other) and own_code(list_mle_loss, LayoutGNN) == {}
 
 
+OBJECTS = """
+import dataclasses, functools, types
+import numpy as np
+import torch
+from kit import losses
+
+@dataclasses.dataclass
+class Settings:
+    margin: float = 1.0
+
+class Hinge:
+    def __init__(self, margin):
+        self.margin, self.inner, self.me = margin, [helper], self
+    def __call__(self, cost, runtime):
+        return self.margin * self.inner[0](cost)
+    def loss(self, cost, runtime):
+        return self(cost, runtime)
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = 3
+        self.register_buffer("shares", torch.tensor([1.0, 2.0]))
+    def forward(self, cost, runtime):
+        return (cost * self.shares).sum() * self.scale
+
+@functools.lru_cache
+def helper(cost):
+    return 7 * cost
+
+CRITERION, SHARES, GIVEN = torch.nn.MarginRankingLoss(margin=4), np.arange(5000.0), Settings(5.0)
+SPACE, ALL = types.SimpleNamespace(margin=6), {"a": helper}
+
+def of_array(cost, runtime):
+    return (cost * SHARES).sum()
+
+def of_objects(cost, runtime):
+    return ALL["a"](CRITERION(cost, runtime, GIVEN.margin * SPACE.margin)) + cost.power
+
+power = object()                             # an attribute of this name is no global name
+ours = {"Hinge": Hinge(2), "method": Hinge(2).loss, "Network": Network(), "of_array": of_array,
+        "of_objects": of_objects, "partial": functools.partial(of_array, shares=[np.arange(5000.0)])}
+"""
+
+
+@pytest.mark.parametrize("old, new, other", [
+    ("Hinge(2)", "Hinge(3)", "Hinge method"), ("self.scale = 3", "self.scale = 4", "Network"),
+    ("[1.0, 2.0]", "[1.0, 2.5]", "Network"), ("margin=4", "margin=5", "of_objects"), ("(5.0)", "(5.5)", "of_objects"),
+    ("margin=6", "margin=7", "of_objects"), ("7 * cost", "8 * cost", "Hinge method of_objects"),
+    ("SHARES, GIVEN = torch.nn.MarginRankingLoss(margin=4), np.arange(5000.0)",
+     "SHARES, GIVEN = torch.nn.MarginRankingLoss(margin=4), np.arange(5000.0) * (np.arange(5000) != 2500)",
+     "of_array partial"),
+    ("[np.arange(5000.0)]", "[np.arange(5000.0)[::-1]]", "partial"), ("object()", "[object(), 1]", "")])
+def test_what_objects_of_ones_own_hold_counts(old, new, other):
+    digests = []
+    for text in (OBJECTS, OBJECTS.replace(old, new)):
+        names = {"__name__": "__main__"}
+        exec(text, names)
+        digests.append({name: own_code(one) for name, one in names["ours"].items()})
+    assert old in OBJECTS and all(digests[0].values())
+    assert {name for name in digests[0] if digests[0][name] != digests[1][name]} == {*other.split()}
+
+
+def test_an_object_of_the_kit_counts_by_what_it_holds():
+    class Hinge:
+        def __init__(self, margin):
+            self.margin = margin
+
+        def __call__(self, cost, runtime):
+            return self.margin * cost
+    Hinge.__module__ = "kit.losses"
+    assert own_code(Hinge(1)) == own_code(Hinge(1)) != own_code(Hinge(2))
+    assert own_code(Hinge) == own_code(functools.partial(list_mle_loss, of=2)) == {}
+
+
 def test_own_code_has_the_same_digest_in_each_process():
-    text = f"from kit.run.provenance import own_code\n{CELL}\nprint(own_code(mine, Own)['own code'])"
+    text = f"from kit.run.provenance import own_code\n{CELL}{OBJECTS}\nprint(own_code(mine, Own, *ours.values()))"
     said = {subprocess.run([sys.executable, "-c", text], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
                            capture_output=True, text=True).stdout for seed in "123"}
-    assert len(said) == 1 and len(said.pop()) == 65
+    assert len(said) == 1 and len(said.pop()) == 65 + len("{'own code': ''}")
 
 
 def test_a_loss_of_a_notebook_that_changes_has_another_checkpoint(tmp_path):

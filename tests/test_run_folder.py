@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import state_machine
 import torch
-from run_folder import CHANGES, FULL, World, digests, finished_world, in_process, invert, permute, program
+from run_folder import CHANGES, ENDED, FULL, World, digests, finished_world, in_process, invert, permute, program
 
 import kit.recipes
 from kit.files import file_sha256
 from kit.kaggle import keep_fetched
-from kit.run import Results, from_data, load_costs, record_leaderboard
+from kit.run import Results, from_data, load_costs, record_leaderboard, steps_trained
 from kit.run.provenance import ASIDE, MARK, read_mark, write_mark
 from kit.run.weights import pack_weights
+from kit.training import Deadline
 
 pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
 TOKEN = "predictions/layout_nlp_random/token_seed0.test.npz"
@@ -564,6 +565,44 @@ def test_a_submission_of_ensembles_that_were_combined_in_two_ways_says_so(world)
     weights = world.place / "out" / "weights.json"
     assert world.run("--only", "05,06", "-p", f"weights_from={weights}") == 0
     assert "with other settings" not in world.said
+
+
+def test_the_ledger_has_the_settings_of_what_is_submitted_and_not_of_a_training_that_was_interrupted(world):
+    before = json.loads((world.place / "out.json").read_text())["parameters"]
+    assert world.run("--only", "03", steps=5, kill=60) == ENDED and "step      1 of 5" in world.said
+    assert world.run("--only", "06", "-p", "message=again") == 0 and "done" in world.said
+    assert json.loads((world.place / "out.json").read_text())["parameters"] == before
+    assert world.run("--only", "03", steps=5) == 0
+    assert json.loads((world.place / "out" / "settings" / "03_train_tile.json").read_text())["steps"] == 5
+
+
+def test_files_and_folders_of_06_may_start_with_a_tilde(world, monkeypatch):
+    (world.place / "home").mkdir()
+    monkeypatch.setenv("HOME", str(world.place / "home"))
+    monkeypatch.chdir(world.place)
+    shutil.copy(world.place / "out" / "submission.csv", world.place / "home" / "sample.csv")
+    assert world.run("--only", "06", "-p", "ledger=~/ledger", "-p", "sample_submission=~/sample.csv") == 0, world.said
+    assert (world.place / "home" / "ledger" / "out.json").is_file() and not (world.place / "~").exists()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 252, "caf\udce9"])
+def test_a_name_that_no_ledger_can_hold_is_refused_before_anything_is_written(world, name):
+    assert world.run(out=name) == 2 and "give a shorter name" in world.said
+    assert not (world.place / name).exists()
+
+
+def test_searches_leave_a_training_alone_that_a_deadline_stopped(world, monkeypatch):
+    def run():
+        return world.run("--only", "04,07", "--collections", LAYOUT[0], "-p", "time_budget=5", "-p", "programs=1", "-p",
+                         "queries=20", "-p", "budgets=[5]", token_steps=30)
+    before, calls = files(world, "checkpoints/*"), iter(range(100))
+    monkeypatch.setattr(Deadline, "passed", lambda deadline: next(calls) > 12)
+    assert run() == 3
+    stopped, = [world.place / "out" / name for name in files(world, "checkpoints/*token-0*.pt") if name not in before]
+    assert 0 < steps_trained(stopped) < 30
+    monkeypatch.undo()
+    assert run() == 0 and "kept as" not in world.said and steps_trained(stopped) == 30
+    assert run() == 0 and world.said.count("finished before") == 2
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"mine": 1}'])

@@ -12,6 +12,7 @@ The sources are:
 - any other name: a setting, which only the step that made the result can compare
 """
 import ast
+import dis
 import hashlib
 import json
 import os
@@ -20,9 +21,10 @@ import secrets
 import shutil
 import time
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import is_dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from types import CellType, CodeType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 
 import kit
 from kit.data import COLLECTIONS, SPLITS
@@ -31,7 +33,7 @@ from kit.prepare import content_digests
 
 MARK = ".made.json"
 ASIDE = "aside"                          # in the folder of a run: results that made room for others
-_PLAIN = (int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))     # what repr tells apart
+_NAMED = type, FunctionType, BuiltinFunctionType, ModuleType         # what they do counts by itself
 _KINDS = ("file", "data", "code", "outside")
 _MODULES = re.compile(r"code kit[\w.]*( kit[\w.]*)*")
 
@@ -291,75 +293,98 @@ def code_digest(*modules):
 
 
 def own_code(*things):
-    """What a result was made from: functions and classes that are defined outside the kit, such as in a notebook.
+    """What a result was made from: functions, classes and objects that are defined outside the kit, as in a notebook.
 
     The compiled code counts, so that comments and layout do not. What such code takes from its own module counts, too:
-    functions, classes, and plain values. Modules of the kit that it takes names from count as a whole. What it takes
-    from other modules counts by its name alone.
+    functions, classes, and values. Modules of the kit that it takes names from count as a whole. What it takes from
+    other modules counts by its name alone. Of an object, its class and its attributes count; of an object of another
+    module, its attributes only if it is a network or a dataclass, and else its repr.
 
     Parameters
     ----------
     *things : callable
-        Those that a module of the kit defines do not count.
+        Functions and classes that a module of the kit defines do not count; the attributes of its objects do.
 
     Returns
     -------
     dict of str to str
-        {} if the kit defines all of them.
+        {} if there is nothing that counts.
     """
     found, seen, modules = [], {}, set()
-    todo = [one for one in _flat(things) if not _of_kit(one)]
-    homes = {getattr(one, "__module__", None) for one in todo}
+    homes = {getattr(one, "__module__", None) for one in _flat(things) if not _of_kit(one)}
+    todo = [one for one in _flat(things, homes) if not _of_kit(one)]
+    states = [_value_text(one, homes) for one in things if not _is_named(one)]
     while todo:
         one = todo.pop()
         home, name = getattr(one, "__module__", None), getattr(one, "__qualname__", "")
         if _of_kit(one):
-            modules.add(home)
+            modules.add(home or one.__name__)
         elif id(one) not in seen:
             seen[id(one)] = one                          # held, so that no other object gets its id
-            text, more = _compiled(one) if home in homes else ("", [])
+            text, more = _compiled(one, homes) if home in homes else ("", [])
             found.append((str(home), name, text))
             todo += more
-    return {"own code": _digest([sorted(found), code_digest(*sorted(modules))])} if found else {}
+    return {"own code": _digest([sorted(found), code_digest(*sorted(modules)), states])} if found or states else {}
 
 
-def _flat(things):
-    """What partials, methods and properties call; of an object that can be called, its class."""
+def _flat(things, homes=(), above=()):
+    """The functions and classes in things, also those that partials, methods, properties and containers hold."""
     found = []
     for thing in things:
-        inner = [getattr(thing, name) for name in ("__func__", "func", "fget") if hasattr(thing, name)]
-        if inner:
-            arguments = [*getattr(thing, "args", ()), *getattr(thing, "keywords", {}).values()]
-            found += _flat([inner[0], *(one for one in arguments if callable(one))])
+        inner = () if isinstance(thing, _NAMED) or id(thing) in above else _parts(thing, homes)
+        if isinstance(thing, ModuleType):
+            found += [thing] * _of_kit(thing)
+        elif inner:
+            found += _flat(inner, homes, (*above, id(thing)))
         elif callable(thing):
             found.append(thing if hasattr(thing, "__qualname__") else type(thing))
     return found
 
 
+def _parts(thing, homes):
+    """What a thing consists of; () if it is taken as it is."""
+    if isinstance(thing, dict):
+        return [*thing.keys(), *thing.values()]
+    if isinstance(thing, (tuple, list, set, frozenset)):
+        return [*thing]
+    for names in (("__func__", "__self__"), ("func", "args", "keywords"), ("fget",), ("__wrapped__",)):
+        if callable(getattr(thing, names[0], None)):
+            return [getattr(thing, name) for name in names if hasattr(thing, name)]
+    kind = type(thing)
+    counts = kind.__module__ in homes or _of_kit(kind) or hasattr(kind, "state_dict") or is_dataclass(kind)
+    return [kind, vars(thing)] if hasattr(thing, "__dict__") and (counts or kind is SimpleNamespace) else ()
+
+
+def _is_named(thing):
+    """Whether the name of a thing says which one it is; of a partial, the names and numbers that it holds."""
+    return isinstance(thing, _NAMED) or isinstance(thing, partial) and all(
+        isinstance(one, (*_NAMED, int, float, str)) for one in (thing.func, *thing.args, *thing.keywords.values()))
+
+
 def _of_kit(thing):
-    return f"{getattr(thing, '__module__', '')}.".startswith("kit.")
+    home = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", "")
+    return f"{home}.".startswith("kit.")
 
 
-def _compiled(thing):
+def _compiled(thing, homes):
     """A function or a class of Python as text that says what it does, and what else it takes from its module."""
     if isinstance(thing, type):
         inside = {name: value for name, value in vars(thing).items() if callable(value) or not name.startswith("__")}
-        plain = [(name, _value_text(value)) for name, value in inside.items() if isinstance(value, _PLAIN)]
-        return repr(sorted(plain)), _flat([*inside.values(), *thing.__bases__])
+        values = [(name, _value_text(value, homes)) for name, value in inside.items() if not callable(value)]
+        return repr(sorted(values)), _flat([*inside.values(), *thing.__bases__], homes)
     code = getattr(thing, "__code__", None)
     if code is None:                                     # not of Python: its name counts
         return "", []
     cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
     given = [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values(), *cells]
-    used = [thing.__globals__[name] for name in _names(code) if name in thing.__globals__]
-    values = [_value_text(one) for one in (*given, *used) if isinstance(one, _PLAIN)]
-    return repr((_code_text(code, thing.__doc__), values)), _flat([one for one in (*given, *used) if callable(one)])
+    taken = [*given, *(thing.__globals__[name] for name in _names(code) if name in thing.__globals__)]
+    return repr((_code_text(code, thing.__doc__), [_value_text(one, homes) for one in taken])), _flat(taken, homes)
 
 
 def _names(code):
     """The global names that compiled code uses, with those of functions inside it."""
-    inside = [one for one in code.co_consts if isinstance(one, CodeType)]
-    return sorted({*code.co_names}.union(*map(_names, inside)))
+    own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return sorted(own.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType))))
 
 
 def _code_text(code, doc=None):
@@ -368,16 +393,24 @@ def _code_text(code, doc=None):
     return repr((code.co_code, values, code.co_names, code.co_varnames, code.co_argcount, code.co_kwonlyargcount))
 
 
-def _value_text(value):
+def _value_text(value, homes=(), above=()):
     """A value as text that is the same in each process: sets in order, and no addresses."""
+    def text(one):
+        return _value_text(one, homes, (*above, id(value)))
+    if id(value) in above:
+        return "as above"
     if isinstance(value, CodeType):
         return _code_text(value)
-    if isinstance(value, dict):
-        value = [[_value_text(one) for one in pair] for pair in value.items()]
+    if isinstance(value, _NAMED):                        # what it does counts elsewhere
+        return f"{getattr(value, '__module__', '')} {getattr(value, '__qualname__', value.__name__)}"
+    if hasattr(value, "tolist") and hasattr(value, "dtype"):     # an array or a tensor; its repr is shortened
+        value = [str(value.dtype), [*value.shape], repr(value.tolist())]
+    elif isinstance(value, dict):
+        value = [[text(one) for one in pair] for pair in value.items()]
     elif isinstance(value, (set, frozenset)):
-        value = ["set", *sorted(map(_value_text, value))]
-    elif isinstance(value, (tuple, list)):
-        value = [type(value).__name__, *map(_value_text, value)]
+        value = ["set", *sorted(map(text, value))]
+    elif parts := _parts(value, homes):
+        value = [type(value).__name__, *map(text, parts)]
     return re.sub(" at 0x[0-9a-f]+", "", repr(value))
 
 

@@ -41,7 +41,8 @@ class Results:
     data_root : str or Path
         The prepared data, as from `open_data`.
     settings : dict, optional
-        The settings of the step, {name: plain value}; they are noted for the ledger.
+        The settings of the step, {name: plain value}; they are noted for the ledger with the first result, because
+        those of an earlier run hold until then.
 
     Examples
     --------
@@ -56,8 +57,7 @@ class Results:
     def __init__(self, out, step, data_root, settings=None):
         self.out, self.step, self.data_root, self.made, self.read = Path(out), step, data_root, set(), {}
         self._data = from_data(data_root, COLLECTIONS, *SPLITS) if is_prepared(data_root) else {}
-        if settings is not None:
-            note_settings(out, step, settings)
+        self._settings = settings
 
     def save(self, name, write, made_from):
         """Write one result; what else is there at this name is moved aside before.
@@ -95,6 +95,9 @@ class Results:
         changed = [name for name, digest in made_from.items() if self._data.get(name, digest) != digest]
         if changed:
             raise DataError(f"{self.data_root}: {', '.join(changed)} changed while {self.step} ran; run it again")
+        if self._settings is not None:
+            note_settings(self.out, self.step, self._settings)
+            self._settings = None
         write_mark(path, self.out, self.step, made_from)
         self.made.add(Path(path))
 
