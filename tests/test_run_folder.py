@@ -519,6 +519,10 @@ def test_a_narrower_table_keeps_the_wider_one(world):
     assert world.run("--only", "05", "--collections", "tile:xla") == 0
     assert "scores.csv had lines of layout:nlp:random, which the new one lacks; it is kept as " in world.said
     assert was in aside(world)
+    assert world.run("--only", "06", "--fresh") == 0
+    assert "the ledger gets no validation score of layout:nlp:random: scores.csv has none" in world.said
+    assert [*json.loads((world.place / "out.json").read_text())["validation"]] == ["tile:xla"]
+    assert world.run() == 0 and "the ledger gets no" not in world.said
 
 
 def test_predictions_of_one_name_that_two_trainings_made_are_left_out(world):
