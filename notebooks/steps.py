@@ -197,6 +197,8 @@ class Step:
         csv = self.note["files"].get("submission.csv")
         if self.number != SUBMITS or self.parameters is None or csv is None:
             return None
+        if "ledger" not in papermill.inspect_notebook(str(self.notebook)):            # a notebook that keeps none
+            return None
         ledger = os.path.join(PROJECT, os.path.expanduser(self.parameters.get("ledger") or self.out.parent))
         entry = Path(ledger, f"{self.out.name}.json")
         try:
