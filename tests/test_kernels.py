@@ -1,5 +1,7 @@
 """Kernels: NumPy against slow loops, spaces, tile files and tables; and, where TVM is installed, every sketch against
 NumPy, candidates that crash or are late, and MetaSchedule."""
+import importlib.util
+import math
 import os
 import time
 from pathlib import Path
@@ -7,12 +9,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.kernels import measure as kernel_lab
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.measure import KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.networks import layer_kernel, network_layers, network_names
 from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
@@ -23,7 +29,12 @@ from kit.search import explore_then_droplet
 SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
          "batch matmul": Kernel("small batch matmul", "matmul", (2, 6, 16, 5)),
          "conv2d": Kernel("small conv2d", "conv2d", (6, 4, 5, 16, 3)),
+         "conv2d, stride 2": Kernel("small strided conv2d", "conv2d", (9, 7, 3, 16, 3), 2),
+         "conv2d, 1x1": Kernel("small 1x1 conv2d", "conv2d", (8, 8, 6, 12, 1), 2),
+         "conv2d, no padding": Kernel("small unpadded conv2d", "conv2d", (7, 7, 4, 6, 3), 1, 0),
          "depthwise": Kernel("small depthwise", "depthwise", (5, 6, 16, 3)),
+         "depthwise, stride 2": Kernel("small strided depthwise", "depthwise", (9, 9, 16, 5), 2),
+         "dense": Kernel("small dense", "matmul", (1, 24, 20)),
          "layer norm": Kernel("small layer norm", "layer norm", (6, 24)),
          "softmax": Kernel("small softmax", "softmax", (6, 24))}
 each_kind = pytest.mark.parametrize("kernel", SMALL.values(), ids=SMALL)
@@ -45,10 +56,12 @@ def slow_result(kernel, inputs):
             *batch, i, j = place
             out[place] = sum(x[(*batch, i, k)] * others[0][(*batch, k, j)] for k in range(x.shape[-1]))
         elif kernel.kind in ("conv2d", "depthwise"):
-            i, j, o = place
-            for a, b in np.ndindex(3, 3):
-                if 0 <= i + a - 1 < spatial[0] and 0 <= j + b - 1 < spatial[1]:
-                    pixel = x[i + a - 1, j + b - 1]
+            taps = kernel.sizes[-1]
+            p = taps // 2 if kernel.padding is None else kernel.padding
+            for a, b in np.ndindex(taps, taps):
+                i, j, o = place[0] * kernel.stride + a - p, place[1] * kernel.stride + b - p, place[2]
+                if 0 <= i < x.shape[0] and 0 <= j < x.shape[1]:
+                    pixel = x[i, j]
                     out[place] += pixel[o] * others[0][a, b, o] if kernel.kind == "depthwise" else sum(
                         pixel[c] * others[0][a, b, c, o] for c in range(len(pixel)))
         elif kernel.kind == "softmax":
@@ -70,12 +83,23 @@ def test_the_oracle_of_a_kernel_agrees_with_loops_over_single_numbers(kernel):
     np.testing.assert_allclose(result, slow_result(kernel, inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_layer_norm_is_pytorchs():
-    import torch
-    x, gain, bias = map(torch.tensor, kernel_inputs(SMALL["layer norm"], np.random.default_rng(0)))
-    theirs = torch.nn.functional.layer_norm(x, (24,), gain, bias)
-    np.testing.assert_allclose(kernel_result(SMALL["layer norm"], [x.numpy(), gain.numpy(), bias.numpy()]), theirs,
-                               rtol=1e-4, atol=1e-5)
+def pytorch_result(kernel, inputs):
+    x, *others = map(torch.tensor, inputs)
+    if kernel.kind in ("conv2d", "depthwise"):
+        taps, channels = kernel.sizes[-1], kernel.sizes[2]
+        order, groups = ((3, 2, 0, 1), 1) if kernel.kind == "conv2d" else ((2, 0, 1), channels)
+        weight = others[0].permute(order).reshape(-1, channels // groups, taps, taps)
+        padding = taps // 2 if kernel.padding is None else kernel.padding
+        return functional.conv2d(x.permute(2, 0, 1)[None], weight, None, kernel.stride, padding, 1,
+                                 groups)[0].permute(1, 2, 0)
+    return {"matmul": lambda: x @ others[0], "softmax": lambda: torch.softmax(x, 1),
+            "layer norm": lambda: functional.layer_norm(x, x.shape[1:], *others)}[kernel.kind]()
+
+
+@each_kind
+def test_the_oracle_of_a_kernel_agrees_with_pytorch(kernel):
+    inputs = kernel_inputs(kernel, np.random.default_rng(0))
+    np.testing.assert_allclose(kernel_result(kernel, inputs), pytorch_result(kernel, inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -100,6 +124,72 @@ def test_codes_outside_the_space_are_refused_by_name():
         schedule_choices(SMALL["softmax"], [0, 9])
     with pytest.raises(ValueError, match="codes are"):
         schedule_choices(SMALL["softmax"], [-1] + [0] * (len(schedule_space(SMALL["softmax"])) - 1))
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_every_layer_of_a_known_network_has_a_name_of_its_own_and_a_space(name):
+    layers = network_layers(name)
+    assert len({kernel.name for kernel, _ in layers}) == len({kernel for kernel, _ in layers}) == len(layers)
+    for kernel, count in layers:
+        assert count > 0 and np.prod(dims_of(kernel), dtype=float) > 500, kernel.name
+        assert set(schedule_choices(kernel, [0] * len(dims_of(kernel)))) >= {"sketch", "threads", "unroll"}
+
+
+def test_an_unknown_network_is_named_with_those_that_are_known():
+    with pytest.raises(ValueError, match="^network is 'lenet'; expected one of alexnet, vgg16, resnet18, resnet50, "):
+        network_layers("lenet")
+    assert len(network_names()) >= 10
+
+
+@pytest.fixture(scope="module")
+def tracer(project):
+    """notebooks/trace_networks.py as a module."""
+    spec = importlib.util.spec_from_file_location("trace_networks", project / "notebooks" / "trace_networks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_trace(tracer, name, network, x):
+    """The table is the trace, and PyTorch counts as many products."""
+    traced = [(layer_kernel(*layer), count) for layer, count in tracer.traced_layers(network, x).items()]
+    assert traced == network_layers(name)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(x)
+    products = sum(count * math.prod(sum(kernel_axes(kernel), ())) for kernel, count in traced
+                   if kernel.kind not in ("softmax", "layer norm"))
+    assert counter.get_total_flops() == 2 * products
+
+
+def test_the_table_is_the_trace_of_the_networks_that_are_written_here(tracer):
+    with torch.device("meta"):
+        check_trace(tracer, "unet", tracer.UNet(), torch.empty(1, 3, 256, 256))
+        check_trace(tracer, "bert", torch.nn.Sequential(*(tracer.EncoderLayer() for _ in range(12))),
+                    torch.empty(128, 768))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torchvision"), reason="torchvision is not installed")
+def test_the_table_is_the_trace_of_the_networks_of_torchvision(tracer):
+    networks = tracer.known_networks()
+    assert list(networks) == network_names()
+    for name, (network, x) in networks.items():
+        check_trace(tracer, name, network, x)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Conv2d(4, 4, 3, groups=2), torch.nn.Conv2d(4, 4, (1, 3)),
+                                   torch.nn.Conv2d(4, 4, 3, dilation=2), torch.nn.ConvTranspose2d(4, 4, 3, 2)], ids=str)
+def test_a_layer_without_a_kernel_is_refused(tracer, layer):
+    with pytest.raises(ValueError, match="^no kernel for Conv.*; expected square taps, one stride, no dilation"):
+        tracer.layer_row(layer, [torch.empty(1, 4, 9, 9)])
+
+
+def test_a_transposed_convolution_is_the_matmul_of_the_table(tracer):
+    layer, x = torch.nn.ConvTranspose2d(6, 5, 2, 2, bias=False), torch.randn(1, 6, 3, 4)
+    kind, (rows, columns, depth), _, _ = tracer.layer_row(layer, [x])
+    product = x[0].permute(1, 2, 0).reshape(rows, depth) @ layer.weight.permute(0, 2, 3, 1).reshape(depth, columns)
+    theirs = layer(x)[0].reshape(5, 3, 2, 4, 2).permute(1, 3, 2, 4, 0).reshape(rows, columns)
+    assert kind == "matmul"
+    torch.testing.assert_close(product, theirs)
 
 
 # measurements as tile files
