@@ -1,6 +1,7 @@
 """Kernels: NumPy against slow loops, spaces, tile files and tables; and, where TVM is installed, every sketch against
 NumPy, candidates that crash or are late, and MetaSchedule."""
 import importlib.util
+import json
 import math
 import os
 import time
@@ -16,7 +17,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.kernels import measure as kernel_lab
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
-from kit.kernels.measure import KernelLab, has_tvm
+from kit.kernels.layer_study import (
+    SEARCHES,
+    SearchJob,
+    merged_races,
+    race_table,
+    run_race,
+    run_search,
+    search_path,
+)
+from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import layer_kernel, network_layers, network_names
 from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
@@ -441,6 +451,61 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     (tmp_path / study["file"]).write_bytes(b"cut")
     with pytest.raises(DataError):
         learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
+
+
+@tvm_test
+def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monkeypatch):
+    kernel = SMALL["batch matmul"]
+    jobs = [SearchJob(kernel, search, 6) for search in SEARCHES]
+    found = [run_search(job, tmp_path) for job in jobs]
+    assert [len(one["seconds"]) for one in found[:3]] == [6, 6, 6] and all(one["winners"] for one in found)
+    race = run_race(jobs, tmp_path, 2)
+    entries = {(one["strategy"], one["measurements"]): one for one in race["entries"]}
+    assert len(entries) == len(SEARCHES) + 2 and np.isfinite([one["again"][0] for one in race["entries"]]).all()
+    assert tuple(entries[OURS, 6]["schedule"]) == tuple(found[0]["codes"][int(np.argmin(found[0]["seconds"]))])
+    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
+    assert [run_search(job, tmp_path) for job in jobs] == found and run_race(jobs, tmp_path, 2) == race
+    table = race_table(tmp_path)
+    assert len(table) == len(entries) and set(table["cpu"]) == {race["machine"]["cpu"]}
+
+
+@tvm_test
+@pytest.mark.parametrize("kind", SMALL)
+def test_pytorch_is_measured_by_the_lab_and_computes_what_numpy_does(kind, labs):
+    (seconds, fault), = labs(kind).measure([PYTORCH])
+    assert fault == "" and 0 < seconds < np.inf
+
+
+def drawn_race(kernel="a", seed=0, **ms):
+    entries = [{"strategy": name, "measurements": 50, "seconds": 1.23, "schedule": [1, 0] if name == OURS else None,
+                "again": [1e-3 * value, 3e-3 * value, 2e-3 * value]} for name, value in ms.items()]
+    return {"kernel": kernel, "seed": seed, "entries": entries,
+            "machine": {"cpu": "a CPU", "threads": 1, "tvm": "0", "torch": "0", "date": "1970-01-01"}}
+
+
+def test_a_table_holds_the_medians_of_the_longest_race_of_a_kernel_and_seed(tmp_path):
+    short, long = drawn_race(random=9.0), drawn_race(**{OURS: 1.0, "random": 2.0})
+    for name, race in (("z", short), ("a", long), ("b", drawn_race(seed=1, random=3.0))):
+        (tmp_path / f"race_{name}.json").write_text(json.dumps(race))
+    table = race_table(tmp_path)
+    assert table[["strategy", "seed", "ms", "low", "high"]].values.tolist() == [
+        ["random", 1, 6.0, 4.5, 7.5], [OURS, 0, 2.0, 1.5, 2.5], ["random", 0, 4.0, 3.0, 5.0]]
+    assert table["schedule"].tolist() == ["", "1 0", ""]
+
+
+def test_a_later_race_replaces_an_earlier_one_of_the_same_kernel_seed_and_machine():
+    rows = {"kernel": ["a", "a", "b"], "strategy": ["x", "y", "x"], "seed": 0, "cpu": "c", "threads": 1, "tvm": "0"}
+    old, new = pd.DataFrame(rows | {"ms": [1, 2, 3]}), pd.DataFrame(rows | {"ms": [4, 5, 6]}).iloc[:1]
+    assert merged_races(old, new)[["kernel", "ms"]].values.tolist() == [["b", 3], ["a", 4]]
+    assert len(merged_races(old, new.assign(cpu="another"))) == 4
+    assert merged_races().empty and merged_races(old).equals(old)
+
+
+def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
+    job = SearchJob(SMALL["matmul"], OURS, 50)
+    others = [job._replace(kernel=SMALL["matmul"]._replace(stride=2)), job._replace(strategy="random"),
+              job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2)]
+    assert len({search_path(tmp_path, one) for one in (job, *others)}) == 6
 
 
 def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():

@@ -1,0 +1,144 @@
+"""Searches of many layers, cut into jobs that can be killed and resumed: one small JSON per layer, search and seed.
+
+A search is one job. A race is another job: it measures the winners of all finished searches of a layer and seed again,
+in turns, beside PyTorch. `race_table` makes a table from the races.
+"""
+import hashlib
+import json
+import time
+from contextlib import closing
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from kit.files import replace_file
+from kit.kernels.definitions import Kernel
+from kit.kernels.measure import PYTORCH, KernelLab
+from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.results import OURS, RIVAL
+from kit.kernels.schedules import schedule_space
+from kit.search import explore_then_droplet, random_search
+from kit.training import device_name
+
+UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
+SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET)
+COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
+ROUNDS = 9
+RACE = ["kernel", "seed", "cpu", "threads", "tvm"]           # what the rows of one race have in common
+
+
+class SearchJob(NamedTuple):
+    """One search of one kernel."""
+    kernel: Kernel
+    strategy: str            # one of SEARCHES
+    measurements: int
+    seed: int = 0
+    threads: int = 1
+
+
+def this_machine(threads):
+    """What a row of the table says about the machine."""
+    return {"cpu": device_name(torch.device("cpu")), "threads": threads, "tvm": version("apache-tvm"),
+            "torch": torch.__version__, "date": date.today().isoformat()}
+
+
+def search_path(folder, job):
+    """Where a job's JSON is; the name also tells the machine, so that folders of several machines can be joined."""
+    about = [*job, device_name(torch.device("cpu"))]
+    name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
+    return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
+
+
+def run_search(job, folder):
+    """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}."""
+    path = search_path(folder, job)
+    if path.is_file():
+        return json.loads(path.read_text())
+    kernel, strategy, measurements, seed, threads = job
+    if strategy in (OURS, RANDOM):
+        space = schedule_space(kernel)
+        search, more = ((random_search, {}) if strategy == RANDOM else
+                        (explore_then_droplet, {"ordered": [choice.ordered for choice in space]}))
+        with closing(KernelLab(kernel, threads)) as lab:
+            start = time.perf_counter()
+            search(lab, [len(choice.values) for choice in space], measurements, np.random.default_rng(seed), **more)
+            tried = lab.tried_since(start)
+    else:
+        droplet = 0 if strategy == RIVAL else measurements // 3
+        tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1)
+        tried = tried.first(measurements)
+    ends = [count for count in COUNTS if count < len(tried.seconds)] + [len(tried.seconds)]
+    found = {"kernel": kernel.name, "strategy": strategy, "measurements": measurements, "seed": seed,
+             "machine": this_machine(threads), "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
+             "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in ends}}
+    if strategy in (OURS, RANDOM):
+        found["codes"] = tried.jobs
+    replace_file(path, json.dumps(found))
+    return json.loads(json.dumps(found))
+
+
+def run_race(jobs, folder, rounds=ROUNDS):
+    """Measure the winners of the finished searches `jobs`, all of one kernel and seed, again in turns -> the race.
+
+    A race of the same searches is read. Returns {"entries": [{"strategy", "measurements", "seconds" of the search,
+    "schedule" (codes or None), "again" (rounds,)}]}, with the kernel, the seed and the machine.
+    """
+    kernel, seed, threads = jobs[0].kernel, jobs[0].seed, jobs[0].threads
+    paths = [search_path(folder, job) for job in jobs]
+    drawn = hashlib.sha256(" ".join(sorted(path.name for path in paths)).encode()).hexdigest()[:8]
+    path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{drawn}.json")
+    if path.is_file():
+        return json.loads(path.read_text())
+    entries, runners = [], []
+    for found in (json.loads(path.read_text()) for path in paths):
+        for count, winner in found["winners"].items():
+            plain = not isinstance(winner, str)
+            entries.append({"strategy": found["strategy"], "measurements": int(count),
+                            "seconds": found["elapsed"][int(count) - 1], "schedule": winner if plain else None})
+            runners.append(tuple(winner) if plain else winner)
+    alone = {"measurements": 0, "seconds": 0.0, "schedule": None}
+    with closing(KernelLab(kernel, threads)) as lab:
+        distinct = list(dict.fromkeys([PYTORCH, *runners]))       # a winner of several searches runs once per round
+        again = dict(zip(distinct, lab.measure_rounds(distinct, rounds).T.tolist()))
+        untuned = [lab.measure([None])[0][0]]
+    race = {"kernel": kernel.name, "seed": seed, "machine": this_machine(threads), "entries": [
+        {"strategy": UNTUNED, **alone, "again": untuned}, {"strategy": PYTORCH, **alone, "again": again[PYTORCH]},
+        *({**entry, "again": again[runner]} for entry, runner in zip(entries, runners))]}
+    replace_file(path, json.dumps(race))
+    return race
+
+
+def race_table(folder):
+    """The races in a folder as a table: a row per kernel, strategy, number of measurements, and seed.
+
+    "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
+    "high" are their quartiles, "schedule" the winner's codes. Of two races of a kernel and seed, the one with more
+    entries counts.
+    """
+    races = sorted((json.loads(path.read_text()) for path in sorted(Path(folder).glob("race_*.json"))),
+                   key=lambda race: len(race["entries"]))
+    tables = []
+    for race in races:
+        rows = []
+        for entry in race["entries"]:
+            low, middle, high = 1e3 * np.quantile(entry["again"], (0.25, 0.5, 0.75))
+            rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
+                         "measurements": entry["measurements"], "seed": race["seed"],
+                         "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
+                         "high": round(high, 5), "rounds": len(entry["again"]),
+                         "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"]})
+        tables.append(pd.DataFrame(rows))
+    return merged_races(*tables)
+
+
+def merged_races(*tables):
+    """Tables of races as one; of races of the same kernel, seed and machine, the last one counts."""
+    rows = pd.concat([table.assign(place=i) for i, table in enumerate(tables)]) if tables else pd.DataFrame()
+    if len(rows):
+        rows = rows[rows["place"] == rows.groupby(RACE)["place"].transform("max")].drop(columns="place")
+    return rows.reset_index(drop=True)
