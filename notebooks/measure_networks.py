@@ -1,7 +1,8 @@
 """Search for fast schedules of the layers of known networks, and add the results to `kernels_networks.csv`.
 
     python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--minutes 60]
-        [--searches "explore then droplet,random,MetaSchedule"] [--folder submissions/networks] [--only-left]
+        [--searches "explore then droplet,random,MetaSchedule"] [--layers "conv2d 1x1,softmax"]
+        [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
 finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. At
@@ -32,9 +33,10 @@ HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"
 
 
-def planned(networks, seeds, searches, measurements, threads):
+def planned(networks, texts, seeds, searches, measurements, threads):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
-    kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name))
+    kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
+                            if any(text in kernel.name for text in texts))
     return [[SearchJob(kernel, search, measurements, seed, threads) for search in searches]
             for seed in seeds for kernel in kernels]
 
@@ -49,6 +51,7 @@ def main():
     """Run the jobs that are not finished, until the time is over."""
     parser = argparse.ArgumentParser(prog="measure_networks.py", description=__doc__.splitlines()[0])
     parser.add_argument("networks", help="names with commas between")
+    parser.add_argument("--layers", default="", help="only layers whose names contain one of these texts")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--searches", default=f"{OURS},{RANDOM},{RIVAL}", help=f"of {', '.join(SEARCHES)}")
     parser.add_argument("--measurements", type=int, default=300)
@@ -61,8 +64,8 @@ def main():
     if unknown := set(searches) - set(SEARCHES):
         parser.error(f"no search {', '.join(sorted(unknown))}; there are {', '.join(SEARCHES)}")
     given.folder.mkdir(parents=True, exist_ok=True)
-    plan = planned(given.networks.split(","), map(int, given.seeds.split(",")), searches, given.measurements,
-                   given.threads)
+    plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")), searches,
+                   given.measurements, given.threads)
     start = time.monotonic()
     for jobs in plan:
         if given.only_left or time.monotonic() - start > 60 * given.minutes:
@@ -76,6 +79,7 @@ def main():
             f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
             for one in race["entries"]), flush=True)
         write_rows(given.folder)
+    write_rows(given.folder)
     left = [job for jobs in plan for job in jobs if not search_path(given.folder, job).is_file()]
     print(f"{len(left)} of {sum(map(len, plan))} searches left" + "".join(
         f"\n  {job.kernel.name}: {job.strategy}, seed {job.seed}" for job in left))
