@@ -28,6 +28,7 @@ from kit.kernels.layer_study import (
 )
 from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.network_results import compare_searches, draw_layers, network_sums
 from kit.kernels.networks import layer_kernel, network_layers, network_names
 from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
@@ -499,6 +500,37 @@ def test_a_later_race_replaces_an_earlier_one_of_the_same_kernel_seed_and_machin
     assert merged_races(old, new)[["kernel", "ms"]].values.tolist() == [["b", 3], ["a", 4]]
     assert len(merged_races(old, new.assign(cpu="another"))) == 4
     assert merged_races().empty and merged_races(old).equals(old)
+
+
+RACES = pd.DataFrame([(kernel, strategy, count, seed, "a CPU", ms, seconds) for seed in (0, 1)
+    for kernel, strategy, count, ms, seconds in (
+        ("matmul 128x768x768", "x", 50, 1.0 + seed, 10.0), ("matmul 128x768x768", "y", 50, 2.0 + 2 * seed, 20.0),
+        ("layer norm 128x768", "x", 50, 3.0, 10.0), ("layer norm 128x768", "y", 50, 3.1, 40.0),
+        ("softmax 1536x128", "x", 50, 1.0, 5.0))],
+    columns=["kernel", "strategy", "measurements", "seed", "cpu", "ms", "seconds"])
+
+
+def test_searches_are_compared_by_the_geometric_mean_over_layers_that_have_both():
+    row, = compare_searches(RACES, [(("x", 50), ("y", 50)), (("x", 50), ("z", 50))]).to_dict("records")
+    assert row["ratio"] == pytest.approx(math.sqrt(0.5 * 3.0 / 3.1)) and row["low"] <= row["ratio"] <= row["high"]
+    assert (row["one"], row["other"], row["layers"], row["runs"]) == ("x, 50", "y, 50", 2, 4)
+    assert (row["faster"], row["ties"], row["slower"]) == (1, 1, 0)
+    assert row["time"] == pytest.approx(40 / 120)
+
+
+def test_the_sum_over_a_network_counts_each_layer_as_often_as_the_network_has_it():
+    row, = network_sums(RACES, ["bert", "vgg16"], [("x", 50), ("y", 50)]).to_dict("records")
+    assert (row["network"], row["layers"], row["of"]) == ("bert", 2, 7)
+    counts = {kernel.name: count for kernel, count in network_layers("bert")}
+    assert row["x, 50"] == pytest.approx(1.5 * counts["matmul 128x768x768"] + 3 * counts["layer norm 128x768"])
+    assert row["y, 50"] == pytest.approx(3.0 * counts["matmul 128x768x768"] + 3.1 * counts["layer norm 128x768"])
+    assert network_sums(RACES, ["bert"], [("z", 50)]).empty
+
+
+def test_a_picture_of_layers_has_a_row_per_layer():
+    ax = draw_layers(RACES, [("x", 50)], base=("y", 50), title="t")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["layer norm 128x768", "matmul 128x768x768"]
+    assert "x, 50" in ax.get_legend_handles_labels()[1]
 
 
 def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
