@@ -1,8 +1,8 @@
 """Search for fast schedules of the layers of known networks, and add the results to `kernels_networks.csv`.
 
     python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--minutes 60]
-        [--searches "explore then droplet,random,MetaSchedule"] [--layers "conv2d 1x1,softmax"]
-        [--folder submissions/networks] [--only-left]
+        [--searches "explore then droplet;random;MetaSchedule"] [--layers "conv2d 1x1,softmax"]
+        [--taught resnet18] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
 finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. At
@@ -17,6 +17,7 @@ import pandas as pd
 from kit.files import replace_file
 from kit.kernels import network_layers
 from kit.kernels.layer_study import (
+    CARRIED,
     OURS,
     RANDOM,
     RIVAL,
@@ -33,11 +34,12 @@ HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"
 
 
-def planned(networks, texts, seeds, searches, measurements, threads):
+def planned(networks, texts, seeds, searches, measurements, threads, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
-    return [[SearchJob(kernel, search, measurements, seed, threads) for search in searches]
+    return [[SearchJob(kernel, search, measurements, seed, threads, taught if search == CARRIED else ())
+             for search in searches]
             for seed in seeds for kernel in kernels]
 
 
@@ -53,19 +55,21 @@ def main():
     parser.add_argument("networks", help="names with commas between")
     parser.add_argument("--layers", default="", help="only layers whose names contain one of these texts")
     parser.add_argument("--seeds", default="0")
-    parser.add_argument("--searches", default=f"{OURS},{RANDOM},{RIVAL}", help=f"of {', '.join(SEARCHES)}")
+    parser.add_argument("--searches", default=f"{OURS};{RANDOM};{RIVAL}",
+                        help=f"with semicolons between, of {'; '.join(SEARCHES)}")
+    parser.add_argument("--taught", default="", help=f"networks that the cost model of \"{CARRIED}\" learns from")
     parser.add_argument("--measurements", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path)
     parser.add_argument("--only-left", action="store_true", help="run nothing")
     given = parser.parse_args()
-    searches = given.searches.split(",")
+    searches = given.searches.split(";")
     if unknown := set(searches) - set(SEARCHES):
-        parser.error(f"no search {', '.join(sorted(unknown))}; there are {', '.join(SEARCHES)}")
+        parser.error(f"no search {', '.join(sorted(unknown))}; there are {'; '.join(SEARCHES)}")
     given.folder.mkdir(parents=True, exist_ok=True)
     plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")), searches,
-                   given.measurements, given.threads)
+                   given.measurements, given.threads, tuple(filter(None, given.taught.split(","))))
     start = time.monotonic()
     for jobs in plan:
         if given.only_left or time.monotonic() - start > 60 * given.minutes:

@@ -10,14 +10,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.kernels import measure as kernel_lab
+from kit.kernels.carried import carried_cost, fit_carried, measurements_needed, schedule_numbers
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
+    CARRIED,
     SEARCHES,
     SearchJob,
     merged_races,
@@ -457,9 +460,12 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
 @tvm_test
 def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monkeypatch):
     kernel = SMALL["batch matmul"]
-    jobs = [SearchJob(kernel, search, 6) for search in SEARCHES]
+    taught, = (one for one, _ in network_layers("bert") if one.name == "softmax 1536x128")
+    run_search(SearchJob(taught, "random", 4), tmp_path)
+    jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
     found = [run_search(job, tmp_path) for job in jobs]
     assert [len(one["seconds"]) for one in found[:3]] == [6, 6, 6] and all(one["winners"] for one in found)
+    assert found[-1]["taught"] == [taught.name] and found[0]["taught"] == []
     race = run_race(jobs, tmp_path, 2)
     entries = {(one["strategy"], one["measurements"]): one for one in race["entries"]}
     assert len(entries) == len(SEARCHES) + 2 and np.isfinite([one["again"][0] for one in race["entries"]]).all()
@@ -475,6 +481,44 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
 def test_pytorch_is_measured_by_the_lab_and_computes_what_numpy_does(kind, labs):
     (seconds, fault), = labs(kind).measure([PYTORCH])
     assert fault == "" and 0 < seconds < np.inf
+
+
+def drawn_layers():
+    """Layers of which a schedule takes longer the smaller its last tile is, and longer again if it is not unrolled."""
+    layers = []
+    for sizes in ((64, 64, 64), (32, 128, 64), (96, 64, 128), (64, 256, 32)):
+        kernel = Kernel(f"drawn {sizes}", "matmul", sizes)
+        codes = np.random.default_rng(0).integers(dims_of(kernel), size=(120, len(dims_of(kernel))))
+        chosen = [schedule_choices(kernel, code) for code in codes]
+        seconds = np.array([1e-6 * math.prod(sizes) / one["tile 1"] * (1 + (one["unroll"] == 0)) for one in chosen])
+        layers.append((kernel, codes, np.where(np.arange(120) % 20 == 7, np.inf, seconds)))
+    return layers
+
+
+def test_trees_order_the_schedules_of_a_layer_that_they_did_not_see():
+    *known, (kernel, codes, seconds) = drawn_layers()
+    cost, valid = carried_cost(fit_carried(known), kernel)(codes), np.isfinite(seconds)
+    assert scipy.stats.spearmanr(cost[valid], seconds[valid])[0] > 0.8
+    needed = measurements_needed(seconds[np.argsort(cost, kind="stable")], seconds.min(), 0.0)
+    assert needed < measurements_needed(seconds, seconds.min(), 0.0) or needed == 1
+
+
+@each_kind
+def test_schedules_of_every_kind_have_the_same_numbers(kernel):
+    codes = measured(kernel)[0]
+    numbers = schedule_numbers(kernel, codes)
+    assert numbers.shape == (12, schedule_numbers(SMALL["softmax"], measured(SMALL["softmax"])[0]).shape[1])
+    assert np.isfinite(numbers).all() and len(np.unique(numbers, axis=0)) > 6
+
+
+@pytest.mark.parametrize("seconds, needed", [([9.0, 1.05, 1.0], 2), ([9.0, 8.0], 3), ([1.0], 1), ([], 1)])
+def test_measurements_needed_are_counted_until_one_is_within_5_percent(seconds, needed):
+    assert measurements_needed(seconds, 1.0) == needed
+
+
+def test_trees_need_a_layer_to_learn_from():
+    with pytest.raises(ValueError, match="^measured is ..; expected the measurements of at least one layer$"):
+        fit_carried([])
 
 
 def drawn_race(kernel="a", seed=0, **ms):

@@ -17,16 +17,19 @@ import pandas as pd
 import torch
 
 from kit.files import replace_file
+from kit.kernels.carried import carried_cost, fit_carried
 from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab
 from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.networks import network_layers
 from kit.kernels.results import OURS, RIVAL
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 from kit.training import device_name
 
 UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
-SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET)
+CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
+SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, CARRIED)
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 ROUNDS = 9
 RACE = ["kernel", "seed", "cpu", "threads", "tvm"]           # what the rows of one race have in common
@@ -39,6 +42,7 @@ class SearchJob(NamedTuple):
     measurements: int
     seed: int = 0
     threads: int = 1
+    taught: tuple = ()       # names of the networks whose random measurements the cost model of CARRIED learns from
 
 
 def this_machine(threads):
@@ -49,7 +53,7 @@ def this_machine(threads):
 
 def search_path(folder, job):
     """Where a job's JSON is; the name also tells the machine, so that folders of several machines can be joined."""
-    about = [*job, device_name(torch.device("cpu"))]
+    about = [*job[:5], *job.taught, device_name(torch.device("cpu"))]
     name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
     return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
 
@@ -59,11 +63,15 @@ def run_search(job, folder):
     path = search_path(folder, job)
     if path.is_file():
         return json.loads(path.read_text())
-    kernel, strategy, measurements, seed, threads = job
-    if strategy in (OURS, RANDOM):
+    kernel, strategy, measurements, seed, threads, taught = job
+    explicit, learned = strategy in (OURS, RANDOM, CARRIED), []
+    if explicit:
         space = schedule_space(kernel)
         search, more = ((random_search, {}) if strategy == RANDOM else
                         (explore_then_droplet, {"ordered": [choice.ordered for choice in space]}))
+        if strategy == CARRIED:
+            learned = measured_layers(folder, taught, kernel)
+            more["model"] = carried_cost(fit_carried(learned), kernel)
         with closing(KernelLab(kernel, threads)) as lab:
             start = time.perf_counter()
             search(lab, [len(choice.values) for choice in space], measurements, np.random.default_rng(seed), **more)
@@ -76,10 +84,19 @@ def run_search(job, folder):
     found = {"kernel": kernel.name, "strategy": strategy, "measurements": measurements, "seed": seed,
              "machine": this_machine(threads), "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
              "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in ends}}
-    if strategy in (OURS, RANDOM):
-        found["codes"] = tried.jobs
+    if explicit:
+        found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
     replace_file(path, json.dumps(found))
     return json.loads(json.dumps(found))
+
+
+def measured_layers(folder, networks, without):
+    """[(kernel, codes, seconds)] of the random searches in the folder, of the layers of `networks`, but one kernel."""
+    layers = {kernel.name: kernel for name in networks for kernel, _ in network_layers(name) if kernel != without}
+    found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob(f"*_{RANDOM}_*.json"))]
+    mine = device_name(torch.device("cpu"))
+    return [(layers[one["kernel"]], one["codes"], one["seconds"]) for one in found
+            if one["kernel"] in layers and one["machine"]["cpu"] == mine]
 
 
 def run_race(jobs, folder, rounds=ROUNDS):
