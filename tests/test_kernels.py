@@ -21,7 +21,9 @@ from kit.kernels.carried import carried_cost, fit_carried, measurements_needed, 
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
     CARRIED,
+    RACE,
     SEARCHES,
+    UNTUNED,
     SearchJob,
     merged_races,
     race_table,
@@ -31,7 +33,7 @@ from kit.kernels.layer_study import (
 )
 from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.network_results import compare_searches, draw_layers, network_sums
+from kit.kernels.network_results import compare_searches, draw_layers, measurements_saved, network_sums
 from kit.kernels.networks import layer_kernel, network_layers, network_names
 from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
@@ -538,6 +540,25 @@ def test_a_table_holds_the_medians_of_the_longest_race_of_a_kernel_and_seed(tmp_
     assert table["schedule"].tolist() == ["", "1 0", ""]
 
 
+def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(tmp_path):
+    race = drawn_race(**{OURS: 1.0, "random": 2.0, PYTORCH: 3.0})
+    searches = [{"kernel": "a", "seed": 0, "machine": race["machine"], "strategy": strategy, "seconds": seconds}
+                for strategy, seconds in ((OURS, [5.0, 1.04, 1.0]), ("random", [5.0, 4.0]), ("random", [5.0]))]
+    for name, found in zip(("race_1", "x", "y", "z"), (race, *searches)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    needed = dict(race_table(tmp_path)[["strategy", "needed"]].values)
+    assert needed == {OURS: 2, "random": 3, PYTORCH: 0}
+
+
+def test_measurements_saved_are_a_geometric_mean_over_layers():
+    table = pd.DataFrame([("c", kernel, seed, strategy, needed) for seed in (0, 1) for kernel, strategy, needed in (
+        ("a", "x", 2), ("a", "y", 8), ("b", "x", 9), ("b", "y", 9), ("d", "x", 1))],
+        columns=["cpu", "kernel", "seed", "strategy", "needed"])
+    saved = measurements_saved(table, "x", "y")
+    assert saved["layers"] == 2 and saved["ratio"] == pytest.approx(0.5) and saved["low"] <= 0.5 <= saved["high"]
+    assert (saved["one"], saved["other"]) == (5.5, 8.5)
+
+
 def test_a_later_race_replaces_an_earlier_one_of_the_same_kernel_seed_and_machine():
     rows = {"kernel": ["a", "a", "b"], "strategy": ["x", "y", "x"], "seed": 0, "cpu": "c", "threads": 1, "tvm": "0"}
     old, new = pd.DataFrame(rows | {"ms": [1, 2, 3]}), pd.DataFrame(rows | {"ms": [4, 5, 6]}).iloc[:1]
@@ -596,3 +617,16 @@ def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
     gap = stored[stored["strategy"] != RIVAL]
     assert (gap["verdict"] == np.where((gap["ratio"] - 1).abs() <= 0.05, "tie",
                                        np.where(gap["ratio"] < 1, "faster", "slower"))).all()
+
+
+def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_their_spaces():
+    stored = pd.read_csv(Path(__file__).resolve().parents[1] / "notebooks" / "kernels_networks.csv",
+                         keep_default_na=False)
+    layers = {kernel.name: kernel for name in network_names() for kernel, _ in network_layers(name)}
+    assert set(stored["kernel"]) <= set(layers) and not stored.duplicated([*RACE, "strategy", "measurements"]).any()
+    for _, race in stored.groupby(RACE):
+        assert {PYTORCH, UNTUNED, OURS, "random"} <= set(race["strategy"]) and (race["low"] <= race["high"]).all()
+    for row in stored.to_dict("records"):
+        assert bool(row["schedule"]) == (row["strategy"] in (OURS, "random", CARRIED))
+        if row["schedule"]:
+            schedule_choices(layers[row["kernel"]], list(map(int, row["schedule"].split())))

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from kit.files import replace_file
-from kit.kernels.carried import carried_cost, fit_carried
+from kit.kernels.carried import carried_cost, fit_carried, measurements_needed
 from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab
 from kit.kernels.metaschedule import meta_schedule
@@ -134,12 +134,13 @@ def race_table(folder):
     """The races in a folder as a table: a row per kernel, strategy, number of measurements, and seed.
 
     "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
-    "high" are their quartiles, "schedule" the winner's codes. Of two races of a kernel and seed, the one with more
-    entries counts.
+    "high" are their quartiles, "schedule" the winner's codes. "needed" is how many measurements the search made until
+    one was within 5% of the lowest that any search of this kernel and seed saw; one more than it made if none was, and
+    0 without a search. Of two races of a kernel and seed, the one with more entries counts.
     """
     races = sorted((json.loads(path.read_text()) for path in sorted(Path(folder).glob("race_*.json"))),
                    key=lambda race: len(race["entries"]))
-    tables = []
+    needed, tables = _needed(folder), []
     for race in races:
         rows = []
         for entry in race["entries"]:
@@ -148,9 +149,22 @@ def race_table(folder):
                          "measurements": entry["measurements"], "seed": race["seed"],
                          "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
                          "high": round(high, 5), "rounds": len(entry["again"]),
+                         "needed": needed.get((race["kernel"], race["seed"], race["machine"]["cpu"],
+                                               entry["strategy"]), 0),
                          "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"]})
         tables.append(pd.DataFrame(rows))
     return merged_races(*tables)
+
+
+def _needed(folder):
+    """{(kernel, seed, cpu, strategy): "needed" of `race_table`}; of several searches the longest counts."""
+    found, lowest = {}, {}
+    for path in set(Path(folder).glob("*.json")) - set(Path(folder).glob("race_*.json")):
+        one = json.loads(path.read_text())
+        key = one["kernel"], one["seed"], one["machine"]["cpu"]
+        lowest[key] = min(lowest.get(key, np.inf), *one["seconds"])
+        found[(*key, one["strategy"])] = max(found.get((*key, one["strategy"]), []), one["seconds"], key=len)
+    return {key: measurements_needed(seconds, lowest[key[:-1]]) for key, seconds in found.items()}
 
 
 def merged_races(*tables):

@@ -74,6 +74,21 @@ def network_sums(races, networks, entries):
     return pd.DataFrame(rows)
 
 
+def measurements_saved(races, one, other):
+    """How many measurements the strategy `one` needs relative to `other` -> dictionary.
+
+    A search needs as many as until one was within 5% of the lowest that any search of the layer and seed saw ("needed"
+    of `race_table`). "ratio" is the geometric mean over layers of one's number over the other's, "low" and "high" its
+    95% interval by bootstrap over layers; "layers" counts these, "one" and "other" are the mean numbers.
+    """
+    needed = races.pivot_table("needed", ["cpu", "kernel", "seed"], "strategy", aggfunc="max")
+    both = needed[[one, other]].dropna()
+    log = np.log(both[one] / both[other]).groupby(["cpu", "kernel"]).mean()
+    low, high = np.exp(bootstrap_interval(log.to_numpy()))
+    return {"layers": len(log), "ratio": float(np.exp(log.mean())), "low": low, "high": high,
+            "one": float(both[one].mean()), "other": float(both[other].mean())}
+
+
 def _label(entry):
     """An entry as text."""
     strategy, measurements = entry
