@@ -78,7 +78,7 @@ def main():
             found = run_search(job, given.folder)
             print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
                   f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
-        race = run_race(jobs, given.folder)
+        race = run_race(jobs[0].kernel, jobs[0].seed, given.threads, given.folder)
         print(f"{race['kernel']}: " + ", ".join(
             f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
             for one in race["entries"]), flush=True)

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.kernels import measure as kernel_lab
+from kit.kernels import metaschedule
 from kit.kernels.carried import carried_cost, fit_carried, measurements_needed, schedule_numbers
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
@@ -39,6 +40,7 @@ from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summ
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
+from kit.kernels.traces import TraceSpace
 from kit.models.tile import TileModel
 from kit.search import explore_then_droplet
 
@@ -459,21 +461,57 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
         learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
 
 
+def decide(line, kernel):
+    """In the child: the space of each of MetaSchedule's sketches, and what random codes decide and compute."""
+    import tvm
+
+    from kit.kernels.definitions import kernel_function
+    metaschedule.without_other_intrinsics()
+    from tvm.s_tir import meta_schedule as ms
+    context = ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=kernel_lab.this_cpu(1),
+                             space_generator="post-order-apply", search_strategy="replay-trace", task_name="main")
+    rng, found = np.random.default_rng(0), []
+    for sketch in context.generate_design_space():
+        space = TraceSpace(sketch.trace, context.mod, context)
+        chosen = {step: decision for step, decision in space.decisions(space.start)}
+        same = all(list(map(int, sketch.trace.decisions[step])) == decision if isinstance(decision, list) else
+                   int(sketch.trace.decisions[step]) == decision for step, decision in chosen.items())
+        drawn = [[decision for _, decision in space.decisions(rng.integers(space.dims)) if isinstance(decision, list)]
+                 for _ in range(3)]
+        found.append((same, len(chosen) == len(sketch.trace.decisions), drawn,
+                      [math.prod(decision) for decision in chosen.values() if isinstance(decision, list)],
+                      None if (module := space.scheduled(space.start)) is None else tvm.ir.save_json(module)))
+    line.send(found)
+
+
+@tvm_test
+@pytest.mark.parametrize("kind", ["conv2d", "softmax"])
+def test_codes_of_a_trace_are_its_decisions_and_any_codes_cut_the_same_extents(kind, labs):
+    child = kernel_lab.TvmChild(decide, 1, SMALL[kind])
+    sketches = child.hear()
+    child.close()
+    for same, every, drawn, extents, _ in sketches:
+        assert same and every and all([math.prod(cut) for cut in cuts] == extents for cuts in drawn)
+    answers = labs(kind).measure([module for *_, module in sketches if module])
+    assert answers and all(fault == "" for _, fault in answers)
+
+
 @tvm_test
 def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monkeypatch):
     kernel = SMALL["batch matmul"]
     taught, = (one for one, _ in network_layers("bert") if one.name == "softmax 1536x128")
     run_search(SearchJob(taught, "random", 4), tmp_path)
+    run_search(SearchJob(kernel, "random", 3), tmp_path)                  # shorter than the next: not in the race
     jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
     found = [run_search(job, tmp_path) for job in jobs]
     assert [len(one["seconds"]) for one in found[:3]] == [6, 6, 6] and all(one["winners"] for one in found)
     assert found[-1]["taught"] == [taught.name] and found[0]["taught"] == []
-    race = run_race(jobs, tmp_path, 2)
+    race = run_race(kernel, 0, 1, tmp_path, 2)
     entries = {(one["strategy"], one["measurements"]): one for one in race["entries"]}
     assert len(entries) == len(SEARCHES) + 2 and np.isfinite([one["again"][0] for one in race["entries"]]).all()
     assert tuple(entries[OURS, 6]["schedule"]) == tuple(found[0]["codes"][int(np.argmin(found[0]["seconds"]))])
     monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
-    assert [run_search(job, tmp_path) for job in jobs] == found and run_race(jobs, tmp_path, 2) == race
+    assert [run_search(job, tmp_path) for job in jobs] == found and run_race(kernel, 0, 1, tmp_path, 2) == race
     table = race_table(tmp_path)
     assert len(table) == len(entries) and set(table["cpu"]) == {race["machine"]["cpu"]}
 

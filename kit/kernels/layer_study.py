@@ -29,7 +29,8 @@ from kit.training import device_name
 
 UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
 CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
-SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, CARRIED)
+RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
+SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, CARRIED)
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 ROUNDS = 9
 RACE = ["kernel", "seed", "cpu", "threads", "tvm"]           # what the rows of one race have in common
@@ -76,6 +77,9 @@ def run_search(job, folder):
             start = time.perf_counter()
             search(lab, [len(choice.values) for choice in space], measurements, np.random.default_rng(seed), **more)
             tried = lab.tried_since(start)
+    elif strategy == RIVAL_DESCENT:
+        first = -(-measurements // 3)
+        tried = meta_schedule(kernel, first, seed, threads, descent=measurements - first).first(measurements)
     else:
         droplet = 0 if strategy == RIVAL else measurements // 3
         tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1)
@@ -90,29 +94,40 @@ def run_search(job, folder):
     return json.loads(json.dumps(found))
 
 
+def finished_searches(folder):
+    """The searches in the folder, as `run_search` returns them."""
+    paths = sorted(set(Path(folder).glob("*.json")) - set(Path(folder).glob("race_*.json")))
+    return [json.loads(path.read_text()) for path in paths]
+
+
 def measured_layers(folder, networks, without):
     """[(kernel, codes, seconds)] of the random searches in the folder, of the layers of `networks`, but one kernel."""
     layers = {kernel.name: kernel for name in networks for kernel, _ in network_layers(name) if kernel != without}
-    found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob(f"*_{RANDOM}_*.json"))]
     mine = device_name(torch.device("cpu"))
-    return [(layers[one["kernel"]], one["codes"], one["seconds"]) for one in found
-            if one["kernel"] in layers and one["machine"]["cpu"] == mine]
+    return [(layers[one["kernel"]], one["codes"], one["seconds"]) for one in finished_searches(folder)
+            if one["strategy"] == RANDOM and one["kernel"] in layers and one["machine"]["cpu"] == mine]
 
 
-def run_race(jobs, folder, rounds=ROUNDS):
-    """Measure the winners of the finished searches `jobs`, all of one kernel and seed, again in turns -> the race.
+def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
+    """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
-    A race of the same searches is read. Returns {"entries": [{"strategy", "measurements", "seconds" of the search,
-    "schedule" (codes or None), "again" (rounds,)}]}, with the kernel, the seed and the machine.
+    A race of the same searches is read. Of two searches with one strategy, the longer takes part. Returns {"entries":
+    [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again" (rounds,)}]}, with the
+    kernel, the seed and the machine.
     """
-    kernel, seed, threads = jobs[0].kernel, jobs[0].seed, jobs[0].threads
-    paths = [search_path(folder, job) for job in jobs]
-    drawn = hashlib.sha256(" ".join(sorted(path.name for path in paths)).encode()).hexdigest()[:8]
+    searches, about = {}, (kernel.name, seed, threads, device_name(torch.device("cpu")))
+    for found in finished_searches(folder):
+        mine = found["kernel"], found["seed"], found["machine"]["threads"], found["machine"]["cpu"]
+        rival = searches.get(found["strategy"])
+        if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
+            searches[found["strategy"]] = found
+    name = repr([*about, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
+    drawn = hashlib.sha256(name.encode()).hexdigest()[:8]
     path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{drawn}.json")
     if path.is_file():
         return json.loads(path.read_text())
     entries, runners = [], []
-    for found in (json.loads(path.read_text()) for path in paths):
+    for found in searches.values():
         for count, winner in found["winners"].items():
             plain = not isinstance(winner, str)
             entries.append({"strategy": found["strategy"], "measurements": int(count),
@@ -159,8 +174,7 @@ def race_table(folder):
 def _needed(folder):
     """{(kernel, seed, cpu, strategy): "needed" of `race_table`}; of several searches the longest counts."""
     found, lowest = {}, {}
-    for path in set(Path(folder).glob("*.json")) - set(Path(folder).glob("race_*.json")):
-        one = json.loads(path.read_text())
+    for one in finished_searches(folder):
         key = one["kernel"], one["seed"], one["machine"]["cpu"]
         lowest[key] = min(lowest.get(key, np.inf), *one["seconds"])
         found[(*key, one["strategy"])] = max(found.get((*key, one["strategy"]), []), one["seconds"], key=len)
