@@ -84,7 +84,7 @@ def run_search(job, folder):
         droplet = 0 if strategy == RIVAL else measurements // 3
         tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1)
         tried = tried.first(measurements)
-    ends = [count for count in COUNTS if count < len(tried.seconds)] + [len(tried.seconds)]
+    ends = [count for count in COUNTS if count < measurements] + [measurements]
     found = {"kernel": kernel.name, "strategy": strategy, "measurements": measurements, "seed": seed,
              "machine": this_machine(threads), "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
              "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in ends}}
@@ -129,9 +129,11 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     entries, runners = [], []
     for found in searches.values():
         for count, winner in found["winners"].items():
-            plain = not isinstance(winner, str)
-            entries.append({"strategy": found["strategy"], "measurements": int(count),
-                            "seconds": found["elapsed"][int(count) - 1], "schedule": winner if plain else None})
+            plain, last = not isinstance(winner, str), len(found["elapsed"])      # a search may end early
+            entries.append({"strategy": found["strategy"],
+                            "measurements": int(count) if int(count) < last else found["measurements"],
+                            "seconds": found["elapsed"][min(int(count), last) - 1],
+                            "schedule": winner if plain else None})
             runners.append(tuple(winner) if plain else winner)
     alone = {"measurements": 0, "seconds": 0.0, "schedule": None}
     with closing(KernelLab(kernel, threads)) as lab:
