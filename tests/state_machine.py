@@ -28,6 +28,7 @@ from run_folder import CHANGES, COLLECTIONS, FULL, World, digests, finished_worl
 
 from kit.files import file_sha256
 from kit.run.provenance import ASIDE, MARK, is_own, read_mark
+from kit.run.sessions import TRAINED
 
 CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4), "how": (
     "mean_zscore", "mean_rank")}
@@ -36,6 +37,12 @@ NAMES = ("submission.csv", "scores.csv", "report.html", "predictions/tile_xla/ti
          "predictions/tile_xla/tile_seed1.valid.npz", "ensemble/tile_xla.test.npz", "notebooks/05_ensemble.ipynb",
          "predictions/layout_nlp_random/mine_seed0.test.npz", "settings/05_ensemble.json", "my-best/notes.txt",
          "checkpoints/notes.txt", "problems/notes.txt", "predictions/layout_nlp_random/gnn_seed0.test.npz.made.json")
+
+
+def is_finished(mark):
+    """Whether a mark is not that of a checkpoint in the middle of a training, which the same training replaces."""
+    done, _, steps = mark["made_from"].get(TRAINED, "").partition(" of ")
+    return done == steps
 
 
 class Fault(AssertionError):
@@ -69,7 +76,7 @@ class Machine:
         place = self.out / "submission.csv"
         before = place.read_bytes() if place.is_file() else b""
         costly = {file_sha256(p): p for p in self.out.glob("checkpoints/*.pt")
-                  if (mark := read_mark(p)) and mark["sha256"] == file_sha256(p)}
+                  if (mark := read_mark(p)) and mark["sha256"] == file_sha256(p) and is_finished(mark)}
         if self.collections and "--collections" not in args:
             args = (*args, "--collections", self.collections)
         status = self.world.run(*args, kill=kill, **self.settings)
