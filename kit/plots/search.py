@@ -52,7 +52,8 @@ def speed_up_curves(rows, ax=None, title=""):
     budgets = sorted({row["budget"] for row in rows})
     for collection, search in dict.fromkeys((row["collection"], row["search"]) for row in rows):
         own = [row for row in rows if (row["collection"], row["search"]) == (collection, search)]
-        x, y, low, high = np.array([[row[name] for row in own] for name in ("budget", "speed-up", "low", "high")], float)
+        names = "budget", "speed-up", "low", "high"
+        x, y, low, high = np.array([[row[name] for row in own] for name in names], float)
         style, solid = collection_style(collection), search != "random"
         if solid:
             ax.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
