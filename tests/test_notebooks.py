@@ -216,8 +216,8 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
     said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
     assert "late_seed0.valid.npz: there are no predictions of this model for the other split\n" in said
     assert f"{collection}: good_seed0, good_seed1, mine, poor_seed0\n" in said
-    assert f"{collection}: chosen by 6 validation graphs\n    100% good, seeds: 2; alone 0." in said
-    assert "      0% mine, seeds: 1; alone -0." in said and "      0% poor, seeds: 1; alone " in said
+    assert f"{collection}: chosen by 6 validation graphs\n    100.0% good, seeds: 2; alone 0." in said
+    assert "      0.0% mine (left out), seeds: 1; alone -0." in said and "      0.0% poor (left out), seeds: 1" in said
     for split in ("valid", "test"):
         found = load_costs(tmp_path / "out" / "ensemble" / f"{name}.{split}.npz")
         assert found.keys() == costs["mine", split].keys()
@@ -229,7 +229,7 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
     status, lines, errors = run(tmp_path, "--only", "05", "--collections", collection, "-p", "choose=False")
     book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
     said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
-    assert f"{collection}: prior weights\n     33% good, seeds: 2; alone 0." in said
+    assert f"{collection}: prior weights\n     33.3% good, seeds: 2; alone 0." in said
     assert load_costs(tmp_path / "out" / "ensemble" / f"{name}.test.npz")[graph] == pytest.approx(np.mean(
         [np.mean(good, axis=0), *(stats.zscore(costs[other, "test"][graph]) for other in ("mine", "poor_seed0"))],
         axis=0), abs=1e-9)

@@ -1,7 +1,7 @@
 """Pictures of searches: how far from the best the found configuration is, per budget of measurements."""
 import numpy as np
 
-from kit.plots.style import QUIET, collection_style, dress, new_axes, series_style
+from kit.plots.style import QUIET, collection_style, dress, model_styles, new_axes
 
 _LINEAR_BELOW = 1e-3       # slowdown; the scale is linear below and logarithmic above
 
@@ -12,9 +12,10 @@ def regret_curves(regret, budgets, guided=(), noise=None, bands=None, ax=None, t
     `regret`: {strategy: slowdown (runs, budgets) of the best configuration measured, 0.1 = 10%}; NaN: not run with
     this budget. Strategies in `guided` (by a model) have filled marks on a solid line, others hollow marks on a dashed
     line. `noise`: relative noise of one measurement, a grey line; smaller differences cannot be measured. `bands`: the
-    strategies whose quartiles are drawn; None: all.
+    strategies whose quartiles are drawn; None: all. A strategy looks the same with a model and without.
     """
     ax, budgets, places = new_axes(ax, height=4.5, width=9.0), np.asarray(budgets, dtype=float), {True: 0, False: 0}
+    styles = model_styles([*dict.fromkeys(name.removeprefix("model, ") for name in regret)])
     for name, runs in regret.items():
         runs = np.asarray(runs, dtype=float).reshape(-1, len(budgets))
         known = np.isfinite(runs).all(axis=0) & (len(runs) > 0)
@@ -22,7 +23,7 @@ def regret_curves(regret, budgets, guided=(), noise=None, bands=None, ax=None, t
         places[solid] += 1
         if known.any():
             low, middle, high = np.quantile(runs[:, known], (0.25, 0.5, 0.75), axis=0)
-            style = series_style(place)
+            style = styles[name.removeprefix("model, ")]
             if bands is None or name in bands:
                 ax.fill_between(budgets[known], low, high, color=style["color"], alpha=0.15, linewidth=0)
             ax.plot(budgets[known], middle, linestyle="-" if solid else "--", linewidth=2 if solid else 1.2, label=name,
