@@ -25,7 +25,7 @@ from kit.agreement import PairColumns, agreement_tables
 from kit.baselines.compare import unseen_programs
 from kit.data import COLLECTIONS, SPLITS, find_data_root, npz_paths, read_layout, read_tile
 from kit.ensemble import mean_zscore
-from kit.losses import pairwise_hinge_loss
+from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
 from kit.noise import bootstrap_interval, noise_ceiling
@@ -171,11 +171,12 @@ def together(root, seeds=3):
     graphs = {c: training_graphs(root, c, k_hops=1)[0] for c in layouts}
     others = {c: unseen_programs(root, c, True, k_hops=1, seed=1) for c in layouts}
     recipe = recipes_for(layouts[0], "short", len(graphs[layouts[0]]))["token"]
-    hinge, alone, taus, seconds = recipe._replace(loss=pairwise_hinge_loss), [[c] for c in layouts], {}, {}
+    hinge, scaled = (recipe._replace(loss=loss) for loss in (pairwise_hinge_loss, standardised_hinge_loss))
+    alone, taus, seconds = [[c] for c in layouts], {}, {}
     for name, one, parts in (("one model per collection, hinge loss", hinge, alone),
-                             ("one model per collection, standardised hinge loss", recipe, alone),
+                             ("one model per collection, standardised hinge loss", scaled, alone),
                              ("one model for all, hinge loss", hinge, [layouts]),
-                             ("one model for all, standardised hinge loss", recipe, [layouts])):
+                             ("one model for all, standardised hinge loss", scaled, [layouts])):
         seconds[name] = 0
         for part in parts:
             seen = [g for c in part for g in graphs[c]]
