@@ -42,7 +42,7 @@ from kit.data import (
     npz_paths,
     target,
 )
-from kit.factored import graph_of, read_about, read_graph, structure_of, target_of, write_graph
+from kit.factored import checksum_of, graph_of, read_about, read_graph, structure_of, target_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, sha256_of, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
@@ -55,6 +55,7 @@ COLUMNS = {
     # changed: time in ns, as the system gives it; null if the system could not read the file, which is then retried
     "source_bytes": pl.Int64, "source_changed": pl.Int64,
     "source_sha256": pl.String, "prepared_bytes": pl.Int64,
+    "prepared_checksum": pl.String,      # of the prepared file, whatever time its copy is given; see `checksum_of`
     "content": pl.String,                # digest of the graph, whatever file it was read from; see `content_digest`
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
     "group_nodes": pl.List(pl.Int64), "options": pl.List(pl.Int64),      # nodes and codes per group
@@ -73,7 +74,8 @@ COLUMNS = {
     "structure": pl.List(pl.String),
 }
 _PLACE = ("collection", "split", "name")
-_OUTSIDE = ("source_changed", "prepared_bytes")      # columns that a prepared file does not hold
+_OUTSIDE = ("source_changed", "prepared_bytes", "prepared_checksum")      # columns that a prepared file does not hold
+_TOLD = ("name", "content", "prepared_bytes", "prepared_checksum")   # of the data in a prepared file
 _CONFIGURATIONS = {**{name: COLUMNS[name] for name in _PLACE}, "config": pl.Int64, "same": pl.Int64,
                    "runtime": pl.Float64}
 CEILING_CONFIGS = 500                    # the configurations that a ceiling is estimated from
@@ -364,7 +366,7 @@ def content_digests(data_root, collection, split):
 def _content_digests(data_root, collection, split, changed):
     if is_prepared(data_root):
         rows = _read_catalogue(Path(data_root) / CATALOGUE).filter(collection=collection, split=split)
-        known = {row["name"]: row for row in rows.select("name", "content", "prepared_bytes").to_dicts()}
+        known = {row["name"]: row for row in rows.select(*_TOLD).to_dicts()}
         found = [(source.key[-1], _prepared_content(source, known.get(source.key[-1]), changed))
                  for source in _sources(data_root, [collection]) if source.split == split]
         return [(name, content) for name, content in found if content]
@@ -374,8 +376,8 @@ def _content_digests(data_root, collection, split, changed):
 
 
 def _prepared_content(source, row, changed):
-    """The digest of the content of a prepared file, from its row unless somebody may have put another file there."""
-    if row and row["content"] and source.bytes == row["prepared_bytes"] and source.changed <= changed:
+    """The digest of the content of a prepared file, from its row unless somebody put another file there."""
+    if row and row["content"] and source.changed <= changed and _is_as_written(source.path, source.bytes, row):
         return row["content"]
     return _content_of(source.path, source.collection, source.split)
 
@@ -422,7 +424,8 @@ def prepare_file(source, folder):
             graph = graph._replace(meetings=find_meetings(graph))
         known = about | describe(graph, source.collection)
         write_graph(path, graph, {name: known.get(name) for name in COLUMNS if name not in _OUTSIDE})
-    return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size}
+    return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size,
+                    "prepared_checksum": checksum_of(path)}
 
 
 def _opened(source):
@@ -638,8 +641,13 @@ def _is_current(folder, source, row, since):
     if row["reason"] is not None or not path.is_file():
         return row["reason"] is not None
     stat = path.stat()
-    return stat.st_size == row["prepared_bytes"] and (
+    return _is_as_written(path, stat.st_size, row) and (
         _changed(stat) <= since or _content_of(path, *source.key[:2]) == row["content"])
+
+
+def _is_as_written(path, size, row):
+    """Whether a prepared file of `size` bytes has the arrays that its row of the catalogue tells of."""
+    return size == row["prepared_bytes"] and checksum_of(path) == row["prepared_checksum"]
 
 
 def _remove_strangers(folder, collections, rows):

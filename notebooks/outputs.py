@@ -70,7 +70,8 @@ def small_picture(png, colours, width=WIDTH):
     if flat.width > width:
         flat = flat.resize((width, round(flat.height * width / flat.width)), Image.Resampling.LANCZOS)
     made = io.BytesIO()
-    flat.quantize(colours, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+    # the method that keeps rare colours, such as the one of a model with a single mark
+    flat.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
     return made.getvalue()
 
 

@@ -247,7 +247,8 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
         made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
         make_room(out / "report.html", out)
         page = write_report(out, next_command(out, source, is_sample), problems + failed + stale,
-                            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger)
+                            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger,
+                            [n.stem for n in selected])
         write_mark(page, out, "run.py", from_files(out, there))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run

@@ -477,7 +477,7 @@ def test_the_last_run_trains_on_validation_graphs_and_takes_the_weights_of_an_ea
         kept[LAYOUT] = {"gnn": 0.75, "token": 0.25}
         weights.write_text(json.dumps(kept))
         assert world.run(use_valid=True, out="last", weights_from=str(weights)) == 0, world.said
-        assert world.said.count(f"weights of {weights}") == 2 and "75% gnn" in world.said, world.said
+        assert world.said.count(f"weights of {weights}") == 2 and "75.0% gnn" in world.said, world.said
         entry = json.loads((world.place / "last.json").read_text())
         assert entry["validation"] == {} and entry["parameters"]["04_train_layout"]["use_valid"] is True
 

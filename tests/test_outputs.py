@@ -135,6 +135,19 @@ def test_a_picture_keeps_its_colours_and_gets_a_white_ground():
     assert (pixels[:, :10] == (200, 30, 40)).all() and (pixels[:, 10:] == 255).all()
 
 
+def test_a_rare_colour_keeps_its_own_place():
+    pixels = np.full((100, 300, 3), 255, dtype=np.uint8)
+    pixels[:, :256] = np.arange(256, dtype=np.uint8)[:, None]                          # many greys
+    rare = [(0, 114, 178), (213, 94, 0), (230, 159, 0), (204, 121, 167)]
+    for place, colour in enumerate(rare):
+        pixels[10 * place, 290] = colour
+    made = io.BytesIO()
+    Image.fromarray(pixels).save(made, "PNG")
+    with Image.open(io.BytesIO(outputs.small_picture(made.getvalue(), 32))) as found:
+        kept = np.array(found.convert("RGB")).astype(int)
+    assert all(np.abs(kept[10 * place, 290] - colour).max() < 20 for place, colour in enumerate(rare))
+
+
 @pytest.mark.parametrize("text, words", [
     ("/home/someone/kit/out.csv", "the absolute path /home/someone"), ("a-secret-1234", "a token"),
     ("on machine-7 now", "the name of this machine, machine-7")])

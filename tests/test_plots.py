@@ -25,7 +25,7 @@ from kit.plots import (
     validation_against_leaderboard,
 )
 from kit.plots.data import _depths, _positions
-from kit.plots.style import collection_style, shortened
+from kit.plots.style import MODELS, collection_style, model_styles, shortened
 from kit.prune import k_hop_nodes
 
 NAN = float("nan")
@@ -173,10 +173,12 @@ def test_of_many_graphs_a_few_are_drawn_and_the_label_says_so():
 
 def test_an_ensemble_stands_beside_every_member():
     ax = ensemble_gain({"x": [0.1, 0.3], "y": [0.5]}, {"mean rank": {"x": 0.4}, "mean z-score": {"y": 0.6}})
-    assert lines(ax, "one member").get_xydata().tolist() == [[0.1, 0], [0.3, 0], [0.5, 1]]
-    assert lines(ax, "mean of the members").get_xdata().tolist() == [0.2, 0.5]
+    assert lines(ax, "score of one member").get_xydata().tolist() == [[0.1, 0], [0.3, 0], [0.5, 1]]
+    assert lines(ax, "mean of these scores").get_xdata().tolist() == [0.2, 0.5]
     np.testing.assert_array_equal(lines(ax, "mean rank").get_xdata(), [0.4, NAN])
     np.testing.assert_array_equal(lines(ax, "mean z-score").get_xdata(), [NAN, 0.6])
+    ax = ensemble_gain({"x": [0.1, 0.3], "y": [0.5]}, {}, {"x": [3, 1], "y": [1]})
+    assert lines(ax, "mean of these scores,\nweighted as the ensemble").get_xdata() == pytest.approx([0.15, 0.5])
 
 
 def test_a_collection_looks_the_same_in_every_picture():
@@ -185,6 +187,21 @@ def test_a_collection_looks_the_same_in_every_picture():
     assert alone.get_color() == among.get_color() and alone.get_marker() == among.get_marker()
     styles = [tuple(collection_style(name).values()) for name in COLLECTIONS]
     assert all(len(set(kind)) == len(COLLECTIONS) for kind in zip(*styles))
+
+
+def test_a_model_looks_the_same_in_every_picture_and_never_as_another_model_or_the_ceiling():
+    named = [*model_styles([*MODELS]).values()]
+    assert all(len({style[kind] for style in named}) == len(MODELS) for kind in ("color", "marker"))
+    for name in ("ensemble", "token", "gnn"):
+        alone, look = model_styles([name])[name], []
+        for ax in (scores_with_intervals([("x", "mine", 0.4, 0.3, 0.5), ("x", name, 0.5, 0.4, 0.6)], {"x": 0.9}),
+                   per_graph_scores({"mine": {"g": 0.4}, "ridge": {"g": 0.3}, name: {"g": 0.5}})):
+            look += [{"color": line.get_color(), "marker": line.get_marker()} for line in [lines(ax, name)]]
+            assert lines(ax, "mine").get_color() not in ("#000000", alone["color"])
+        curve = lines(learning_curve({"mine": [history([0.1])], name: [history([0.2])]}), f"{name} (1 seed)")
+        assert look == [alone, alone] and curve.get_color() == alone["color"]
+    assert model_styles(["token model", "GNN"])["GNN"] == model_styles(["gnn"])["gnn"]
+    assert model_styles(["layout:nlp:random"])["layout:nlp:random"] == collection_style("layout:nlp:random")
 
 
 def test_points_without_a_place_on_logarithmic_axes_are_left_out_and_not_counted():

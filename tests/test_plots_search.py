@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from kit.plots.search import regret_curves
+from kit.plots.search import regret_curves, speed_up_curves
 
 
 @pytest.fixture(autouse=True)
@@ -35,4 +35,18 @@ def test_quartiles_are_drawn_of_the_strategies_asked_for(bands, drawn):
                                   {"random": [[0.0, 0.0]]}])
 def test_a_picture_of_nothing_can_be_drawn(runs):
     regret_curves(runs, [5, 30])
+    plt.gcf().canvas.draw()
+
+
+def test_gains_of_the_model_have_their_interval_and_the_paper_its_band():
+    rows = [{"collection": "tile:xla", "measured": "tile sizes", "search": search, "budget": budget, "speed-up": up,
+             "low": up - 0.1, "high": up + 0.1, "programs": 4}
+            for search, ups in (("with model", (1.1, 1.3)), ("random", (0.9, 1.2))) for budget, up in zip((5, 30), ups)]
+    ax = speed_up_curves(rows, title="sample data")
+    curves = {line.get_label(): line for line in ax.lines}
+    assert curves["tile:xla, with model"].get_xydata().tolist() == [[5, 1.1], [30, 1.3]]
+    assert curves["tile:xla, random"].get_xydata().tolist() == [[5, 0.9], [30, 1.2]]
+    assert [line.get_linestyle() for line in curves.values()] == ["-", "--"] and len(ax.collections) == 1
+    assert "autotuner on production\nmodels (paper)" in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert speed_up_curves([]).get_legend() is None
     plt.gcf().canvas.draw()

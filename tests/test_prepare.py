@@ -36,7 +36,7 @@ from kit.data import (
     target,
 )
 from kit.factored import read_graph, structure_of
-from kit.prepare import COLUMNS, open_prepared, prepare, prepared_path
+from kit.prepare import COLUMNS, content_digests, open_prepared, prepare, prepared_path
 
 LAYOUT = "layout:xla:random"
 SENTENCE = "cannot be written ({}); make room, then run it again"
@@ -924,3 +924,28 @@ def test_a_prepared_file_that_was_edited_is_prepared_again_and_a_copied_one_is_n
     number = path.stat().st_ino
     prepare(tiny_sample, tmp_path / "prepared", [collection], progress=False)
     assert path.stat().st_ino == number, "it was written again"
+
+
+def test_an_edited_prepared_file_is_other_data_although_it_has_the_size_and_an_earlier_time(tiny_sample, tmp_path):
+    folder = tmp_path / "prepared"
+    prepare(tiny_sample, folder, ["tile:xla"], progress=False)
+    path = sorted(folder.joinpath("tile", "xla", "train").glob("*.npz"))[0]
+    known = content_digests(folder, "tile:xla", "train")
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    values, rng, size = np.load(path)["config_runtime"], np.random.default_rng(0), path.stat().st_size
+    old = members["config_runtime.npy"]
+    for _ in range(1000):                                          # until it takes as many bytes
+        members["config_runtime.npy"] = old.replace(values.tobytes(), rng.permutation(values).tobytes())
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in members.items():
+                archive.writestr(name, data)
+        if path.stat().st_size == size and members["config_runtime.npy"] != old:
+            break
+    assert path.stat().st_size == size
+    catalogue = (folder / CATALOGUE).read_bytes()                  # copied last, as some programs do
+    (folder / CATALOGUE).unlink()
+    time.sleep(0.01)
+    (folder / CATALOGUE).write_bytes(catalogue)
+    changed = content_digests(folder, "tile:xla", "train")
+    assert [name for (name, one), (_, other) in zip(known, changed) if one != other] == [path.stem]

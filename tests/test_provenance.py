@@ -18,7 +18,18 @@ from kit.files import file_sha256
 from kit.losses import list_mle_loss
 from kit.models import LayoutGNN
 from kit.prepare import content_digests, prepare
-from kit.run import Results, checkpoint_path, from_code, from_data, from_files, from_settings, load_costs, unfit
+from kit.run import (
+    Results,
+    checkpoint_path,
+    from_code,
+    from_data,
+    from_files,
+    from_settings,
+    load_costs,
+    made_otherwise,
+    unfit,
+    write_mark,
+)
 from kit.run.provenance import (
     MARK,
     code_digest,
@@ -241,6 +252,28 @@ def test_a_result_is_made_from_what_was_read_and_not_from_what_came_later(data, 
     Results(tmp_path, "03_train_tile", data).save_costs(NAME, {"tile:xla:a": np.ones(3)}, {})    # in another notebook
     both = results.save_costs("ensemble/tile_xla.test.npz", costs, results.from_read())
     assert results.unfit(both) == f"{both}: made from a result that cannot be used: {path}: another one now"
+
+
+def test_results_of_other_settings_than_those_that_are_noted_are_named(data, tmp_path):
+    """For the ledger, which names the settings of the last run of each step."""
+    def run(settings, *names, step="03_train_tile"):
+        results = Results(tmp_path, step, data, settings)
+        return [results.save_costs(name, COSTS, {}) for name in names]
+    other = NAME.replace("tile_xla", "layout_nlp_random")
+    paths = run({"steps": 3, "seeds": 1}, NAME, other)
+    both = Results(tmp_path, "05_ensemble", data, {"how": "mean_rank"})
+    both = [both.save_costs(f"ensemble/{n}.npz", COSTS, from_files(tmp_path, [path])) for n, path in enumerate(paths)]
+    assert made_otherwise(tmp_path, both) == []
+    run({"steps": 4, "seeds": 1}, NAME)
+    assert made_otherwise(tmp_path, both) == [other] and made_otherwise(tmp_path, both[:1]) == []
+    run({"steps": 3, "seeds": 2}, NAME)
+    assert made_otherwise(tmp_path, both) == []                  # the name of a result says its seed
+    Results(tmp_path, "05_ensemble", data, {"how": "mean_zscore"}).save_costs("ensemble/1.npz", COSTS, {})
+    assert made_otherwise(tmp_path, both) == ["ensemble/0.npz"]
+    escaping = tmp_path / "odd.npz"
+    escaping.write_bytes(b"x")
+    write_mark(escaping, tmp_path, "step", {"file /etc/passwd": "x", "file ../x": "x", "file gone.npz": "x"})
+    assert made_otherwise(tmp_path, [escaping]) == []
 
 
 def test_results_that_say_they_are_made_from_one_another_are_refused(data, tmp_path):

@@ -87,6 +87,13 @@ def test_a_page_tells_scores_training_pictures_and_what_to_type_next(run):
     assert seen.tags.count("polyline") == 1 and seen.tags.count("line") == 1 and seen.tags.count("img") == 1
 
 
+def test_pictures_of_an_earlier_run_are_folded_and_said_to_be_so(run):
+    said = ", of an earlier run: data, settings or code may have changed since"
+    for now, words, opened in ((None, False, True), (["04_train"], False, True), (["03_train_tile"], True, False)):
+        text = write_report(run, "next", now=now).read_text()
+        assert (f"04_train{said}" in Page(text).said) == words and ("<details open>" in text) == opened
+
+
 def test_a_page_needs_nothing_else_and_runs_nothing(run):
     text = write_report(run, "next").read_text()
     seen = Page(text)

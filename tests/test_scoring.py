@@ -12,7 +12,19 @@ from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs
 from kit.recipes import recipes_for
 from kit.run import lead_row, mean_ceiling, score_row, scores_of
 from kit.run.members import VALID_CONFIGS, adapted, layout_material
-from kit.search import WITH_MODEL, WITHOUT_MODEL, file_rows, reason_rows, rival_rows, slowdown_rows, tile_rows
+from kit.search import (
+    WITH_MODEL,
+    WITHOUT_MODEL,
+    file_rows,
+    reason_rows,
+    rival_rows,
+    row_speed_ups,
+    slowdown_rows,
+    space_speed_ups,
+    speed_up_rows,
+    tile_rows,
+    tile_speed_ups,
+)
 
 
 def test_scores_of_seeds_have_a_row_per_seed_and_a_column_per_graph():
@@ -155,3 +167,40 @@ def test_five_tile_sizes_of_the_model_against_five_at_random():
     assert drawn["difference to random"] == 0 and first["kernels"] == 3
     assert first["difference to random"] == pytest.approx(first["slowdown"] - drawn["slowdown"])
     assert tile_rows({"a": costs["a"]}, {"a": runtimes["a"]}) == []
+
+
+def test_gains_over_the_default_are_means_of_quotients(searched):
+    spaces, found, _ = searched
+    ups = space_speed_ups(spaces, BUDGETS, found)
+    for (collection, measured, search, budget), each in ups.items():
+        own = [place for place, space in enumerate(spaces) if space.collection == collection]
+        costs = found["random" if search == "random" else "model, explore then droplet"][0]
+        assert measured == "whole space" and len(each) == len(own)
+        for one, place in zip(each, own):
+            ends = [costs[seed, place, BUDGETS.index(budget)] for seed in range(len(costs))]
+            assert one == pytest.approx(np.mean([spaces[place].default / end for end in ends]))
+    unknown = [SimpleNamespace(**vars(space) | {"default": np.nan}) for space in spaces]
+    assert ups and space_speed_ups(unknown, BUDGETS, found) == {}
+    rows = [{"collection": "a", "rows of a": "new program", "budget": 5, "default": default, "random": 0.5,
+             "searched with model": 0.25} for default in (0.5, np.nan, 1.0)]
+    ups = row_speed_ups(rows)
+    assert ups.keys() == {("a", "rows: new program", search, 5) for search in ("with model", "random")}
+    assert ups["a", "rows: new program", "with model", 5] == pytest.approx([1.2, 1.6])
+    first, second = speed_up_rows(ups)
+    assert first["speed-up"] == pytest.approx(1.4) and 1.2 <= first["low"] <= first["high"] <= 1.6
+    assert second["search"] == "random" and second["programs"] == 2
+    assert np.isnan(speed_up_rows({("a", "b", "c", 5): np.ones(1)})[0]["low"])
+
+
+def test_gains_of_tile_sizes_are_those_of_a_plain_loop():
+    rng = np.random.default_rng(1)
+    runtimes = {name: rng.random(8) + 0.5 for name in "ab"}
+    costs = {name: rng.random(8) for name in "ab"}
+    ups = tile_speed_ups(costs, runtimes, [2, 10], draws=4000)
+    for n, name in enumerate("ab"):
+        first = sorted(range(8), key=lambda i: costs[name][i])[:2]
+        assert ups["tile:xla", "tile sizes", "with model", 2][n] == pytest.approx(1 / min(runtimes[name][first]))
+        pairs = [1 / min(one, other) for i, one in enumerate(runtimes[name]) for other in runtimes[name][:i]]
+        assert ups["tile:xla", "tile sizes", "random", 2][n] == pytest.approx(np.mean(pairs), abs=0.02)
+        for search in ("with model", "random"):              # all eight are measured
+            assert ups["tile:xla", "tile sizes", search, 10][n] == pytest.approx(1 / min(runtimes[name]))

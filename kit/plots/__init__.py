@@ -15,11 +15,12 @@ from kit.plots.scores import (
     scores_with_intervals,
     validation_against_leaderboard,
 )
-from kit.plots.search import regret_curves
+from kit.plots.search import regret_curves, speed_up_curves
 from kit.plots.style import MARKS, PALETTE, QUIET, dress, new_axes, spaced
 
 __all__ = [
     "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",
     "learning_curve", "new_axes", "opcode_shares", "per_graph_scores", "program_graph", "regret_curves",
-    "runtime_spread", "scores_with_intervals", "spaced", "table_of_terms", "validation_against_leaderboard",
+    "runtime_spread", "scores_with_intervals", "spaced", "speed_up_curves", "table_of_terms",
+    "validation_against_leaderboard",
 ]

@@ -3,9 +3,11 @@ import numpy as np
 
 from kit.plots.style import (
     MARKS,
+    MODELS,
     QUIET,
     dress,
     literal,
+    model_styles,
     name_rows,
     new_axes,
     row_marks,
@@ -21,9 +23,9 @@ def learning_curve(histories, value="score", ax=None, title=""):
     `histories`: {model: one history of `kit.train.train` per seed}. `value`: "score", with a mark at the step whose
     weights were kept, or "loss".
     """
-    ax = new_axes(ax)
-    for place, (label, seeds) in enumerate(histories.items()):
-        style = series_style(place)
+    ax, styles = new_axes(ax), model_styles([*histories])
+    for label, seeds in histories.items():
+        style = styles[label]
         by_step = {}
         for history in seeds:
             for step, y in zip(history["step"], history[value]):
@@ -50,12 +52,12 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
     """
     rows = list(rows)
     collections, models = (list(dict.fromkeys(row[i] for row in rows)) for i in (0, 1))
-    ax = new_axes(ax, height=1.2 + len(collections) * (0.2 + 0.16 * len(models)))
+    ax, styles = new_axes(ax, height=1.2 + len(collections) * (0.2 + 0.16 * len(models))), model_styles(models)
     for place, model in enumerate(models):
         own = [row for row in rows if row[1] == model]
         y = [collections.index(row[0]) + 0.7 * ((place + 0.5) / len(models) - 0.5) for row in own]
         score, low, high = (np.array([row[i] for row in own], dtype=float) for i in (2, 3, 4))
-        style = series_style(place)
+        style = styles[model]
         ax.hlines(y, low, high, color=style["color"], linewidth=1.5)
         ax.plot(score, y, linestyle="", markersize=5, label=model, **style)
     row_marks(ax, [(ceilings or {}).get(c, np.nan) for c in collections], "noise ceiling")
@@ -74,9 +76,10 @@ def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     every.sort(key=lambda g: np.nan_to_num(np.mean(scores[models[0]].get(g, np.nan)), nan=-np.inf))
     graphs = spaced(every, most)
     ax = new_axes(ax, height=max(1.9, 1.2 + 0.2 * len(graphs)))         # the legend needs 1.9
-    for place, model in enumerate(models):
+    styles = model_styles(models)
+    for model in models:
         values = [np.atleast_1d(scores[model].get(g, np.nan)) for g in graphs]
-        style, y = series_style(place), range(len(graphs))
+        style, y = styles[model], range(len(graphs))
         ax.hlines(y, [v.min() for v in values], [v.max() for v in values], color=style["color"], linewidth=1)
         ax.plot([v.mean() for v in values], y, linestyle="", markersize=5, alpha=0.85, label=model, **style)
     row_marks(ax, [(ceilings or {}).get(g, np.nan) for g in graphs], "noise ceiling")
@@ -85,22 +88,26 @@ def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     return dress(ax, title, "score (1 is perfect; lines: range over seeds)", shown, grid="x")
 
 
-def ensemble_gain(members, ensembles, ax=None, title=""):
+def ensemble_gain(members, ensembles, weights=None, ax=None, title=""):
     """Draw the scores of ensembles beside the scores of their members.
 
-    `members`: {collection: score of each member}. `ensembles`: {way to combine: {collection: score}}.
+    `members`: {collection: score of each member}. `ensembles`: {way to combine: {collection: score}}. `weights`:
+    {collection: weight of each member} of the mean that is drawn of the members' scores; None: equal weights.
     """
     collections = list(members)
     ax = new_axes(ax, height=1.2 + 0.45 * len(collections))
     points = [(score, y) for y, c in enumerate(collections) for score in members[c]]
     if points:
-        ax.plot(*zip(*points), linestyle="", marker="|", markersize=11, color=QUIET, label="one member")
-        ax.plot([np.mean(members[c]) if len(members[c]) else np.nan for c in collections], range(len(collections)),
-                linestyle="", marker="o", markersize=5, color=QUIET, label="mean of the members")
+        ax.plot(*zip(*points), linestyle="", marker="|", markersize=11, color=QUIET, label="score of one member")
+        means = [np.average(members[c], weights=weights and weights[c]) if len(members[c]) else np.nan
+                 for c in collections]
+        label = "mean of these scores,\nweighted as the ensemble" if weights else "mean of these scores"
+        ax.plot(means, range(len(collections)), linestyle="", marker="o", markersize=5, color=QUIET, label=label)
     for place, (way, scores) in enumerate(ensembles.items()):
         y = np.arange(len(collections)) - 0.18 * (place + 1) / max(1, len(ensembles))       # above its members
-        style = series_style(place) | {"marker": MARKS[(place + 1) % len(MARKS)]}           # members have the first
-        ax.plot([scores.get(c, np.nan) for c in collections], y, linestyle="", markersize=6, label=way, **style)
+        style = {"color": MODELS["ensemble"][0], "marker": MARKS[(place + 1) % len(MARKS)]}     # members have the first
+        ax.plot([scores.get(c, np.nan) for c in collections], y, linestyle="", markersize=6, label=way,
+                markerfacecolor=("white", style["color"])[place % 2], **style)
     name_rows(ax, collections)
     return dress(ax, title, "score (1 is perfect)", "collection", grid="x")
 

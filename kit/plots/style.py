@@ -12,6 +12,14 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")       # not as many as colours: their pairs repeat only after 63
 STROKES = ("-", "--", ":")
 QUIET = "0.6"                                # grey for context
+MODELS = {                                   # colour and mark of each model; black is the noise ceiling
+    "ensemble": ("#0072B2", "o"), "token": ("#D55E00", "s"), "gnn": ("#009E73", "^"), "ridge": ("#CC79A7", "D"),
+    "popularity": ("#E69F00", "v"), "node alone": ("#56B4E9", "P"), "siblings": ("#882255", "X"),
+    "tile": ("#332288", "<"), "compiler's default": ("#777777", ">"), "random": ("#999933", "d"),
+    "by hand": ("#661100", "h"),
+}
+_ALSO = {"recipe": "ensemble", "config-token model": "token", "ConfigTokenModel": "token", "GNN": "gnn",
+         "tile model": "tile", "random five": "random", "node-alone": "node alone"}
 
 
 def new_axes(ax=None, height=4.0, width=8.0):
@@ -45,6 +53,24 @@ def series_style(place):
 def collection_style(name):
     """Colour and mark of a collection, the same in every picture."""
     return series_style(COLLECTIONS.index(name) if name in COLLECTIONS else len(COLLECTIONS))
+
+
+def model_styles(names):
+    """Colour and mark of each model of a picture; those of `MODELS` look the same in every picture, as collections do.
+
+    Other names get the colours and marks that no named model of the picture has, but never black.
+
+    >>> model_styles(["token", "my model"])["token"]
+    {'color': '#D55E00', 'marker': 's'}
+    """
+    styles = {n: dict(zip(("color", "marker"), MODELS[_ALSO.get(n, n)])) for n in names if _ALSO.get(n, n) in MODELS}
+    styles |= {name: collection_style(name) for name in names if name in COLLECTIONS}
+    taken = {value for style in styles.values() for value in style.values()}
+    colours = [c for c in dict.fromkeys([*PALETTE[:-1], *(c for c, _ in MODELS.values())]) if c not in taken] or [QUIET]
+    marks = [mark for mark in MARKS if mark not in taken] or MARKS
+    for place, name in enumerate(name for name in names if name not in styles):
+        styles[name] = {"color": colours[place % len(colours)], "marker": marks[place % len(marks)]}
+    return styles
 
 
 def name_rows(ax, names, top_first=True):

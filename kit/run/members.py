@@ -16,7 +16,7 @@ from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.prune import hold_out_configs
 from kit.recipes import Recipe
-from kit.run.provenance import from_code, from_settings, own_code, set_aside
+from kit.run.provenance import check_code, from_code, from_settings, own_code, set_aside
 from kit.run.sessions import TRAINED, earlier_checkpoints, marking, note_unfinished, steps_trained, take_over
 from kit.run.workflow import checkpoint_path, modules_of
 from kit.train import train, train_parallel
@@ -268,6 +268,7 @@ def _train_member(job, material, report):
     member, path, processes, out, made_from, deadline, save = job
     if deadline is not None and deadline.passed():
         return None
+    check_code(made_from)                                # of this process, which may be a later one
     recipe, title, material = member.recipe, _title(member), without_fold(material, member.fold)
     model = recipe.network(recipe.shape)
     fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path,

@@ -71,6 +71,16 @@ def from_code(*modules):
     return {f"code {' '.join(modules)}": code_digest(*modules)}
 
 
+def check_code(made_from):
+    """RuntimeError if this process has loaded other code of the kit than `made_from` says, see `from_code`.
+
+    A process that starts later than the one that wrote `made_from` may have loaded files that changed in between.
+    """
+    for source, digest in made_from.items():
+        if source.startswith("code ") and code_digest(*source.split()[1:]) != digest:
+            raise RuntimeError("files of the kit changed after this run started; run it again")
+
+
 def from_files(out, paths):
     """What a result was made from: other results of the same run.
 

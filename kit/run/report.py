@@ -95,7 +95,9 @@ mean over the collections; brackets hold 95% intervals. This run is in bold.</p>
 {%- if pictures %}
 <h2>Pictures</h2>
 {%- for stem, opened, figures in pictures %}
-<details{% if opened %} open{% endif %}><summary>{{ stem }}</summary>
+<details{% if opened %} open{% endif %}><summary>{{ stem }}
+{%- if now is not none and stem not in now %}, of an earlier run: data, settings or code may have changed since
+{%- endif %}</summary>
 {%- for heading, image in figures %}
 <figure><img alt="{{ heading }}" src="data:image/png;base64,{{ image }}"><figcaption>{{ heading }}</figcaption></figure>
 {%- endfor %}</details>
@@ -105,13 +107,14 @@ mean over the collections; brackets hold 95% intervals. This run is in bold.</p>
 """
 
 
-def write_report(out, next_step, problems=(), title=None, ledger=None):
+def write_report(out, next_step, problems=(), title=None, ledger=None, now=None):
     """Write `out`/report.html and give back its path. Sections without files in the folder are left out.
 
     `next_step` is the command to type next. `problems` are (path, reason) for each file that was left out, or for each
     fault of the submission. `title` says what was run on which data; None: the name of the folder. `ledger`: the folder
-    of the ledger; None: the parent of `out`. A run that is in the ledger gets its place in the season shown. A file
-    that cannot be read is named among the warnings of the page, and in a printed line.
+    of the ledger; None: the parent of `out`. A run that is in the ledger gets its place in the season shown. `now`: the
+    names of the notebooks that this run made or found up to date; the page says that pictures of other notebooks are of
+    an earlier run. None: all. A file that cannot be read is named among the page's warnings, and in a printed line.
     """
     out, unread = Path(out), []
     submission, scores = out / "submission.csv", out / "scores.csv"
@@ -122,7 +125,8 @@ def write_report(out, next_step, problems=(), title=None, ledger=None):
         "scores": [_score_row(row) for table in _readable(read_scores, tables, unread)
                    for row in table.to_dict("records")],
         "trained": _readable(_training_row, _records(out), unread),
-        "pictures": [book for book in _readable(_figures, books, unread) if book[2]],
+        "pictures": [(stem, opened and (now is None or stem in now), figures)
+                     for stem, opened, figures in _readable(_figures, books, unread) if figures],
         **_season(out, Path(ledger or out.parent), unread)}
     noted = {step: own for some in _readable(noted_settings, [out], unread) for step, own in some.items()}
     shown["on_valid"] = ", ".join(step for step, own in noted.items() if own.get("use_valid"))
@@ -132,7 +136,7 @@ def write_report(out, next_step, problems=(), title=None, ledger=None):
     replace_file(out / "report.html", page.render(
         title=title or out.name, rows=sum(map(bool, lines)) - 1 if lines else None,
         faulty=any(Path(path) == submission for path, _ in problems),
-        problems=[*problems, *unread], next_step=next_step, **shown))
+        problems=[*problems, *unread], next_step=next_step, now=now, **shown))
     return out / "report.html"
 
 

@@ -1,5 +1,6 @@
 """What a step of a run leaves in the folder of the run, and what it reads there from other steps."""
 import csv
+import hashlib
 import json
 import re
 import tempfile
@@ -23,9 +24,11 @@ from kit.run.provenance import (
     unfit,
     write_mark,
 )
-from kit.run.workflow import load_costs, note_settings, report_problems, save_costs, write_table
+from kit.run.workflow import load_costs, note_settings, noted_settings, report_problems, save_costs, write_table
 from kit.submit import read_submission, write_submission
 
+SETTINGS = "settings of the step"         # in a mark: a digest of those that the step notes for the ledger
+_ANY = ("seeds", "first_seed", "device", "processes")        # settings that change no result, or stand in its name
 _WEIGHTS = re.compile(r"weights(, fold \d+)?")           # what a mark calls the checkpoints of a model, not of others
 
 
@@ -57,7 +60,7 @@ class Results:
     def __init__(self, out, step, data_root, settings=None):
         self.out, self.step, self.data_root, self.made, self.read = Path(out), step, data_root, set(), {}
         self._data = from_data(data_root, COLLECTIONS, *SPLITS) if is_prepared(data_root) else {}
-        self._settings = settings
+        self._settings, self._noted = settings, False
 
     def save(self, name, write, made_from):
         """Write one result; what else is there at this name is moved aside before.
@@ -96,8 +99,10 @@ class Results:
         if changed:
             raise DataError(f"{self.data_root}: {', '.join(changed)} changed while {self.step} ran; run it again")
         if self._settings is not None:
-            note_settings(self.out, self.step, self._settings)
-            self._settings = None
+            if not self._noted:
+                note_settings(self.out, self.step, self._settings)
+                self._noted = True
+            made_from = made_from | {SETTINGS: _settings_digest(self._settings)}
         write_mark(path, self.out, self.step, made_from)
         self.made.add(Path(path))
 
@@ -341,3 +346,41 @@ def _submission(costs):
 def _size(sizes):
     """(graph, number of costs) -> words."""
     return f"{sum(number for _, number in sizes)} costs of {len(sizes)} graphs"
+
+
+def made_otherwise(out, paths):
+    """Which results come from a run of their step with other settings than those that are noted now.
+
+    Parameters
+    ----------
+    out : str or Path
+        The folder of the run.
+    paths : sequence of str or Path
+        Results in this folder; the results that they were made from are looked at, too.
+
+    Returns
+    -------
+    list of str
+        Names in this folder, sorted.
+
+    Raises
+    ------
+    DataError
+        If noted settings cannot be read.
+    """
+    noted = {step: _settings_digest(settings) for step, settings in noted_settings(out).items()}
+    todo = [Path(path) for path in paths]
+    for path in todo:                                            # grows on the way
+        sources = (read_mark(path) or {"made_from": {}})["made_from"]
+        inner = [Path(name.removeprefix("file ")) for name in sources if name.startswith("file ")]
+        todo += [Path(out, one) for one in inner
+                 if not one.is_absolute() and ".." not in one.parts and Path(out, one) not in todo]
+    marks = {path: mark for path in todo if (mark := read_mark(path))}
+    return sorted(path.relative_to(out).as_posix() for path, mark in marks.items()
+                  if mark["made_from"].get(SETTINGS) not in (None, noted.get(mark["by"])))
+
+
+def _settings_digest(settings):
+    """A digest of what the settings of a step say about its results."""
+    told = {name: value for name, value in settings.items() if name not in _ANY}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kit.files import whole_file, write_json
-from kit.run.provenance import MARK, read_mark, unfit, write_mark
+from kit.run.provenance import MARK, check_code, read_mark, unfit, write_mark
 
 INPUTS = Path("/kaggle/input")           # outputs of other notebooks, and Datasets; each in a folder of its own
 UNFINISHED = "unfinished"                # folder of the run: one record per step that a deadline stopped
@@ -27,7 +27,11 @@ def steps_trained(path):
 
 @contextmanager
 def marking(path, out, by, made_from, steps, done):
-    """Within this, the checkpoint of a training is written, after `done` of `steps` steps; then follows its mark."""
+    """Within this, the checkpoint of a training is written, after `done` of `steps` steps; then follows its mark.
+
+    RuntimeError if this process trains with other code than `made_from` says.
+    """
+    check_code(made_from)
     # first no mark: a kill at any moment leaves no mark of other bytes, with which the checkpoint would be refused
     Path(f"{path}{MARK}").unlink(missing_ok=True)
     yield

@@ -171,3 +171,99 @@ def tile_rows(costs, runtimes):
                      **dict(zip(("low", "high"), bootstrap_interval(slower))), "difference to random": apart.mean(),
                      **dict(zip(("from", "to"), bootstrap_interval(apart))), "kernels": len(runtimes)})
     return rows
+
+
+def space_speed_ups(spaces, budgets, found):
+    """How much faster than the compiler's default the searches of whole spaces end.
+
+    Parameters
+    ----------
+    spaces, budgets, found
+        As for `slowdown_rows`.
+
+    Returns
+    -------
+    dict of (str, str, str, int) to ndarray, shape (programs,)
+        {(collection, "whole space", "with model" or "random", budget): speed-ups}, means over seeds. Programs without a
+        known default are left out, and so are budgets with which a search was not run.
+    """
+    ups = {}
+    for collection in dict.fromkeys(space.collection for space in spaces):
+        own = [i for i, space in enumerate(spaces) if space.collection == collection and np.isfinite(space.default)]
+        default = np.array([spaces[i].default for i in own])
+        for search, name in (("with model", MAIN), ("random", "random")):
+            faster = (default[:, None] / found[name][0][:, own]).mean(axis=0)                   # (programs, budgets)
+            ups |= {(collection, "whole space", search, budget): one for budget, one in zip(budgets, faster.T)
+                    if len(own) and np.isfinite(one).all()}
+    return ups
+
+
+def row_speed_ups(rows):
+    """How much faster than the compiler's default the searches among rows of files end.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        As from `file_rows`, and "collection", "rows of a", and "default", the slowdown of the default.
+
+    Returns
+    -------
+    dict of (str, str, str, int) to ndarray, shape (programs,)
+        As from `space_speed_ups`, with "rows of a" in the place of "whole space".
+    """
+    ups = {}
+    for row in rows:
+        for search, name in (("with model", "searched with model"), ("random", "random")):
+            key = row["collection"], f"rows: {row['rows of a']}", search, row["budget"]
+            if np.isfinite(row["default"]):
+                ups.setdefault(key, []).append((1 + row["default"]) / (1 + row[name]))
+    return {key: np.array(one) for key, one in ups.items()}
+
+
+def tile_speed_ups(costs, runtimes, budgets, draws=100):
+    """How much faster than the compiler's default the first tile sizes are.
+
+    Parameters
+    ----------
+    costs, runtimes : dict
+        As for `tile_rows`.
+    budgets : sequence of int
+        How many tile sizes of each kernel are measured, or all that the kernel has.
+    draws : int
+        Of random tile sizes.
+
+    Returns
+    -------
+    dict of (str, str, str, int) to ndarray, shape (kernels,)
+        As from `space_speed_ups`, with "tile sizes" in the place of "whole space".
+    """
+    rng, ups = np.random.default_rng(0), {}
+    for i, runtime in runtimes.items():
+        ranked = runtime[np.argsort(costs[i], kind="stable")]
+        drawn = np.array([rng.permutation(runtime) for _ in range(draws)])
+        for budget in budgets:
+            faster = {"with model": 1 / ranked[:budget].min(), "random": (1 / drawn[:, :budget].min(axis=1)).mean()}
+            for search, one in faster.items():
+                ups.setdefault(("tile:xla", "tile sizes", search, budget), []).append(one)
+    return {key: np.array(one) for key, one in ups.items()}
+
+
+def speed_up_rows(ups):
+    """The gain of an autotuner: how much faster than the compiler's default the best measured configuration is.
+
+    Parameters
+    ----------
+    ups : dict of (str, str, str, int) to ndarray, shape (programs,)
+        As from `space_speed_ups`.
+
+    Returns
+    -------
+    list of dict
+        A row per key of `ups`: the mean and its 95% interval over programs; NaN for a single program.
+    """
+    rows = []
+    for (collection, measured, search, budget), each in ups.items():
+        low, high = bootstrap_interval(each) if len(each) > 1 else (np.nan, np.nan)
+        rows.append({"collection": collection, "measured": measured, "search": search, "budget": budget,
+                     "speed-up": each.mean(), "low": low, "high": high, "programs": len(each)})
+    return rows
