@@ -95,8 +95,8 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)
         steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")
-    # where few programs are seen, or all, a loss that only studies of some programs favour is not taken
-    loss = pairwise_hinge_loss if few or full else standardised_hinge_loss
+    # one model for all collections ranks better without the scale; few programs, or all, were not studied
+    loss = standardised_hinge_loss if scale == "quick" and not few else pairwise_hinge_loss
     network = LayoutGNN
     if segments is not None:
         network, gnn = SegmentGNN, SegmentGNNSettings(**asdict(gnn), segment_nodes=segments)

@@ -135,6 +135,12 @@ def kernels(value):
     return None if good else f"all, or a list of {', '.join(KERNELS)}"
 
 
+def network(value):
+    """What is expected if a value names no known network, else None."""
+    from kit.kernels import network_names
+    return one_of(*network_names())(value)
+
+
 def aggregation(value):
     """What is expected if messages cannot be added up in this way, else None."""
     installed = value != "scatter" or find_spec("torch_scatter")
@@ -156,7 +162,7 @@ EXPECTED = {
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
     "time_budget": number(0, 1000),
-    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "score_within": number(0),
+    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "network": network, "score_within": number(0),
     "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place}
 
 

@@ -215,9 +215,10 @@ class World:
     def _declared(self, args):
         """Settings that the notebooks of this call declare."""
         only = args[args.index("--only") + 1] if "--only" in args else FULL[1]
-        own = {"03": ("seeds", "first_seed", "steps", "width", "workers"), "05": ("how",), "06": ("sample_submission",),
+        own = {"03": ("seeds", "first_seed", "steps", "width", "workers", "folds", "use_valid"),
                "04": ("seeds", "first_seed", "token_steps", "gnn_steps", "gnn_width", "workers", "aggregation",
-                      "most_configs", "k_hops")}
+                      "most_configs", "k_hops", "folds", "use_valid", "relatives", "popular", "held_out"),
+               "05": ("how", "choose", "weights_from"), "06": ("sample_submission",)}
         return {name for number in only.split(",") for name in own.get(number, ())}
 
     def change_kit(self, name, there=True):

@@ -30,8 +30,10 @@ from kit.files import file_sha256
 from kit.run.provenance import ASIDE, MARK, is_own, read_mark
 from kit.run.sessions import TRAINED
 
-CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4), "how": (
-    "mean_zscore", "mean_rank")}
+CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4),
+           "how": ("mean_zscore", "mean_rank"), "choose": (True, False), "folds": (None, 2), "use_valid": (False, True),
+           "relatives": (True, False), "popular": (False, True), "held_out": (0.1, 0.2), "k_hops": (1, 2),
+           "gnn_width": (8, 16), "most_configs": (40, 30)}
 STEPS = ("03", "04", "03,04", "05", "06", "05,06", "04,05,06")
 NAMES = ("submission.csv", "scores.csv", "report.html", "predictions/tile_xla/tile_seed0.test.npz",
          "predictions/tile_xla/tile_seed1.valid.npz", "ensemble/tile_xla.test.npz", "notebooks/05_ensemble.ipynb",
@@ -121,7 +123,9 @@ class Machine:
         """All that a new folder depends on, but for what was brought."""
         files = [(path.relative_to(self.world.data).as_posix(), file_sha256(path)) for path in self.world.sources()]
         kit = sorted({*self.world.changed} - {"comment", "docstring"})
-        return json.dumps([files, kit, sorted(self.settings.items()), self.collections])
+        weights = self.settings.get("weights_from")
+        weights = file_sha256(weights) if weights and Path(weights).is_file() else None
+        return json.dumps([files, kit, sorted(self.settings.items(), key=str), self.collections, weights])
 
     def expected(self, brought):
         """(exit status, submission) of a new folder."""
@@ -210,6 +214,14 @@ class Machine:
         name = [*CHOICES][rng.integers(len(CHOICES))]
         self.settings = self.settings | {name: CHOICES[name][rng.integers(2)]}
 
+    def op_weights(self, rng):
+        """Keep the weights of this run's ensemble and use them, or choose weights again."""
+        kept, now = self.world.place / "kept.json", self.out / "weights.json"
+        self.settings = {name: value for name, value in self.settings.items() if name != "weights_from"}
+        if rng.random() < 0.7 and now.is_file():
+            kept.write_bytes(now.read_bytes())
+            self.settings |= {"weights_from": str(kept)}
+
     def op_kit(self, rng):
         name = [*CHANGES][rng.integers(len(CHANGES))]
         self.world.change_kit(name, name not in self.world.changed)
@@ -292,8 +304,8 @@ class Machine:
         self.edited()
 
 
-OPERATIONS = {"run": 2, "some_steps": 3, "kill": 2, "data": 4, "setting": 2, "kit": 1, "collections": 1, "file": 6,
-              "own_file": 1, "bring": 1, "take_away": 0.3}
+OPERATIONS = {"run": 2, "some_steps": 3, "kill": 2, "data": 4, "setting": 3, "weights": 0.5, "kit": 1,
+              "collections": 1, "file": 6, "own_file": 1, "bring": 1, "take_away": 0.3}
 
 
 def draw(seed, number, most=8):

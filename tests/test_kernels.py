@@ -1,5 +1,8 @@
 """Kernels: NumPy against slow loops, spaces, tile files and tables; and, where TVM is installed, every sketch against
 NumPy, candidates that crash or are late, and MetaSchedule."""
+import importlib.util
+import json
+import math
 import os
 import time
 from pathlib import Path
@@ -7,23 +10,49 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
+import torch
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.kernels import measure as kernel_lab
+from kit.kernels import metaschedule
+from kit.kernels.carried import carried_cost, fit_carried, measurements_needed, schedule_numbers
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
-from kit.kernels.measure import KernelLab, has_tvm
+from kit.kernels.layer_study import (
+    CARRIED,
+    RACE,
+    SEARCHES,
+    UNTUNED,
+    SearchJob,
+    merged_races,
+    race_table,
+    run_race,
+    run_search,
+    search_path,
+)
+from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.network_results import compare_searches, draw_layers, measurements_saved, network_sums
+from kit.kernels.networks import layer_kernel, network_layers, network_names
 from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
+from kit.kernels.traces import TraceSpace
 from kit.models.tile import TileModel
 from kit.search import explore_then_droplet
 
 SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
          "batch matmul": Kernel("small batch matmul", "matmul", (2, 6, 16, 5)),
          "conv2d": Kernel("small conv2d", "conv2d", (6, 4, 5, 16, 3)),
+         "conv2d, stride 2": Kernel("small strided conv2d", "conv2d", (9, 7, 3, 16, 3), 2),
+         "conv2d, 1x1": Kernel("small 1x1 conv2d", "conv2d", (8, 8, 6, 12, 1), 2),
+         "conv2d, no padding": Kernel("small unpadded conv2d", "conv2d", (7, 7, 4, 6, 3), 1, 0),
          "depthwise": Kernel("small depthwise", "depthwise", (5, 6, 16, 3)),
+         "depthwise, stride 2": Kernel("small strided depthwise", "depthwise", (9, 9, 16, 5), 2),
+         "dense": Kernel("small dense", "matmul", (1, 24, 20)),
          "layer norm": Kernel("small layer norm", "layer norm", (6, 24)),
          "softmax": Kernel("small softmax", "softmax", (6, 24))}
 each_kind = pytest.mark.parametrize("kernel", SMALL.values(), ids=SMALL)
@@ -45,10 +74,12 @@ def slow_result(kernel, inputs):
             *batch, i, j = place
             out[place] = sum(x[(*batch, i, k)] * others[0][(*batch, k, j)] for k in range(x.shape[-1]))
         elif kernel.kind in ("conv2d", "depthwise"):
-            i, j, o = place
-            for a, b in np.ndindex(3, 3):
-                if 0 <= i + a - 1 < spatial[0] and 0 <= j + b - 1 < spatial[1]:
-                    pixel = x[i + a - 1, j + b - 1]
+            taps = kernel.sizes[-1]
+            p = taps // 2 if kernel.padding is None else kernel.padding
+            for a, b in np.ndindex(taps, taps):
+                i, j, o = place[0] * kernel.stride + a - p, place[1] * kernel.stride + b - p, place[2]
+                if 0 <= i < x.shape[0] and 0 <= j < x.shape[1]:
+                    pixel = x[i, j]
                     out[place] += pixel[o] * others[0][a, b, o] if kernel.kind == "depthwise" else sum(
                         pixel[c] * others[0][a, b, c, o] for c in range(len(pixel)))
         elif kernel.kind == "softmax":
@@ -70,12 +101,23 @@ def test_the_oracle_of_a_kernel_agrees_with_loops_over_single_numbers(kernel):
     np.testing.assert_allclose(result, slow_result(kernel, inputs), rtol=1e-4, atol=1e-5)
 
 
-def test_layer_norm_is_pytorchs():
-    import torch
-    x, gain, bias = map(torch.tensor, kernel_inputs(SMALL["layer norm"], np.random.default_rng(0)))
-    theirs = torch.nn.functional.layer_norm(x, (24,), gain, bias)
-    np.testing.assert_allclose(kernel_result(SMALL["layer norm"], [x.numpy(), gain.numpy(), bias.numpy()]), theirs,
-                               rtol=1e-4, atol=1e-5)
+def pytorch_result(kernel, inputs):
+    x, *others = map(torch.tensor, inputs)
+    if kernel.kind in ("conv2d", "depthwise"):
+        taps, channels = kernel.sizes[-1], kernel.sizes[2]
+        order, groups = ((3, 2, 0, 1), 1) if kernel.kind == "conv2d" else ((2, 0, 1), channels)
+        weight = others[0].permute(order).reshape(-1, channels // groups, taps, taps)
+        padding = taps // 2 if kernel.padding is None else kernel.padding
+        return functional.conv2d(x.permute(2, 0, 1)[None], weight, None, kernel.stride, padding, 1,
+                                 groups)[0].permute(1, 2, 0)
+    return {"matmul": lambda: x @ others[0], "softmax": lambda: torch.softmax(x, 1),
+            "layer norm": lambda: functional.layer_norm(x, x.shape[1:], *others)}[kernel.kind]()
+
+
+@each_kind
+def test_the_oracle_of_a_kernel_agrees_with_pytorch(kernel):
+    inputs = kernel_inputs(kernel, np.random.default_rng(0))
+    np.testing.assert_allclose(kernel_result(kernel, inputs), pytorch_result(kernel, inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -100,6 +142,72 @@ def test_codes_outside_the_space_are_refused_by_name():
         schedule_choices(SMALL["softmax"], [0, 9])
     with pytest.raises(ValueError, match="codes are"):
         schedule_choices(SMALL["softmax"], [-1] + [0] * (len(schedule_space(SMALL["softmax"])) - 1))
+
+
+@pytest.mark.parametrize("name", network_names())
+def test_every_layer_of_a_known_network_has_a_name_of_its_own_and_a_space(name):
+    layers = network_layers(name)
+    assert len({kernel.name for kernel, _ in layers}) == len({kernel for kernel, _ in layers}) == len(layers)
+    for kernel, count in layers:
+        assert count > 0 and np.prod(dims_of(kernel), dtype=float) > 500, kernel.name
+        assert set(schedule_choices(kernel, [0] * len(dims_of(kernel)))) >= {"sketch", "threads", "unroll"}
+
+
+def test_an_unknown_network_is_named_with_those_that_are_known():
+    with pytest.raises(ValueError, match="^network is 'lenet'; expected one of alexnet, vgg16, resnet18, resnet50, "):
+        network_layers("lenet")
+    assert len(network_names()) >= 10
+
+
+@pytest.fixture(scope="module")
+def tracer(project):
+    """notebooks/trace_networks.py as a module."""
+    spec = importlib.util.spec_from_file_location("trace_networks", project / "notebooks" / "trace_networks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def check_trace(tracer, name, network, x):
+    """The table is the trace, and PyTorch counts as many products."""
+    traced = [(layer_kernel(*layer), count) for layer, count in tracer.traced_layers(network, x).items()]
+    assert traced == network_layers(name)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(x)
+    products = sum(count * math.prod(sum(kernel_axes(kernel), ())) for kernel, count in traced
+                   if kernel.kind not in ("softmax", "layer norm"))
+    assert counter.get_total_flops() == 2 * products
+
+
+def test_the_table_is_the_trace_of_the_networks_that_are_written_here(tracer):
+    with torch.device("meta"):
+        check_trace(tracer, "unet", tracer.UNet(), torch.empty(1, 3, 256, 256))
+        check_trace(tracer, "bert", torch.nn.Sequential(*(tracer.EncoderLayer() for _ in range(12))),
+                    torch.empty(128, 768))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torchvision"), reason="torchvision is not installed")
+def test_the_table_is_the_trace_of_the_networks_of_torchvision(tracer):
+    networks = tracer.known_networks()
+    assert list(networks) == network_names()
+    for name, (network, x) in networks.items():
+        check_trace(tracer, name, network, x)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Conv2d(4, 4, 3, groups=2), torch.nn.Conv2d(4, 4, (1, 3)),
+                                   torch.nn.Conv2d(4, 4, 3, dilation=2), torch.nn.ConvTranspose2d(4, 4, 3, 2)], ids=str)
+def test_a_layer_without_a_kernel_is_refused(tracer, layer):
+    with pytest.raises(ValueError, match="^no kernel for Conv.*; expected square taps, one stride, no dilation"):
+        tracer.layer_row(layer, [torch.empty(1, 4, 9, 9)])
+
+
+def test_a_transposed_convolution_is_the_matmul_of_the_table(tracer):
+    layer, x = torch.nn.ConvTranspose2d(6, 5, 2, 2, bias=False), torch.randn(1, 6, 3, 4)
+    kind, (rows, columns, depth), _, _ = tracer.layer_row(layer, [x])
+    product = x[0].permute(1, 2, 0).reshape(rows, depth) @ layer.weight.permute(0, 2, 3, 1).reshape(depth, columns)
+    theirs = layer(x)[0].reshape(5, 3, 2, 4, 2).permute(1, 3, 2, 4, 0).reshape(rows, columns)
+    assert kind == "matmul"
+    torch.testing.assert_close(product, theirs)
 
 
 # measurements as tile files
@@ -353,6 +461,188 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
         learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
 
 
+def decide(line, kernel):
+    """In the child: the space of each of MetaSchedule's sketches, and what random codes decide and compute."""
+    import tvm
+
+    from kit.kernels.definitions import kernel_function
+    metaschedule.without_other_intrinsics()
+    from tvm.s_tir import meta_schedule as ms
+    context = ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=kernel_lab.this_cpu(1),
+                             space_generator="post-order-apply", search_strategy="replay-trace", task_name="main")
+    rng, found = np.random.default_rng(0), []
+    for sketch in context.generate_design_space():
+        space = TraceSpace(sketch.trace, context.mod, context)
+        chosen = {step: decision for step, decision in space.decisions(space.start)}
+        same = all(list(map(int, sketch.trace.decisions[step])) == decision if isinstance(decision, list) else
+                   int(sketch.trace.decisions[step]) == decision for step, decision in chosen.items())
+        drawn = [[decision for _, decision in space.decisions(rng.integers(space.dims)) if isinstance(decision, list)]
+                 for _ in range(3)]
+        found.append((same, len(chosen) == len(sketch.trace.decisions), drawn,
+                      [math.prod(decision) for decision in chosen.values() if isinstance(decision, list)],
+                      None if (module := space.scheduled(space.start)) is None else tvm.ir.save_json(module)))
+    line.send(found)
+
+
+@tvm_test
+@pytest.mark.parametrize("kind", ["conv2d", "softmax"])
+def test_codes_of_a_trace_are_its_decisions_and_any_codes_cut_the_same_extents(kind, labs):
+    child = kernel_lab.TvmChild(decide, 1, SMALL[kind])
+    sketches = child.hear()
+    child.close()
+    for same, every, drawn, extents, _ in sketches:
+        assert same and every and all([math.prod(cut) for cut in cuts] == extents for cuts in drawn)
+    answers = labs(kind).measure([module for *_, module in sketches if module])
+    assert answers and all(fault == "" for _, fault in answers)
+
+
+@tvm_test
+def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monkeypatch):
+    kernel = SMALL["batch matmul"]
+    taught, = (one for one, _ in network_layers("bert") if one.name == "softmax 1536x128")
+    run_search(SearchJob(taught, "random", 4), tmp_path)
+    run_search(SearchJob(kernel, "random", 3), tmp_path)                  # shorter than the next: not in the race
+    jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
+    found = [run_search(job, tmp_path) for job in jobs]
+    assert [len(one["seconds"]) for one in found[:3]] == [6, 6, 6] and all(one["winners"] for one in found)
+    assert found[-1]["taught"] == [taught.name] and found[0]["taught"] == []
+    race = run_race(kernel, 0, 1, tmp_path, 2)
+    entries = {(one["strategy"], one["measurements"]): one for one in race["entries"]}
+    assert len(entries) == len(SEARCHES) + 2 and np.isfinite([one["again"][0] for one in race["entries"]]).all()
+    assert tuple(entries[OURS, 6]["schedule"]) == tuple(found[0]["codes"][int(np.argmin(found[0]["seconds"]))])
+    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
+    assert [run_search(job, tmp_path) for job in jobs] == found and run_race(kernel, 0, 1, tmp_path, 2) == race
+    table = race_table(tmp_path)
+    assert len(table) == len(entries) and set(table["cpu"]) == {race["machine"]["cpu"]}
+
+
+@tvm_test
+@pytest.mark.parametrize("kind", SMALL)
+def test_pytorch_is_measured_by_the_lab_and_computes_what_numpy_does(kind, labs):
+    (seconds, fault), = labs(kind).measure([PYTORCH])
+    assert fault == "" and 0 < seconds < np.inf
+
+
+def drawn_layers():
+    """Layers of which a schedule takes longer the smaller its last tile is, and longer again if it is not unrolled."""
+    layers = []
+    for sizes in ((64, 64, 64), (32, 128, 64), (96, 64, 128), (64, 256, 32)):
+        kernel = Kernel(f"drawn {sizes}", "matmul", sizes)
+        codes = np.random.default_rng(0).integers(dims_of(kernel), size=(120, len(dims_of(kernel))))
+        chosen = [schedule_choices(kernel, code) for code in codes]
+        seconds = np.array([1e-6 * math.prod(sizes) / one["tile 1"] * (1 + (one["unroll"] == 0)) for one in chosen])
+        layers.append((kernel, codes, np.where(np.arange(120) % 20 == 7, np.inf, seconds)))
+    return layers
+
+
+def test_trees_order_the_schedules_of_a_layer_that_they_did_not_see():
+    *known, (kernel, codes, seconds) = drawn_layers()
+    cost, valid = carried_cost(fit_carried(known), kernel)(codes), np.isfinite(seconds)
+    assert scipy.stats.spearmanr(cost[valid], seconds[valid])[0] > 0.8
+    needed = measurements_needed(seconds[np.argsort(cost, kind="stable")], seconds.min(), 0.0)
+    assert needed < measurements_needed(seconds, seconds.min(), 0.0) or needed == 1
+
+
+@each_kind
+def test_schedules_of_every_kind_have_the_same_numbers(kernel):
+    codes = measured(kernel)[0]
+    numbers = schedule_numbers(kernel, codes)
+    assert numbers.shape == (12, schedule_numbers(SMALL["softmax"], measured(SMALL["softmax"])[0]).shape[1])
+    assert np.isfinite(numbers).all() and len(np.unique(numbers, axis=0)) > 6
+
+
+@pytest.mark.parametrize("seconds, needed", [([9.0, 1.05, 1.0], 2), ([9.0, 8.0], 3), ([1.0], 1), ([], 1)])
+def test_measurements_needed_are_counted_until_one_is_within_5_percent(seconds, needed):
+    assert measurements_needed(seconds, 1.0) == needed
+
+
+def test_trees_need_a_layer_to_learn_from():
+    with pytest.raises(ValueError, match="^measured is ..; expected the measurements of at least one layer$"):
+        fit_carried([])
+
+
+def drawn_race(kernel="a", seed=0, **ms):
+    entries = [{"strategy": name, "measurements": 50, "seconds": 1.23, "schedule": [1, 0] if name == OURS else None,
+                "again": [1e-3 * value, 3e-3 * value, 2e-3 * value]} for name, value in ms.items()]
+    return {"kernel": kernel, "seed": seed, "entries": entries,
+            "machine": {"cpu": "a CPU", "threads": 1, "tvm": "0", "torch": "0", "date": "1970-01-01"}}
+
+
+def test_a_table_holds_the_medians_of_the_longest_race_of_a_kernel_and_seed(tmp_path):
+    short, long = drawn_race(random=9.0), drawn_race(**{OURS: 1.0, "random": 2.0})
+    for name, race in (("z", short), ("a", long), ("b", drawn_race(seed=1, random=3.0))):
+        (tmp_path / f"race_{name}.json").write_text(json.dumps(race))
+    table = race_table(tmp_path)
+    assert table[["strategy", "seed", "ms", "low", "high"]].values.tolist() == [
+        ["random", 1, 6.0, 4.5, 7.5], [OURS, 0, 2.0, 1.5, 2.5], ["random", 0, 4.0, 3.0, 5.0]]
+    assert table["schedule"].tolist() == ["", "1 0", ""]
+
+
+def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(tmp_path):
+    race = drawn_race(**{OURS: 1.0, "random": 2.0, PYTORCH: 3.0})
+    searches = [{"kernel": "a", "seed": 0, "machine": race["machine"], "strategy": strategy, "seconds": seconds}
+                for strategy, seconds in ((OURS, [5.0, 1.04, 1.0]), ("random", [5.0, 4.0]), ("random", [5.0]))]
+    for name, found in zip(("race_1", "x", "y", "z"), (race, *searches)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    needed = dict(race_table(tmp_path)[["strategy", "needed"]].values)
+    assert needed == {OURS: 2, "random": 3, PYTORCH: 0}
+
+
+def test_measurements_saved_are_a_geometric_mean_over_layers():
+    table = pd.DataFrame([("c", kernel, seed, strategy, needed) for seed in (0, 1) for kernel, strategy, needed in (
+        ("a", "x", 2), ("a", "y", 8), ("b", "x", 9), ("b", "y", 9), ("d", "x", 1))],
+        columns=["cpu", "kernel", "seed", "strategy", "needed"])
+    saved = measurements_saved(table, "x", "y")
+    assert saved["layers"] == 2 and saved["ratio"] == pytest.approx(0.5) and saved["low"] <= 0.5 <= saved["high"]
+    assert (saved["one"], saved["other"]) == (5.5, 8.5)
+
+
+def test_a_later_race_replaces_an_earlier_one_of_the_same_kernel_seed_and_machine():
+    rows = {"kernel": ["a", "a", "b"], "strategy": ["x", "y", "x"], "seed": 0, "cpu": "c", "threads": 1, "tvm": "0"}
+    old, new = pd.DataFrame(rows | {"ms": [1, 2, 3]}), pd.DataFrame(rows | {"ms": [4, 5, 6]}).iloc[:1]
+    assert merged_races(old, new)[["kernel", "ms"]].values.tolist() == [["b", 3], ["a", 4]]
+    assert len(merged_races(old, new.assign(cpu="another"))) == 4
+    assert merged_races().empty and merged_races(old).equals(old)
+
+
+RACES = pd.DataFrame([(kernel, strategy, count, seed, "a CPU", ms, seconds) for seed in (0, 1)
+    for kernel, strategy, count, ms, seconds in (
+        ("matmul 128x768x768", "x", 50, 1.0 + seed, 10.0), ("matmul 128x768x768", "y", 50, 2.0 + 2 * seed, 20.0),
+        ("layer norm 128x768", "x", 50, 3.0, 10.0), ("layer norm 128x768", "y", 50, 3.1, 40.0),
+        ("softmax 1536x128", "x", 50, 1.0, 5.0))],
+    columns=["kernel", "strategy", "measurements", "seed", "cpu", "ms", "seconds"])
+
+
+def test_searches_are_compared_by_the_geometric_mean_over_layers_that_have_both():
+    row, = compare_searches(RACES, [(("x", 50), ("y", 50)), (("x", 50), ("z", 50))]).to_dict("records")
+    assert row["ratio"] == pytest.approx(math.sqrt(0.5 * 3.0 / 3.1)) and row["low"] <= row["ratio"] <= row["high"]
+    assert (row["one"], row["other"], row["layers"], row["runs"]) == ("x, 50", "y, 50", 2, 4)
+    assert (row["faster"], row["ties"], row["slower"]) == (1, 1, 0)
+    assert row["time"] == pytest.approx(40 / 120)
+
+
+def test_the_sum_over_a_network_counts_each_layer_as_often_as_the_network_has_it():
+    row, = network_sums(RACES, ["bert", "vgg16"], [("x", 50), ("y", 50)]).to_dict("records")
+    assert (row["network"], row["layers"], row["of"]) == ("bert", 2, 7)
+    counts = {kernel.name: count for kernel, count in network_layers("bert")}
+    assert row["x, 50"] == pytest.approx(1.5 * counts["matmul 128x768x768"] + 3 * counts["layer norm 128x768"])
+    assert row["y, 50"] == pytest.approx(3.0 * counts["matmul 128x768x768"] + 3.1 * counts["layer norm 128x768"])
+    assert network_sums(RACES, ["bert"], [("z", 50)]).empty
+
+
+def test_a_picture_of_layers_has_a_row_per_layer():
+    ax = draw_layers(RACES, [("x", 50)], base=("y", 50), title="t")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["layer norm 128x768", "matmul 128x768x768"]
+    assert "x, 50" in ax.get_legend_handles_labels()[1]
+
+
+def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
+    job = SearchJob(SMALL["matmul"], OURS, 50)
+    others = [job._replace(kernel=SMALL["matmul"]._replace(stride=2)), job._replace(strategy="random"),
+              job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2)]
+    assert len({search_path(tmp_path, one) for one in (job, *others)}) == 6
+
+
 def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
     folder = Path(__file__).resolve().parents[1] / "notebooks"
     stored, learned = (pd.read_csv(folder / name) for name in ("kernels.csv", "kernels_learned.csv"))
@@ -365,3 +655,16 @@ def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
     gap = stored[stored["strategy"] != RIVAL]
     assert (gap["verdict"] == np.where((gap["ratio"] - 1).abs() <= 0.05, "tie",
                                        np.where(gap["ratio"] < 1, "faster", "slower"))).all()
+
+
+def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_their_spaces():
+    stored = pd.read_csv(Path(__file__).resolve().parents[1] / "notebooks" / "kernels_networks.csv",
+                         keep_default_na=False)
+    layers = {kernel.name: kernel for name in network_names() for kernel, _ in network_layers(name)}
+    assert set(stored["kernel"]) <= set(layers) and not stored.duplicated([*RACE, "strategy", "measurements"]).any()
+    for _, race in stored.groupby(RACE):
+        assert {PYTORCH, UNTUNED, OURS, "random"} <= set(race["strategy"]) and (race["low"] <= race["high"]).all()
+    for row in stored.to_dict("records"):
+        assert bool(row["schedule"]) == (row["strategy"] in (OURS, "random", CARRIED))
+        if row["schedule"]:
+            schedule_choices(layers[row["kernel"]], list(map(int, row["schedule"].split())))

@@ -249,7 +249,8 @@ def choices(project, monkeypatch):
     ("06", "score_within=soon", "a number of at least 0"),
     ("07", "budgets=[10,0]", "a list of whole numbers of at least 1, such as [10,30]"),
     ("07", "budgets=10", "a list of whole numbers of at least 1, such as [10,30]"),
-    ("08", "kernels=dot", "all, or a list of matmul"), ("08", "kernels=['dot']", "all, or a list of matmul")])
+    ("08", "kernels=dot", "all, or a list of matmul"), ("08", "kernels=['dot']", "all, or a list of matmul"),
+    ("08", "network=lenet", "alexnet or vgg16 or resnet18")])
 def test_what_a_notebook_would_refuse_later_is_refused_at_once(choices, only, value, expected):
     name, given = choices.assignment(value)
     with pytest.raises(choices.RunError) as caught:

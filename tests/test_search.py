@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from kit.search.budgets import Measured, SearchResult
-from kit.search.droplet_search import _neighbours, _speculation, droplet, explore_then_droplet
+from kit.search.droplet_search import _jumps, _neighbours, _speculation, droplet, explore_then_droplet
 from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import annealing, genetic, guided, optuna_search, random_search
 
@@ -301,6 +301,29 @@ def test_proposals_that_were_not_among_the_first_are_weighed_later(monkeypatch):
                                               strategy=lambda *_: fixed)
     assert (found[0].best_cost, found[16].best_cost, found[16].best.tolist()) == (3, 0, [5] * 12)
     assert (found[16].points[:8] == proposed[:8]).all()
+
+
+def test_choices_that_pay_only_together_are_found_sooner_with_jumps(monkeypatch):
+    """Trap: a coordinate of a pair costs more if it alone leaves 0, and less if both are 3."""
+    dims, found = [4] * 10, {}
+
+    def objective(points):
+        pairs = points.reshape(len(points), 5, 2)
+        return np.where((pairs == 3).all(axis=2), -1, (pairs != 0).sum(axis=2)).sum(axis=1)
+    for jumps in (0, 64):
+        monkeypatch.setattr("kit.search.droplet_search.JUMPS", jumps)
+        found[jumps] = [explore_then_droplet(objective, dims, 100, np.random.default_rng(seed)).best_cost
+                        for seed in range(10)]
+    assert np.mean(found[64]) < np.mean(found[0]) - 0.5, found
+
+
+def test_jumps_differ_from_the_best_in_one_to_three_coordinates_and_stay_in_the_space():
+    best, dims = np.array([1, 0, 3, 0, 2]), np.array([3, 1, 4, 1, 5])
+    points = _jumps(best, dims, np.random.default_rng(0))
+    changed = (points != best).sum(axis=1)
+    assert points.shape == (64, 5) and (points >= 0).all() and (points < dims).all()
+    assert changed.max() == 3 and np.mean(changed >= 1) > 0.8
+    assert (_jumps(best[:1], dims[:1], np.random.default_rng(0)) < 3).all()
 
 
 def test_proposals_do_not_keep_a_search_from_starting_anew():

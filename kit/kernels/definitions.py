@@ -16,6 +16,8 @@ class Kernel(NamedTuple):
     name: str
     kind: str                # "matmul", "conv2d", "depthwise", "softmax" or "layer norm"
     sizes: tuple             # (batch,) rows, columns, depth | height, width, channels, (features,) taps | rows, columns
+    stride: int = 1          # of a convolution, in both directions
+    padding: int | None = None     # zeros on each side of an image; None: half of the taps, rounded down
 
 
 KERNELS = MappingProxyType({name: Kernel(name, kind, sizes) for name, kind, sizes in (
@@ -51,9 +53,10 @@ def kernel_result(kernel, inputs):
     if kind == "matmul":
         return x @ inputs[1]
     if kind in ("conv2d", "depthwise"):
-        taps = kernel.sizes[-1]
-        around = np.pad(x, ((taps // 2, taps // 2), (taps // 2, taps // 2), (0, 0)))
+        taps, p = kernel.sizes[-1], image_padding(kernel)
+        around = np.pad(x, ((p, p), (p, p), (0, 0)))
         windows = np.lib.stride_tricks.sliding_window_view(around, (taps, taps), axis=(0, 1))
+        windows = windows[::kernel.stride, ::kernel.stride]
         return np.einsum("hwcab,abco->hwo" if kind == "conv2d" else "hwcab,abc->hwc", windows, inputs[1],
                          optimize=True)
     if kind == "softmax":
@@ -62,14 +65,20 @@ def kernel_result(kernel, inputs):
     return apart / np.sqrt((apart * apart).mean(axis=1, keepdims=True) + np.float32(EPSILON)) * inputs[1] + inputs[2]
 
 
+def image_padding(kernel):
+    """Zeros on each side of a convolution's image."""
+    return kernel.sizes[-1] // 2 if kernel.padding is None else kernel.padding
+
+
 def kernel_axes(kernel):
     """Sizes of the output's dimensions, and of the dimensions summed over."""
     kind, sizes = kernel.kind, kernel.sizes
     if kind == "matmul":
         return sizes[:-1], sizes[-1:]
     if kind in ("conv2d", "depthwise"):
-        *image, taps = sizes                                   # an odd number, padded by half of it: the size stays
-        return (*image[:2], image[-1]), (taps, taps, *image[2:-1])
+        *image, taps = sizes
+        high, wide = ((n + 2 * image_padding(kernel) - taps) // kernel.stride + 1 for n in image[:2])
+        return (high, wide, image[-1]), (taps, taps, *image[2:-1])
     return sizes, sizes[1:]
 
 
@@ -83,13 +92,13 @@ def kernel_function(kernel):
     if kernel.kind == "matmul":
         out = te.compute(spatial, lambda *i: te.sum(x(*i[:-1], *over) * others[0](*i[:-2], *over, i[-1]), over), "out")
     elif kernel.kind in ("conv2d", "depthwise"):
-        high, wide, channels, *_, taps = kernel.sizes
-        p = taps // 2
+        high, wide, channels, *_ = kernel.sizes
+        p, stride = image_padding(kernel), kernel.stride
         pad = te.compute((high + 2 * p, wide + 2 * p, channels), lambda i, j, c: te.if_then_else(
-            te.all(i >= p, i < high + p, j >= p, j < wide + p), x[i - p, j - p, c], 0.0), "pad")
+            te.all(i >= p, i < high + p, j >= p, j < wide + p), x[i - p, j - p, c], 0.0), "pad") if p else x
         a, b, *c = over
         out = te.compute(spatial, lambda i, j, o: te.sum(
-            pad(i + a, j + b, *(c or [o])) * others[0](a, b, *c, o), over), "out")
+            pad(i * stride + a, j * stride + b, *(c or [o])) * others[0](a, b, *c, o), over), "out")
     elif kernel.kind == "softmax":
         again = te.reduce_axis((0, spatial[1]), "again")
         largest = te.compute(spatial[:1], lambda i: te.max(x[i, over[0]], over[0]), "largest")

@@ -26,7 +26,8 @@ INSTALL = "pip install -r notebooks/requirements-kernels.txt"
 CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
 REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.06      # per repeat and per measurement, at least one run each
 MOST_REPEATS = 30
-CLOSE_ENOUGH = 1e-3                             # for float32 sums of up to 2,304 products of standard normal numbers
+CLOSE_ENOUGH = 1e-3                             # for float32 sums of products of standard normal numbers
+PYTORCH = "PyTorch"                             # the job that measures PyTorch's own kernel
 
 
 def has_tvm():
@@ -76,7 +77,7 @@ class KernelLab:
         return Trials(np.array(seconds), np.array(known) - start, list(jobs))
 
     def measure(self, jobs):
-        """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, or None."""
+        """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, None, or PYTORCH."""
         return self.child.ask(jobs, 1)[0] if len(jobs) else []
 
     def measure_rounds(self, jobs, rounds):
@@ -214,33 +215,68 @@ def _time_one(pipe, job, kernel, inputs, known):
     """Work of a forked process: compile, answer None when done, and measure whenever told to."""
     _end_with_parent()
     import resource
-
-    import tvm
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))    # a crash writes no core dump
     try:
-        target = this_cpu(int(os.environ["TVM_NUM_THREADS"]))
-        if job is None:
-            module = tvm.IRModule({"main": kernel_function(kernel)})
-        elif isinstance(job, str):
-            module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(job))
-        else:
-            module = schedule_kernel(kernel, job)
-        run = tvm.compile(module, target).jit()
+        run = _pytorch_timer(kernel, inputs, known) if job == PYTORCH else _tvm_timer(kernel, job, inputs, known)
     except Exception as fault:
         pipe.send((np.inf, f"compiling failed: {type(fault).__name__}: {fault}"[:300]))
         return
     pipe.send(None)
     pipe.recv()
-    tensors = [tvm.runtime.tensor(x) for x in (*inputs, np.full_like(known, np.nan))]
-    run["main"](*tensors)
-    apart = np.abs(tensors[-1].numpy() - known).max()
+    apart = np.abs(run.result() - known).max()
     if not apart <= CLOSE_ENOUGH * max(1.0, np.abs(known).max()):
         pipe.send((np.inf, f"the result is wrong by {apart:.1e}"))
         return
     while True:
-        once = run.time_evaluator("main", tvm.cpu(), number=1, repeat=1)(*tensors).mean
+        once = run.seconds(1, 1)[0]
         number = int(max(1, REPEAT_SECONDS / once))
         repeat = int(np.clip(TRIAL_SECONDS / (number * once), 1, MOST_REPEATS))
-        again = run.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)(*tensors)
-        pipe.send((min(again.results), ""))
+        pipe.send((once if once >= TRIAL_SECONDS else min(run.seconds(number, repeat)), ""))
         pipe.recv()
+
+
+class _Timer(NamedTuple):
+    """A compiled kernel."""
+    result: object           # () -> its output, after one run
+    seconds: object          # (number, repeat) -> [mean seconds of a run] for each repeat
+
+
+def _tvm_timer(kernel, job, inputs, known):
+    """The timer of a schedule by TVM, compiled; `job` as of KernelLab.measure."""
+    import tvm
+    if job is None:
+        module = tvm.IRModule({"main": kernel_function(kernel)})
+    elif isinstance(job, str):
+        module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(job))
+    else:
+        module = schedule_kernel(kernel, job)
+    run = tvm.compile(module, this_cpu(int(os.environ["TVM_NUM_THREADS"]))).jit()
+    tensors = [tvm.runtime.tensor(x) for x in (*inputs, np.full_like(known, np.nan))]
+
+    def result():
+        run["main"](*tensors)
+        return tensors[-1].numpy()
+    return _Timer(result, lambda number, repeat: run.time_evaluator(
+        "main", tvm.cpu(), number=number, repeat=repeat)(*tensors).results)
+
+
+def _pytorch_timer(kernel, inputs, known):
+    """The timer of PyTorch's kernel (oneDNN); the fastest of the usual forms of a layer is taken."""
+    import torch
+
+    from kit.kernels.pytorch import pytorch_calls
+    torch.set_num_threads(int(os.environ["TVM_NUM_THREADS"]))
+
+    def seconds(call, number):
+        start = time.perf_counter()
+        with torch.inference_mode():
+            for _ in range(number):
+                call()
+        return (time.perf_counter() - start) / number
+    calls = pytorch_calls(kernel, [torch.from_numpy(x) for x in inputs])
+
+    def result():                                       # chosen here, while no other candidate runs
+        calls.sort(key=lambda both: min(seconds(both[0], 1) for _ in range(5)))
+        call, back = calls[0]
+        return back(call()).numpy().reshape(known.shape)
+    return _Timer(result, lambda number, repeat: [seconds(calls[0][0], number) for _ in range(repeat)])

@@ -6,29 +6,41 @@ import time
 import types
 from contextlib import closing
 
+import numpy as np
+
 from kit.kernels.definitions import kernel_function
 from kit.kernels.measure import KernelLab, Trials, TvmChild, this_cpu
+from kit.kernels.traces import descend_traces
 
+STARTS = 16                      # best traces that the descent starts from, one after the other
 OTHER_INTRINSICS = ("cuda", "metal", "rocm", "hexagon", "arm_cpu", "riscv_cpu")
 
 
-def meta_schedule(kernel, trials, seed=0, threads=1, droplet=0):
-    """Measure `trials` schedules that MetaSchedule proposes, then about `droplet` of its own Droplet -> Trials."""
+def meta_schedule(kernel, trials, seed=0, threads=1, droplet=0, descent=0):
+    """Measure `trials` schedules that MetaSchedule proposes, then about `droplet` of its own Droplet -> Trials.
+
+    Or, with `descent`, up to so many of the kit's droplet, which changes the decisions of MetaSchedule's best traces.
+    """
     # Space, search and cost model are TVM's, with their defaults (64 trials per generation, boosted trees). Only the
     # measurements are made by a KernelLab, as for every other search: it compiles side by side and in memory, several
     # times faster than TVM's builder and runner. `elapsed` does not count the start of TVM. The Droplet optimisation
     # starts at the best trial and ends early when none of the neighbours that it tries is better.
-    with closing(TvmChild(_tune_kernel, threads, kernel, trials, seed, threads, droplet)) as child:
+    with closing(TvmChild(_tune_kernel, threads, kernel, trials, seed, threads, droplet, descent)) as child:
         return Trials(*child.hear())
 
 
-def _tune_kernel(line, kernel, trials, seed, threads, droplet):
+def without_other_intrinsics():
+    """Keep TVM from building the intrinsics of other machines, which takes 15 s."""
+    for name in OTHER_INTRINSICS:
+        sys.modules[f"tvm.s_tir.tensor_intrin.{name}"] = types.ModuleType(name)
+
+
+def _tune_kernel(line, kernel, trials, seed, threads, droplet, descent):
     """Work of the child: tune, and send the fields of Trials."""
     import logging
 
     import tvm
-    for name in OTHER_INTRINSICS:            # of other machines; building them takes 15 s
-        sys.modules[f"tvm.s_tir.tensor_intrin.{name}"] = types.ModuleType(name)
+    without_other_intrinsics()
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.post_optimization import PostOpt
@@ -57,8 +69,16 @@ def _tune_kernel(line, kernel, trials, seed, threads, droplet):
     target = this_cpu(threads)
     with closing(KernelLab(kernel, threads)) as lab, tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        ms.tune_tir(tvm.IRModule({"main": kernel_function(kernel)}), target, folder, trials, builder=AsJson(),
-                    runner=InLab(), num_tuning_cores=threads, seed=seed + 1)     # from 1 on
+        module = tvm.IRModule({"main": kernel_function(kernel)})
+        database = ms.tune_tir(module, target, folder, trials, builder=AsJson(), runner=InLab(),
+                               num_tuning_cores=threads, seed=seed + 1)          # from 1 on
+        if descent:
+            context = ms.TuneContext(module, target=target, space_generator="post-order-apply",
+                                     search_strategy="replay-trace", num_threads=threads, task_name="main")
+            context.generate_design_space()
+            best = database.get_top_k(database.commit_workload(context.mod), STARTS)
+            descend_traces([record.trace for record in best], context.mod, context, lambda jobs: [
+                seconds for seconds, _ in lab.try_jobs(jobs)], descent, np.random.default_rng(seed))
         if droplet:
             ms.builder.LocalBuilder, ms.runner.LocalRunner = lambda **_: AsJson(), lambda **_: InLab()
             PostOpt(folder, target, droplet).run()

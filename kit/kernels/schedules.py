@@ -5,7 +5,7 @@ kit.search runs on it. Only `schedule_kernel` needs TVM.
 """
 from typing import NamedTuple
 
-from kit.kernels.definitions import kernel_axes, kernel_function
+from kit.kernels.definitions import image_padding, kernel_axes, kernel_function
 
 SKETCHES = ("tile first", "tile first, written once", "tile first, packed",
             "reduction first", "reduction first, written once", "reduction first, packed")
@@ -29,8 +29,14 @@ def schedule_space(kernel):
     loop of the sum come first. It also says whether a finished tile is written once from a buffer, or the weights of a
     tile are packed together beforehand. For softmax and layer norm the choices are the rows per task, stage by stage
     or row by row, and the vector width of each stage; sums are split over the lanes of a vector. A middle tile that
-    does not divide the rest is made smaller, so a few codes mean the same schedule.
+    does not divide the rest is made smaller, so a few codes mean the same schedule. A choice with one value is left
+    out.
     """
+    return tuple(choice for choice in _all_choices(kernel) if len(choice.values) > 1)
+
+
+def _all_choices(kernel):
+    """The choices of a kernel, with those that have one value."""
     spatial, reduced = kernel_axes(kernel)
     last = len(spatial) - 1
     if kernel.kind in ("softmax", "layer norm"):
@@ -45,10 +51,10 @@ def schedule_space(kernel):
             Choice("middle order", ("as written", "last first"), False),
             Choice("threads", ("one", "first loop", "all outer loops"), False),
             Choice("unroll", (0, 16, 64, 512), True),
-            *((Choice("padding", ("on the fly", "each task", "before"), False),) if kernel.kind != "matmul" else ()),
-            *(Choice(f"tile {i}", divisors(n, 8, 64) if i == last else divisors(n, 1, 16), True)
+            *((Choice("padding", ("on the fly", "each task", "before"), False),) if _is_padded(kernel) else ()),
+            *(Choice(f"tile {i}", i == last and divisors(n, 8, 64) or divisors(n, 1, 16), True)
               for i, n in enumerate(spatial)),
-            *(Choice(f"tiles {i}", tuple(m for m in (1, 2, 4, 8, 16, 32) if m <= n // 2), True)
+            *(Choice(f"tiles {i}", tuple(m for m in (1, 2, 4, 8, 16, 32) if m <= max(1, n // 2)), True)
               for i, n in enumerate(spatial)),
             *(Choice(f"terms {i}", divisors(n, 1, 64), True) for i, n in enumerate(reduced)))
 
@@ -64,7 +70,13 @@ def schedule_choices(kernel, codes):
     if len(codes) != len(space) or any(not 0 <= code < len(choice.values) for code, choice in zip(codes, space)):
         raise ValueError(f"{kernel.name}: codes are {list(map(int, codes))}; expected one per choice, below "
                          f"{[len(choice.values) for choice in space]}")
-    return {choice.name: choice.values[int(code)] for choice, code in zip(space, codes)}
+    fixed = {choice.name: choice.values[0] for choice in _all_choices(kernel)}
+    return fixed | {choice.name: choice.values[int(code)] for choice, code in zip(space, codes)}
+
+
+def _is_padded(kernel):
+    """Whether a kernel is a convolution with zeros around its image."""
+    return kernel.kind in ("conv2d", "depthwise") and image_padding(kernel) > 0
 
 
 def kernel_tiles(kernel, choices):
@@ -127,7 +139,7 @@ def _schedule_sums(s, kernel, choices):
         s.compute_at(packed, task if tile_first else sums[-1])
         _vectorise(s, packed, tile[-1])
     # the padded image is computed inside the product, once per task, or beforehand
-    if kernel.kind != "matmul":
+    if _is_padded(kernel):
         pad = s.get_sblock("pad")
         if choices["padding"] == "on the fly":
             s.compute_inline(pad)

@@ -7,7 +7,7 @@ import numpy as np
 
 from kit.data import TileGraph
 from kit.files import whole_file
-from kit.kernels.definitions import input_shapes, kernel_axes
+from kit.kernels.definitions import image_padding, input_shapes, kernel_axes
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
 from kit.pad import IS_ROOT
 from kit.predict import predict
@@ -32,7 +32,7 @@ def kernel_graph(kernel):
     if kernel.kind == "matmul":
         last = p.add("dot", spatial, [x, *others])
     elif kernel.kind in ("conv2d", "depthwise"):
-        window = p.window([taps] * 2, [1] * 2, [taps // 2] * 2, [taps // 2] * 2)
+        window = p.window([taps] * 2, [kernel.stride] * 2, *[[image_padding(kernel)] * 2] * 2)
         last = p.add("convolution", (1, *spatial), [x, *others], columns=window | {93: NHWC, 107: [groups, 1]})
     elif kernel.kind == "softmax":
         powers = p.each("exponential", p.each("subtract", x, p.spread(spatial, reduced(x), [0])))

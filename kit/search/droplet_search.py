@@ -9,6 +9,7 @@ from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import genetic
 
 PROPOSALS_WEIGHED = 16     # of the model's best points that were not measured yet
+JUMPS = 64                 # points that differ from the best in up to three coordinates, drawn before each decision
 
 
 def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=False, batch=16, p_value=0.05):
@@ -69,9 +70,10 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
 
     Without a model, the first points are random. With a model, they are the best points that a search of the whole
     space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
-    the next measurements, also among the 16 best proposals not yet measured. The model is part of this process, so
-    measurements correct its errors. When neither neighbours nor speculation are left, the search restarts: it draws
-    three coordinates of the best point at random. It ends when the budget is spent.
+    the next measurements. With a model, the 16 best proposals not yet measured compete with the neighbours. Without
+    one, 64 points do that differ from the best in up to three coordinates: some choices pay only together. The model
+    is part of the process, so measurements correct its errors. When neither neighbours nor speculation are left, the
+    search restarts: it draws three coordinates of the best point at random. It ends when the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 
@@ -140,7 +142,8 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
             room = max(k - len(near), k // 4)
             chosen = [*far[:room], *sorted(near, key=lambda point: gain.get(near[point], 0.0))][:k]
         else:
-            chosen = _most_promising([*near, *far], proposed, measured, process, k)
+            others = _jumps(best, measured.dims, rng) if process.model is None else proposed
+            chosen = _most_promising([*near, *far], others, measured, process, k)
         if not chosen:
             return
         for point, new in zip(chosen, measured(chosen)):
@@ -151,14 +154,23 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
         cost = measured(best[None])[0]
 
 
-def _most_promising(local, proposed, measured, process, k):
-    """The `k` points with the lowest bound among the local ones and the model's next proposals."""
+def _most_promising(local, others, measured, process, k):
+    """The `k` points with the lowest bound among the local ones and the first of the others."""
     if not local:                                      # a new start is worth more than the rest of the proposals
         return []
-    unseen = (tuple(map(int, point)) for point in proposed if not measured.knows(point))
-    points = list(dict.fromkeys([*local, *islice(unseen, PROPOSALS_WEIGHED)]))
+    unseen = (tuple(map(int, point)) for point in others if not measured.knows(point))
+    points = list(dict.fromkeys([*local, *islice(unseen, PROPOSALS_WEIGHED if process.model is not None else None)]))
     order = np.argsort(process.lower_bound(np.array(points), measured), kind="stable")
     return [points[i] for i in order[:k]]
+
+
+def _jumps(best, dims, rng):
+    """JUMPS points (k, g) that differ from `best` in up to three coordinates, drawn anew."""
+    points, free = np.tile(best, (JUMPS, 1)), np.flatnonzero(dims > 1)
+    for point in points:
+        which = rng.permutation(free)[:rng.integers(2, 4)]
+        point[which] = rng.integers(dims[which])
+    return points
 
 
 def _step(point, direction, dims, ordered, step=1):

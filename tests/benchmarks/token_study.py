@@ -2,9 +2,9 @@
 
     python tests/benchmarks/token_study.py [PART,PART,...] [--data-root DIR] [--threads 2]
 
-The parts are rank, files, alexnet, unseen, together, programs, limits and zero-shot. `unseen`, `together`, `programs`
-and `limits` need nothing but the sample data. The other parts need real files under the data root. All rows of a table
-are measured in one run, so compare numbers within a table.
+The parts are rank, files, alexnet, unseen, together, distill, programs, limits and zero-shot. `unseen`, `together`,
+`distill`, `programs` and `limits` need nothing but the sample data. The other parts need real files under the data
+root. All rows of a table are measured in one run, so compare numbers within a table.
 """
 import argparse
 import sys
@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from kit.agreement import PairColumns, agreement_tables
 from kit.baselines.compare import unseen_programs
 from kit.data import COLLECTIONS, SPLITS, find_data_root, npz_paths, read_layout, read_tile
-from kit.losses import pairwise_hinge_loss
+from kit.ensemble import mean_zscore
+from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
 from kit.noise import bootstrap_interval, noise_ceiling
@@ -170,11 +171,12 @@ def together(root, seeds=3):
     graphs = {c: training_graphs(root, c, k_hops=1)[0] for c in layouts}
     others = {c: unseen_programs(root, c, True, k_hops=1, seed=1) for c in layouts}
     recipe = recipes_for(layouts[0], "short", len(graphs[layouts[0]]))["token"]
-    hinge, alone, taus, seconds = recipe._replace(loss=pairwise_hinge_loss), [[c] for c in layouts], {}, {}
+    hinge, scaled = (recipe._replace(loss=loss) for loss in (pairwise_hinge_loss, standardised_hinge_loss))
+    alone, taus, seconds = [[c] for c in layouts], {}, {}
     for name, one, parts in (("one model per collection, hinge loss", hinge, alone),
-                             ("one model per collection, standardised hinge loss", recipe, alone),
+                             ("one model per collection, standardised hinge loss", scaled, alone),
                              ("one model for all, hinge loss", hinge, [layouts]),
-                             ("one model for all, standardised hinge loss", recipe, [layouts])):
+                             ("one model for all, standardised hinge loss", scaled, [layouts])):
         seconds[name] = 0
         for part in parts:
             seen = [g for c in part for g in graphs[c]]
@@ -191,6 +193,67 @@ def together(root, seeds=3):
                      f"{np.median(tau.mean(axis=0)):.3f}", f"{lead.mean():+.3f} ({low:+.3f} to {high:+.3f})"))
     table(("collection (sample data)", "token model", "seconds of training, all collections", "tau",
            "tau of the median program", "difference to the first row"), rows)
+
+
+def distill(root, seeds=3, teachers=3):
+    """Sample data: a token model that learns the mean ranking of several models instead of the runtimes.
+
+    All models are for all layout collections and take the same steps. A score is the mean of both searches of a source.
+    """
+    root, _ = open_data("sample")
+    graphs = {c: training_graphs(root, c, k_hops=1)[0] for c in COLLECTIONS[1:]}
+    ranked = {c: unseen_programs(root, c, True, k_hops=1, seed=1) for c in graphs}
+    taus = {}
+    for seed in range(seeds):
+        for name, costs in distilled(graphs, ranked, 100 * seed, teachers):
+            found = {c: [kendall_tau(cost, g.config_runtime) for cost, g in zip(costs[c], ranked[c])] for c in ranked}
+            taus.setdefault(name, []).append(np.concatenate([
+                (np.array(found[f"layout:{s}:random"]) + found[f"layout:{s}:default"]) / 2 for s in ("xla", "nlp")]))
+    first, mean = list(taus)[:2]
+    rows = []
+    for name, tau in taus.items():
+        cells = []
+        for other in (first, mean):
+            apart = np.subtract(tau, taus[other])
+            low, high = bootstrap_interval(apart)
+            cells.append(f"{apart.mean():+.4f} ({low:+.4f} to {high:+.4f})")
+        rows.append((name, f"{np.mean(tau):.4f}", f"{np.median(np.mean(tau, axis=0)):.4f}", *cells))
+    table(("token model (sample data)", "tau, mean of the four", "median program", "difference to the first row",
+           "difference to the second row"), rows)
+
+
+def distilled(graphs, ranked, seed, teachers):
+    """Yield (name, {collection: costs of its `ranked` graphs}) of one model, of several, and of their students."""
+    recipe = recipes_for(COLLECTIONS[1], "short", len(graphs[COLLECTIONS[1]]))["token"]
+    steps, seen = len(graphs) * recipe.settings.steps, [g for own in graphs.values() for g in own]
+
+    def costs_of(models):
+        return {c: [mean_zscore([predict(m, g) for m in models]) for g in own] for c, own in ranked.items()}
+
+    def taught(graph):
+        cost = mean_zscore([predict(m, graph) for m in models])
+        return graph._replace(config_runtime=1 + np.rint(1e6 * (cost - cost.min())).astype(np.int64))
+    models = [trained(recipe, seen, seed + number, steps=steps)[0] for number in range(teachers)]
+    yield "one model", costs_of(models[:1])
+    yield f"mean of {teachers} models", costs_of(models)
+    rng = np.random.default_rng(seed)
+    sizes = [g.config_codes.max(axis=0).astype(int) + 1 for g in seen]
+    drawn = [g._replace(config_codes=rng.integers(size, size=g.config_codes.shape).astype(g.config_codes.dtype))
+             for g, size in zip(seen, sizes)]
+    tests, own = [g for some in ranked.values() for g in some], [*map(taught, seen)]
+    squared = recipe._replace(loss=squared_error)
+    for name, how, some in (("student, configurations of the files", recipe, own),
+                            ("student, configurations of the files, squared error", squared, own),
+                            ("student, drawn configurations, too", recipe, [*own, *map(taught, drawn)]),
+                            ("student, test programs, too (without their runtimes)", recipe,
+                             [*seen, *map(taught, tests)])):
+        yield name, costs_of([trained(how, some, seed + teachers, steps=steps)[0]])
+
+
+def squared_error(cost, target):
+    """The mean squared difference of two rankings, each with mean 0 and standard deviation 1."""
+    ours, theirs = ((x - x.mean()) / x.std().clamp(min=1e-6) for x in (cost, target.to(cost.dtype)))
+    return (ours - theirs).square().mean()
 
 
 def programs(root, seeds=2):
@@ -316,14 +379,14 @@ def zero_shot(root, seeds=5):
 
 def main():
     parts = {"rank": rank, "files": files, "alexnet": alexnet, "unseen": unseen, "together": together,
-             "programs": programs, "limits": limits, "zero-shot": zero_shot}
+             "distill": distill, "programs": programs, "limits": limits, "zero-shot": zero_shot}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    alone = {"unseen", "together", "programs", "limits"}
+    alone = {"unseen", "together", "distill", "programs", "limits"}
     root = None if set(args.parts.split(",")) <= alone else find_data_root(args.data_root)
     print(f"PyTorch {torch.__version__}, {args.threads} threads")
     for name in args.parts.split(","):

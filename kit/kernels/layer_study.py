@@ -1,0 +1,191 @@
+"""Searches of many layers, cut into jobs that can be killed and resumed: one small JSON per layer, search and seed.
+
+A search is one job. A race is another job: it measures the winners of all finished searches of a layer and seed again,
+in turns, beside PyTorch. `race_table` makes a table from the races.
+"""
+import hashlib
+import json
+import time
+from contextlib import closing
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from kit.files import replace_file
+from kit.kernels.carried import carried_cost, fit_carried, measurements_needed
+from kit.kernels.definitions import Kernel
+from kit.kernels.measure import PYTORCH, KernelLab
+from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.networks import network_layers
+from kit.kernels.results import OURS, RIVAL
+from kit.kernels.schedules import schedule_space
+from kit.search import explore_then_droplet, random_search
+from kit.training import device_name
+
+UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
+CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
+RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
+SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, CARRIED)
+COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
+ROUNDS = 9
+RACE = ["kernel", "seed", "cpu", "threads", "tvm"]           # what the rows of one race have in common
+
+
+class SearchJob(NamedTuple):
+    """One search of one kernel."""
+    kernel: Kernel
+    strategy: str            # one of SEARCHES
+    measurements: int
+    seed: int = 0
+    threads: int = 1
+    taught: tuple = ()       # names of the networks whose random measurements the cost model of CARRIED learns from
+
+
+def this_machine(threads):
+    """What a row of the table says about the machine."""
+    return {"cpu": device_name(torch.device("cpu")), "threads": threads, "tvm": version("apache-tvm"),
+            "torch": torch.__version__, "date": date.today().isoformat()}
+
+
+def search_path(folder, job):
+    """Where a job's JSON is; the name also tells the machine, so that folders of several machines can be joined."""
+    about = [*job[:5], *job.taught, device_name(torch.device("cpu"))]
+    name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
+    return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
+
+
+def run_search(job, folder):
+    """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}."""
+    path = search_path(folder, job)
+    if path.is_file():
+        return json.loads(path.read_text())
+    kernel, strategy, measurements, seed, threads, taught = job
+    explicit, learned = strategy in (OURS, RANDOM, CARRIED), []
+    if explicit:
+        space = schedule_space(kernel)
+        search, more = ((random_search, {}) if strategy == RANDOM else
+                        (explore_then_droplet, {"ordered": [choice.ordered for choice in space]}))
+        if strategy == CARRIED:
+            learned = measured_layers(folder, taught, kernel)
+            more["model"] = carried_cost(fit_carried(learned), kernel)
+        with closing(KernelLab(kernel, threads)) as lab:
+            start = time.perf_counter()
+            search(lab, [len(choice.values) for choice in space], measurements, np.random.default_rng(seed), **more)
+            tried = lab.tried_since(start)
+    elif strategy == RIVAL_DESCENT:
+        first = -(-measurements // 3)
+        tried = meta_schedule(kernel, first, seed, threads, descent=measurements - first).first(measurements)
+    else:
+        droplet = 0 if strategy == RIVAL else measurements // 3
+        tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1)
+        tried = tried.first(measurements)
+    ends = [count for count in COUNTS if count < measurements] + [measurements]
+    found = {"kernel": kernel.name, "strategy": strategy, "measurements": measurements, "seed": seed,
+             "machine": this_machine(threads), "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
+             "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in ends}}
+    if explicit:
+        found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
+    replace_file(path, json.dumps(found))
+    return json.loads(json.dumps(found))
+
+
+def finished_searches(folder):
+    """The searches in the folder, as `run_search` returns them."""
+    paths = sorted(set(Path(folder).glob("*.json")) - set(Path(folder).glob("race_*.json")))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def measured_layers(folder, networks, without):
+    """[(kernel, codes, seconds)] of the random searches in the folder, of the layers of `networks`, but one kernel."""
+    layers = {kernel.name: kernel for name in networks for kernel, _ in network_layers(name) if kernel != without}
+    mine = device_name(torch.device("cpu"))
+    return [(layers[one["kernel"]], one["codes"], one["seconds"]) for one in finished_searches(folder)
+            if one["strategy"] == RANDOM and one["kernel"] in layers and one["machine"]["cpu"] == mine]
+
+
+def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
+    """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
+
+    A race of the same searches is read. Of two searches with one strategy, the longer takes part. Returns {"entries":
+    [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again" (rounds,)}]}, with the
+    kernel, the seed and the machine.
+    """
+    searches, about = {}, (kernel.name, seed, threads, device_name(torch.device("cpu")))
+    for found in finished_searches(folder):
+        mine = found["kernel"], found["seed"], found["machine"]["threads"], found["machine"]["cpu"]
+        rival = searches.get(found["strategy"])
+        if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
+            searches[found["strategy"]] = found
+    name = repr([*about, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
+    drawn = hashlib.sha256(name.encode()).hexdigest()[:8]
+    path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{drawn}.json")
+    if path.is_file():
+        return json.loads(path.read_text())
+    entries, runners = [], []
+    for found in searches.values():
+        for count, winner in found["winners"].items():
+            plain, last = not isinstance(winner, str), len(found["elapsed"])      # a search may end early
+            entries.append({"strategy": found["strategy"],
+                            "measurements": int(count) if int(count) < last else found["measurements"],
+                            "seconds": found["elapsed"][min(int(count), last) - 1],
+                            "schedule": winner if plain else None})
+            runners.append(tuple(winner) if plain else winner)
+    alone = {"measurements": 0, "seconds": 0.0, "schedule": None}
+    with closing(KernelLab(kernel, threads)) as lab:
+        distinct = list(dict.fromkeys([PYTORCH, *runners]))       # a winner of several searches runs once per round
+        again = dict(zip(distinct, lab.measure_rounds(distinct, rounds).T.tolist()))
+        untuned = [lab.measure([None])[0][0]]
+    race = {"kernel": kernel.name, "seed": seed, "machine": this_machine(threads), "entries": [
+        {"strategy": UNTUNED, **alone, "again": untuned}, {"strategy": PYTORCH, **alone, "again": again[PYTORCH]},
+        *({**entry, "again": again[runner]} for entry, runner in zip(entries, runners))]}
+    replace_file(path, json.dumps(race))
+    return race
+
+
+def race_table(folder):
+    """The races in a folder as a table: a row per kernel, strategy, number of measurements, and seed.
+
+    "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
+    "high" are their quartiles, "schedule" the winner's codes. "needed" is how many measurements the search made until
+    one was within 5% of the lowest that any search of this kernel and seed saw; one more than it made if none was, and
+    0 without a search. Of two races of a kernel and seed, the one with more entries counts.
+    """
+    races = sorted((json.loads(path.read_text()) for path in sorted(Path(folder).glob("race_*.json"))),
+                   key=lambda race: len(race["entries"]))
+    needed, tables = _needed(folder), []
+    for race in races:
+        rows = []
+        for entry in race["entries"]:
+            low, middle, high = 1e3 * np.quantile(entry["again"], (0.25, 0.5, 0.75))
+            rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
+                         "measurements": entry["measurements"], "seed": race["seed"],
+                         "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
+                         "high": round(high, 5), "rounds": len(entry["again"]),
+                         "needed": needed.get((race["kernel"], race["seed"], race["machine"]["cpu"],
+                                               entry["strategy"]), 0),
+                         "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"]})
+        tables.append(pd.DataFrame(rows))
+    return merged_races(*tables)
+
+
+def _needed(folder):
+    """{(kernel, seed, cpu, strategy): "needed" of `race_table`}; of several searches the longest counts."""
+    found, lowest = {}, {}
+    for one in finished_searches(folder):
+        key = one["kernel"], one["seed"], one["machine"]["cpu"]
+        lowest[key] = min(lowest.get(key, np.inf), *one["seconds"])
+        found[(*key, one["strategy"])] = max(found.get((*key, one["strategy"]), []), one["seconds"], key=len)
+    return {key: measurements_needed(seconds, lowest[key[:-1]]) for key, seconds in found.items()}
+
+
+def merged_races(*tables):
+    """Tables of races as one; of races of the same kernel, seed and machine, the last one counts."""
+    rows = pd.concat([table.assign(place=i) for i, table in enumerate(tables)]) if tables else pd.DataFrame()
+    if len(rows):
+        rows = rows[rows["place"] == rows.groupby(RACE)["place"].transform("max")].drop(columns="place")
+    return rows.reset_index(drop=True)

@@ -1,0 +1,64 @@
+"""The layers of known networks as kernels to tune, from a table that notebooks/trace_networks.py writes.
+
+Layers are convolutions, dense layers, matmuls of attention, softmax and layer norm, for one input (batch 1). Pooling
+and operations on single numbers are left out, because compilers fuse them into these layers.
+"""
+import csv
+from pathlib import Path
+
+from kit.checks import expect
+from kit.kernels.definitions import Kernel
+
+TABLE = Path(__file__).with_name("networks.csv")
+
+
+def network_names():
+    """Names of the networks in the table, in its order."""
+    return list(dict.fromkeys(row["network"] for row in _rows()))
+
+
+def network_layers(network):
+    """The distinct layers of a known network, and how often the network has each.
+
+    Parameters
+    ----------
+    network : str
+        One of `network_names()`, such as "resnet18".
+
+    Returns
+    -------
+    list of (Kernel, int)
+        In the order of the network. Equal layers of different networks are equal kernels.
+
+    Raises
+    ------
+    ValueError
+        If there is no such network.
+
+    Examples
+    --------
+    >>> kernel, count = network_layers("resnet18")[1]
+    >>> kernel.name, count
+    ('conv2d 3x3 56x56x64 to 64', 4)
+    """
+    known = network_names()
+    expect(network in known, "network", network, f"one of {', '.join(known)}")
+    return [(layer_kernel(row["kind"], tuple(map(int, row["sizes"].split("x"))), int(row["stride"]),
+                          int(row["padding"])), int(row["count"])) for row in _rows() if row["network"] == network]
+
+
+def layer_kernel(kind, sizes, stride=1, padding=0):
+    """A layer as a Kernel whose name says all of it; arguments as the fields of Kernel."""
+    if kind in ("conv2d", "depthwise"):
+        *image, taps = sizes
+        shape = "x".join(map(str, image[:3])) + (f" to {image[3]}" if kind == "conv2d" else "")
+        more = (f" stride {stride}" if stride > 1 else "") + (f" padding {padding}" if padding != taps // 2 else "")
+        return Kernel(f"{kind} {taps}x{taps} {shape}{more}", kind, sizes, stride, padding)
+    name = "batch matmul" if kind == "matmul" and len(sizes) > 3 else kind
+    return Kernel(f"{name} {'x'.join(map(str, sizes))}", kind, sizes)
+
+
+def _rows():
+    """The rows of the table, as dictionaries of texts."""
+    with open(TABLE, newline="") as file:
+        return list(csv.DictReader(file))

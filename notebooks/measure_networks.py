@@ -1,0 +1,93 @@
+"""Search for fast schedules of the layers of known networks, and add the results to `kernels_networks.csv`.
+
+    python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--minutes 60]
+        [--searches "explore then droplet;random;MetaSchedule"] [--layers "conv2d 1x1,softmax"]
+        [--taught resnet18] [--folder submissions/networks] [--only-left]
+
+Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
+finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. At
+the end, and with `--only-left` at once, the command says what is left. It needs TVM (requirements-kernels.txt).
+"""
+import argparse
+import time
+from pathlib import Path
+
+import pandas as pd
+
+from kit.files import replace_file
+from kit.kernels import network_layers
+from kit.kernels.layer_study import (
+    CARRIED,
+    OURS,
+    RANDOM,
+    RIVAL,
+    SEARCHES,
+    SearchJob,
+    merged_races,
+    race_table,
+    run_race,
+    run_search,
+    search_path,
+)
+
+HERE = Path(__file__).resolve().parent
+TABLE = HERE / "kernels_networks.csv"
+
+
+def planned(networks, texts, seeds, searches, measurements, threads, taught):
+    """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
+    kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
+                            if any(text in kernel.name for text in texts))
+    return [[SearchJob(kernel, search, measurements, seed, threads, taught if search == CARRIED else ())
+             for search in searches]
+            for seed in seeds for kernel in kernels]
+
+
+def write_rows(folder):
+    """Add the races of the folder to the table."""
+    stored = [pd.read_csv(TABLE, keep_default_na=False)] if TABLE.is_file() else []
+    replace_file(TABLE, merged_races(*stored, race_table(folder)).to_csv(index=False))
+
+
+def main():
+    """Run the jobs that are not finished, until the time is over."""
+    parser = argparse.ArgumentParser(prog="measure_networks.py", description=__doc__.splitlines()[0])
+    parser.add_argument("networks", help="names with commas between")
+    parser.add_argument("--layers", default="", help="only layers whose names contain one of these texts")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--searches", default=f"{OURS};{RANDOM};{RIVAL}",
+                        help=f"with semicolons between, of {'; '.join(SEARCHES)}")
+    parser.add_argument("--taught", default="", help=f"networks that the cost model of \"{CARRIED}\" learns from")
+    parser.add_argument("--measurements", type=int, default=300)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path)
+    parser.add_argument("--only-left", action="store_true", help="run nothing")
+    given = parser.parse_args()
+    searches = given.searches.split(";")
+    if unknown := set(searches) - set(SEARCHES):
+        parser.error(f"no search {', '.join(sorted(unknown))}; there are {'; '.join(SEARCHES)}")
+    given.folder.mkdir(parents=True, exist_ok=True)
+    plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")), searches,
+                   given.measurements, given.threads, tuple(filter(None, given.taught.split(","))))
+    start = time.monotonic()
+    for jobs in plan:
+        if given.only_left or time.monotonic() - start > 60 * given.minutes:
+            break
+        for job in jobs:
+            found = run_search(job, given.folder)
+            print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
+                  f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
+        race = run_race(jobs[0].kernel, jobs[0].seed, given.threads, given.folder)
+        print(f"{race['kernel']}: " + ", ".join(
+            f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
+            for one in race["entries"]), flush=True)
+        write_rows(given.folder)
+    write_rows(given.folder)
+    left = [job for jobs in plan for job in jobs if not search_path(given.folder, job).is_file()]
+    print(f"{len(left)} of {sum(map(len, plan))} searches left" + "".join(
+        f"\n  {job.kernel.name}: {job.strategy}, seed {job.seed}" for job in left))
+
+
+if __name__ == "__main__":
+    main()
