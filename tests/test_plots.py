@@ -228,7 +228,7 @@ def test_shares_of_operations_are_of_all_nodes():
 def test_runtimes_are_told_by_their_excess_over_the_best():
     ax = runtime_spread([described("g", [10, 11, 12, 13, 14], noise=0.05)])
     np.testing.assert_allclose(lines(ax, "tile:xla").get_xydata(), [(0.2, 0)])
-    np.testing.assert_allclose(lines(ax, "noise of one\nmeasurement").get_xydata(), [(0.05, 0)])
+    np.testing.assert_allclose(lines(ax, "noise of one\nmeasurement,\nshare of runtime").get_xydata(), [(0.05, 0)])
     ends = [path.vertices[:, 0] for bars in ax.collections for path in bars.get_paths()]
     np.testing.assert_allclose(ends, [(0.1, 0.4), (0.1, 0.3)])
 
@@ -261,6 +261,28 @@ def test_a_drawn_graph_shows_all_nodes_edges_and_group_numbers():
     assert len(edges.get_segments()) == 5
     assert all(use[0] > made[0] for use, made in edges.get_segments())       # data flows to the right
     assert draw_drawn(range(6), most=4).get_ylabel() == "4 nodes, 3 edges"
+
+
+def test_a_dotted_line_joins_nodes_whose_layouts_meet_if_both_are_drawn():
+    ax = draw_drawn(range(6), meetings=[(0, 1), (1, 2)])
+    places = np.concatenate([c.get_offsets() for c in ax.collections if not isinstance(c, LineCollection)])
+    met = [c.get_segments() for c in ax.collections if isinstance(c, LineCollection)][1]
+    assert np.concatenate(met).tolist() == places[[0, 1, 1, 2]].tolist()                 # dots first, then the reshape
+    assert "two layouts meet" in lines(ax) and "two layouts meet" not in lines(draw_drawn(range(6)))
+    assert "two layouts meet" not in lines(draw_drawn([0, 1, 2], meetings=[(0, 1)]))
+
+
+def test_a_picture_with_more_groups_than_colours_says_what_white_means():
+    def drawn(groups):
+        graph = drawn_graph()._replace(
+            node_feat=np.zeros((groups, 140), np.float32), node_opcode=np.full(groups, OPCODE_NAMES.index("dot")),
+            edge_index=np.zeros((0, 2), int), node_config_ids=np.arange(groups), node_group=np.arange(groups))
+        return program_graph(graph, np.arange(groups), OPCODE_NAMES)
+    for groups, white in ((12, 0), (15, 3)):
+        ax = drawn(groups)
+        fill = ax.collections[-1].get_facecolors()
+        assert len(np.unique(fill, axis=0)) == 12 + (white > 0) and (fill == 1).all(axis=1).sum() == white
+        assert any("white" in label for label in lines(ax)) == (white > 0)
 
 
 def test_depths_are_longest_paths():

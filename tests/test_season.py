@@ -153,7 +153,7 @@ def test_the_order_is_that_of_the_records_and_entries_without_a_time_come_first(
     season = read_season(folder)
     assert [one.run for one in season.entries] == list("yzcadb") and season.problem is None
     assert season.entries[0].score is None and season.entries[2].score == 0.9 and season.entries[2].interval is None
-    assert [row["validation"] for row in season.rows()] == ["", "", *["0.900"] * 4] and season.points() == []
+    assert [row["own score"] for row in season.rows()] == ["", "", *["0.900"] * 4] and season.points() == []
 
 
 def test_what_changed_is_said_setting_by_setting_and_source_by_source(entry):

@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from kit.plots.style import (
@@ -23,6 +23,7 @@ from kit.plots.style import (
 _MARK_OF = (("convolution", "o"), ("dot", "s"), ("reshape", "^"))      # the configurable operations
 _WIDE = 26.0                  # width of a drawn graph; a node is about 0.6 wide
 _DARK = (0, 1, 2)             # colours of the palette on which white text is easier to read than black
+_GROUPS = [*PALETTE[:-1], *(tuple(0.4 * part + 0.6 for part in to_rgb(colour)) for colour in PALETTE[:-1])]
 
 
 def opcode_shares(counts, names, most=15, ax=None, title=""):
@@ -67,12 +68,12 @@ def runtime_spread(graphs, most=8, ax=None, title=""):
         ax.hlines(y, quarter, three, color=style["color"], linewidth=4, alpha=0.5)
         label = collection if y == 0 or rows[y - 1][1]["collection"] != collection else None
         ax.plot(median, y, linestyle="", markersize=6, label=label, **style)
-    row_marks(ax, [graph["noise"] or np.nan for _, graph in rows], "noise of one\nmeasurement")
+    row_marks(ax, [graph["noise"] or np.nan for _, graph in rows], "noise of one\nmeasurement,\nshare of runtime")
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(numticks=6))          # more labels would overlap
     ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g}%")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    name_rows(ax, [shortened(graph["name"]) for _, graph in rows])
+    name_rows(ax, [shortened(graph["name"], 48) for _, graph in rows], size="x-small")
     return dress(ax, title, "slower than the graph's best configuration by", "graph")
 
 
@@ -141,7 +142,7 @@ def group_options(groups, ax=None, title=""):
                 color=colours(np.minimum(options, top) - 1))
         ax.text(101, y, f"{np.sum(nodes)} nodes, {len(nodes)} group{'s' * (len(nodes) != 1)}", va="center",
                 fontsize="small")
-    name_rows(ax, [shortened(g, 36) for g in groups])
+    name_rows(ax, [shortened(g, 60) for g in groups], size="x-small")
     ax.set_xlim(0, 100)
     if groups:
         scale_of = plt.cm.ScalarMappable(plt.Normalize(0.5, top + 0.5), colours)
@@ -151,13 +152,14 @@ def group_options(groups, ax=None, title=""):
     return dress(ax, title, "share of the configurable nodes (%)", "graph", grid="x")
 
 
-def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None, unit=""):
+def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None, unit="", meetings=()):
     """Draw part of a layout graph from its inputs (left) to its outputs (right).
 
     `graph` is not pruned, because depths are counted along all edges. `nodes` (j,): the nodes to draw, such as
     `kit.prune.k_hop_nodes` returns; beyond `most` nodes the deepest are left out. `names`: `kit.data.OPCODE_NAMES`.
-    Configurable nodes show the number of their group. The six groups with most nodes in the picture have a colour; or
-    each configurable node is coloured by its value in `amounts` (nc,), such as `Explanation.by_node`, in `unit`.
+    Configurable nodes show the number of their group. The twelve groups with most nodes in the picture have a colour;
+    or each configurable node is coloured by its value in `amounts` (nc,), such as `Explanation.by_node`, in `unit`.
+    `meetings` (p, 2): pairs of positions in node_config_ids, such as `Meetings.ends`; a dotted line joins each pair.
     """
     depth = _depths(graph.edge_index, len(graph.node_feat), nodes)
     nodes = np.asarray(nodes)[np.argsort(depth[nodes], kind="stable")][:most]
@@ -173,6 +175,12 @@ def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None
     xy = _positions(depth[nodes], edges, ~plain)
     ax.add_collection(LineCollection(xy[edges], colors="0.75", linewidths=0.8, zorder=1))
     ax.plot(*xy[plain].T, linestyle="", marker="o", markersize=4, color=QUIET, label="not configurable")
+    met = place[graph.node_config_ids[np.asarray(meetings, dtype=int).reshape(-1, 2)]]
+    met = met[(met >= 0).all(axis=1)]
+    if len(met):
+        look = {"linestyle": ":", "linewidth": 1.3}
+        ax.add_collection(LineCollection(xy[met], colors="#882255", zorder=2, **look))
+        ax.plot([], [], color="#882255", label="two layouts meet", **look)
     fill, dark = _group_fill(group) if amounts is None else _amount_fill(ax, graph, nodes, amounts, unit)
     for shape, marker in _MARK_OF:
         own = np.flatnonzero(~plain & (opcode == shape))
@@ -183,6 +191,8 @@ def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None
         for node in own:
             ax.annotate(group[node], xy[node], (0, -1.5 * (marker == "^")), textcoords="offset points", ha="center",
                         va="center", fontsize=7, zorder=4, color="white" if dark[node] else "black")
+    if any(isinstance(fill[v], str) and fill[v] == "white" for v in np.flatnonzero(~plain)):
+        ax.plot([], [], linestyle="", marker="None", label="white: groups with\nfewest nodes")
     ax.set(xticks=[], yticks=[])
     ax.margins(0.03)
     return dress(ax, title, "inputs → outputs (depth in the program)", f"{len(nodes)} nodes, {len(edges)} edges")
@@ -210,8 +220,8 @@ def table_of_terms(table, names, ax=None, title=""):
 def _group_fill(group):
     """Colour of each drawn node (j,) by the rank of its group, -1 for none; and whether the colour is dark."""
     by_size = np.argsort(-np.bincount(group[group >= 0], minlength=1), kind="stable").tolist()
-    rank = [by_size.index(g) if g >= 0 else len(PALETTE) for g in group]
-    return [PALETTE[r] if r < len(PALETTE) - 1 else "white" for r in rank], [r in _DARK for r in rank]
+    rank = [by_size.index(g) if g >= 0 else len(_GROUPS) for g in group]
+    return [_GROUPS[r] if r < len(_GROUPS) else "white" for r in rank], [r in _DARK for r in rank]
 
 
 def _amount_fill(ax, graph, nodes, amounts, unit):

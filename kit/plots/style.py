@@ -73,9 +73,9 @@ def model_styles(names):
     return styles
 
 
-def name_rows(ax, names, top_first=True):
+def name_rows(ax, names, top_first=True, size="small"):
     """Make the y axis a list of names, one row per name."""
-    ax.set_yticks(range(len(names)), [*map(literal, names)], fontsize="small")
+    ax.set_yticks(range(len(names)), [*map(literal, names)], fontsize=size)
     bottom, top = -0.6, len(names) - 0.4
     ax.set_ylim(*((top, bottom) if top_first and names else (bottom, max(top, 0.4))))
 

@@ -70,7 +70,7 @@ class Season(NamedTuple):
             low, high = entry.interval or (None, None)
             rows.append({
                 "no.": str(number), "run": entry.run,
-                "validation": _shown({"score": entry.score, "low": low, "high": high}),
+                "own score": _shown({"score": entry.score, "low": low, "high": high}),
                 "public": _digits(entry.public), "private": _digits(entry.private),
                 "changed since the last": "; ".join(changes(last[entry.data], entry)) if entry.data in last
                 else "the first on these data",
