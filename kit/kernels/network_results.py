@@ -112,4 +112,6 @@ def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
                 markerfacecolor=PALETTE[place] if entry[0] == OURS else "white")
     ax.set_yticks(range(len(ratio)), ratio.index, fontsize="small")
     ax.set_xscale("log")
+    for axis in (ax.xaxis.set_major_formatter, ax.xaxis.set_minor_formatter):
+        axis("{x:g}")
     return dress(ax, title, f"time over that of {_label(base)} (left is faster)", "", grid="x")
