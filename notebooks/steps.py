@@ -154,13 +154,15 @@ class Step:
         self.label, self.failure, self.last, self.thread, self.started = "", None, _Said(), None, 0.0
 
     def code(self):
-        """A digest of the code of the notebook and of what it imports of the kit."""
+        """A digest of the notebook's code, of what it imports of the kit, and of the tables beside it that it names."""
         cells = [cell.source for cell in nbformat.read(self.notebook, 4).cells if cell.cell_type == "code"]
+        tables = [file_sha256(path) for path in sorted(self.notebook.parent.glob("*.csv"))
+                  if any(path.name in cell for cell in cells)]
         try:
-            return digest([plain_code(cell) for cell in cells],
+            return digest([plain_code(cell) for cell in cells], *tables,
                           code_digest(*sorted({module for cell in cells for module in imports(cell)})))
         except SyntaxError:                      # such as %time of IPython; or its execution will say where
-            return digest(cells, code_digest(*sorted(loaded_sources(Path(kit.__file__).parent))))
+            return digest(cells, *tables, code_digest(*sorted(loaded_sources(Path(kit.__file__).parent))))
 
     def brought(self, noted=()):
         """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""

@@ -202,6 +202,16 @@ def test_the_kit_counts_in_a_notebook_with_commands_of_ipython(main, tmp_path, m
     assert digests[0] != digests[1]
 
 
+def test_a_table_beside_a_notebook_counts_if_the_notebook_names_it(main, tmp_path):
+    steps, digests = sys.modules["steps"], []
+    book = tmp_path / "08_kernels.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell('pd.read_csv("kernels.csv")')]), book)
+    for name, text in (("kernels.csv", "1"), ("other.csv", "1"), ("kernels.csv", "2")):
+        (tmp_path / name).write_text(text)
+        digests.append(steps.Step(book, {}, tmp_path / "out").code())
+    assert digests[0] == digests[1] != digests[2]
+
+
 @pytest.fixture
 def main(project, monkeypatch):
     """The real run.py, in this process."""
