@@ -34,7 +34,18 @@ from kit.kernels.layer_study import (
 )
 from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.network_results import compare_searches, draw_layers, measurements_saved, network_sums
+from kit.kernels.network_results import (
+    SORTS,
+    compare_searches,
+    draw_layers,
+    draw_networks,
+    draw_time_shares,
+    draw_winning_choices,
+    measurements_saved,
+    network_sums,
+    time_shares,
+    winning_choices,
+)
 from kit.kernels.networks import layer_kernel, network_layers, network_names
 from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
@@ -634,6 +645,53 @@ def test_a_picture_of_layers_has_a_row_per_layer():
     ax = draw_layers(RACES, [("x", 50)], base=("y", 50), title="t")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["layer norm 128x768", "matmul 128x768x768"]
     assert "x, 50" in ax.get_legend_handles_labels()[1]
+
+
+def test_a_picture_of_networks_has_a_bar_per_network_and_search():
+    ax = draw_networks(RACES, ["bert", "vgg16"], [("x", 50)], base=("y", 50), title="t")
+    row, = network_sums(RACES, ["bert"], [("x", 50), ("y", 50)]).to_dict("records")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["bert: 2 of 7 layers"]
+    assert [bar.get_width() for bar in ax.patches] == [pytest.approx(row["x, 50"] / row["y, 50"])]
+
+
+def test_shares_of_time_are_those_of_the_layers_times_their_counts():
+    row, = time_shares(RACES, ["bert", "vgg16"], ("x", 50)).to_dict("records")
+    counts = {kernel.name: count for kernel, count in network_layers("bert")}
+    dense, others = 1.5 * counts["matmul 128x768x768"], 3 * counts["layer norm 128x768"] + counts["softmax 1536x128"]
+    assert row["dense layer"] == pytest.approx(dense / (dense + others))
+    assert row["softmax and layer norm"] == pytest.approx(others / (dense + others))
+    assert row["ms"] == pytest.approx(dense + others) and (row["layers"], row["of"]) == (3, 7)
+    assert sum(row[sort] for sort in SORTS) == pytest.approx(1)
+    ax = draw_time_shares(pd.DataFrame([row]), title="t")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["bert: 3 of 7 layers"]
+    assert len(ax.patches) == len(SORTS)
+
+
+def test_winning_choices_are_counted_per_layer_and_beside_their_share_in_the_space():
+    rng, rows, slow = np.random.default_rng(0), [], {}
+    layers = {kernel.name: kernel for kernel, _ in network_layers("squeezenet1_1") + network_layers("bert")}
+    for name, kernel in layers.items():
+        space = schedule_space(kernel)
+        for seed in range(rng.integers(1, 3)):
+            codes = rng.integers([len(choice.values) for choice in space])
+            rows.append(("x", 50, seed, name, " ".join(map(str, codes))))
+    table = pd.DataFrame(rows, columns=["strategy", "measurements", "seed", "kernel", "schedule"])
+    found = winning_choices(table, ("x", 50))
+    for name, part in table.groupby("kernel"):
+        if not name.startswith(("softmax", "layer norm")):
+            for schedule in part["schedule"]:
+                value = schedule_choices(layers[name], [*map(int, schedule.split())])["unroll"]
+                slow[str(value)] = slow.get(str(value), 0) + 1 / len(part)
+    unroll = found[found["choice"] == "unroll"].set_index("value")
+    number = sum(not name.startswith(("softmax", "layer norm")) for name in layers)
+    assert unroll["winners"].to_dict() == pytest.approx({value: slow.get(value, 0) / number for value in unroll.index})
+    assert [*unroll.index] == ["0", "16", "64", "512"] and np.allclose(unroll["space"], 0.25)
+    assert (unroll["layers"] == number).all()
+    sums = found.groupby("choice")[["winners", "space"]].sum()
+    assert np.allclose(sums, 1) and set(sums.index) == {"sketch", "unroll", "padding", "vector width"}
+    ax = draw_winning_choices(found, title="t")
+    assert len(ax.patches) == len(found) == len(ax.get_yticklabels())
+    assert winning_choices(table, ("y", 50)).empty
 
 
 def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):

@@ -2,13 +2,17 @@
 import numpy as np
 import pandas as pd
 
+from kit.kernels.definitions import kernel_axes
 from kit.kernels.measure import PYTORCH
-from kit.kernels.networks import network_layers
+from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import OURS, TIE
+from kit.kernels.schedules import schedule_choices, schedule_space
 from kit.noise import bootstrap_interval
-from kit.plots import MARKS, PALETTE, QUIET, dress, new_axes
+from kit.plots import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks
 
 ENTRY = ["strategy", "measurements"]
+SORTS = ("convolution 1x1", "larger convolution", "depthwise convolution", "dense layer", "matmul of attention",
+         "softmax and layer norm")
 
 
 def compare_searches(races, pairs):
@@ -115,3 +119,125 @@ def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
     for axis in (ax.xaxis.set_major_formatter, ax.xaxis.set_minor_formatter):
         axis("{x:g}")
     return dress(ax, title, f"time over that of {_label(base)} (left is faster)", "", grid="x")
+
+
+def draw_networks(races, networks, entries, base=(PYTORCH, 0), ax=None, title=""):
+    """Draw the time of networks, summed as in `network_sums`, relative to `base`: a bar per network and entry.
+
+    `races` are of one machine. A row says how many of the network's distinct layers the sums are over.
+    """
+    sums = network_sums(races, networks, [base, *entries])
+    ax = new_axes(ax, height=1.5 + 0.2 * (1 + len(entries)) * len(sums))
+    rows = np.arange(len(sums))
+    for place, entry in enumerate(entries):
+        ax.barh(rows + (place - (len(entries) - 1) / 2) * 0.8 / len(entries), sums[_label(entry)] / sums[_label(base)],
+                height=0.7 / len(entries), color=PALETTE[place], label=_label(entry))
+    ax.axvline(1, color="black", linewidth=1, label=_label(base))
+    name_rows(ax, [f"{name}: {layers} of {of} layers" for name, layers, of in
+                   zip(sums["network"], sums["layers"], sums["of"])])
+    return dress(ax, title, f"time over that of {_label(base)} (left is faster)", "", grid="x")
+
+
+def time_shares(races, networks, entry):
+    """Which sorts of layers take a network's time: a row per network with a measured layer, one column per sort.
+
+    A cell is the share of the network's summed time with the kernels of `entry`. "ms" is the sum, "layers" and "of"
+    are those of `network_sums`. `races` are of one machine.
+    """
+    ms = races.pivot_table("ms", "kernel", ENTRY)[entry].dropna()
+    rows = []
+    for network in networks:
+        layers = network_layers(network)
+        spent = [(_sort(kernel), count * ms[kernel.name]) for kernel, count in layers if kernel.name in ms.index]
+        if spent:
+            by_sort = pd.DataFrame(spent, columns=["sort", "ms"]).groupby("sort")["ms"].sum()
+            rows.append({"network": network, **(by_sort / by_sort.sum()).reindex(SORTS, fill_value=0.0),
+                         "ms": by_sort.sum(), "layers": len(spent), "of": len(layers)})
+    return pd.DataFrame(rows)
+
+
+def _sort(kernel):
+    """Which of SORTS a kernel is."""
+    if kernel.kind == "conv2d":
+        return SORTS[0 if kernel.sizes[-1] == 1 else 1]
+    if kernel.kind == "matmul":
+        return SORTS[4 if len(kernel.sizes) > 3 else 3]
+    return SORTS[2 if kernel.kind == "depthwise" else 5]
+
+
+def draw_time_shares(shares, ax=None, title=""):
+    """Draw `time_shares`: one bar per network, from 0 to 1, with its milliseconds at the end."""
+    ax = new_axes(ax, height=1.5 + 0.35 * len(shares))
+    start = np.zeros(len(shares))
+    for place, sort in enumerate(SORTS):
+        ax.barh(range(len(shares)), shares[sort], left=start, color=PALETTE[place], label=sort, height=0.7)
+        start = start + shares[sort].to_numpy()
+    for row, ms in enumerate(shares["ms"]):
+        ax.text(1.01, row, f"{ms:.1f} ms", va="center", fontsize="small")
+    name_rows(ax, [f"{name}: {layers} of {of} layers" for name, layers, of in
+                   zip(shares["network"], shares["layers"], shares["of"])])
+    ax.set_xlim(0, 1.13)
+    return dress(ax, title, "share of the time of the measured layers", "", grid="x")
+
+
+def winning_choices(races, entry):
+    """What the fastest schedules have in common: how often each value of a choice is in the winners of `entry`.
+
+    Parameters
+    ----------
+    races : DataFrame
+        As of `race_table`.
+    entry : (str, int)
+        Strategy and number of measurements, of a search in the space of `schedule_space`.
+
+    Returns
+    -------
+    DataFrame
+        A row per choice and value of matmuls and convolutions. "winners" is the share of winners that have the value,
+        "space" the share among schedules drawn at random from the same spaces, "layers" the number of layers that have
+        the choice; each layer counts once.
+    """
+    kernels = {kernel.name: kernel for network in network_names() for kernel, _ in network_layers(network)}
+    mine = races[(races["strategy"] == entry[0]) & (races["measurements"] == entry[1])]
+    rows = []
+    for name, schedule in zip(mine["kernel"], mine["schedule"]):
+        if name in kernels and kernels[name].kind not in ("softmax", "layer norm"):
+            rows += _values_taken(kernels[name], [*map(int, schedule.split())])
+    if not rows:
+        return pd.DataFrame(columns=["choice", "value", "winners", "space", "layers"])
+    # values with one label, as of widths, add up within a schedule; seeds are averaged within a layer, then layers
+    table, same = pd.DataFrame(rows), ["choice", "place", "value"]
+    runs = table.groupby(["choice", "kernel"])["winners"].sum()
+    layers = runs.groupby("choice").size()
+    shares = table.groupby([*same, "kernel"])[["winners", "space"]].sum()
+    shares = shares.div(runs.reindex(shares.index.droplevel(["place", "value"])).to_numpy(), axis=0)
+    shares = shares.groupby(same).sum().reset_index(["place", "value"])
+    shares[["winners", "space"]] = shares[["winners", "space"]].div(layers, axis=0)
+    return shares.assign(layers=layers).loc[list(dict.fromkeys(table["choice"]))].drop(columns="place").reset_index()
+
+
+def _values_taken(kernel, codes):
+    """For each value of the choices that are compared: whether a schedule has it, and its share in the space."""
+    taken, rows = schedule_choices(kernel, codes), []
+    last = f"tile {len(kernel_axes(kernel)[0]) - 1}"
+    for choice in schedule_space(kernel):
+        label = "vector width" if choice.name == last else choice.name
+        if label in ("sketch", "padding", "unroll", "vector width"):
+            for place, value in enumerate(choice.values):
+                low = max(low for low in (8, 16, 32, 64) if low <= value) if choice.name == last else place
+                text = f"{low} to {2 * low - 1}" if choice.name == last and low < 64 else str(value)
+                rows.append({"kernel": kernel.name, "choice": label, "place": low, "value": text,
+                             "winners": float(value == taken[choice.name]), "space": 1 / len(choice.values)})
+    return rows
+
+
+def draw_winning_choices(table, ax=None, title=""):
+    """Draw `winning_choices`: a bar per value, with a black mark at the share of schedules drawn at random."""
+    ax = new_axes(ax, height=1.5 + 0.25 * len(table))
+    places = {choice: place for place, choice in enumerate(dict.fromkeys(table["choice"]))}
+    for choice, place in places.items():
+        rows = table["choice"] == choice
+        ax.barh(np.flatnonzero(rows), table.loc[rows, "winners"], color=PALETTE[place], height=0.7)
+    row_marks(ax, table["space"], "schedules drawn\nat random")
+    name_rows(ax, [*(table["choice"] + ": " + table["value"])])
+    return dress(ax, title, "share of the layers whose fastest schedule has this value", "", grid="x")

@@ -16,11 +16,11 @@ from kit.plots.scores import (
     validation_against_leaderboard,
 )
 from kit.plots.search import regret_curves, speed_up_curves
-from kit.plots.style import MARKS, PALETTE, QUIET, dress, new_axes, spaced
+from kit.plots.style import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks, spaced
 
 __all__ = [
     "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",
-    "learning_curve", "new_axes", "opcode_shares", "per_graph_scores", "program_graph", "regret_curves",
-    "runtime_spread", "scores_with_intervals", "spaced", "speed_up_curves", "table_of_terms",
+    "learning_curve", "name_rows", "new_axes", "opcode_shares", "per_graph_scores", "program_graph", "regret_curves",
+    "row_marks", "runtime_spread", "scores_with_intervals", "spaced", "speed_up_curves", "table_of_terms",
     "validation_against_leaderboard",
 ]
