@@ -201,7 +201,7 @@ def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None
 def table_of_terms(table, names, ax=None, title=""):
     """Draw what a model adds to the cost for each code of each group.
 
-    `table` (g, k): one row per group, called `names`; NaN, grey, where a group has fewer codes. Dark is slow.
+    `table` (g, k): one row per group, called `names`; NaN, hatched, where a group has fewer codes. Dark is slow.
     """
     table = np.asarray(table, dtype=float)
     ax = new_axes(ax, height=max(1.9, 1.2 + 0.2 * len(names)))
@@ -210,10 +210,11 @@ def table_of_terms(table, names, ax=None, title=""):
         ax.figure.colorbar(image, ax=ax, label="added to the cost (no unit)")
         ax.update_datalim([(-0.5, -0.5), (table.shape[1] - 0.5, len(names) - 0.5)])
     name_rows(ax, [shortened(name) for name in names])
+    ax.set_ylim(max(len(names), 1) - 0.5, -0.5)
     ax.xaxis.get_major_locator().set_params(integer=True)
     dress(ax, title, "code", "group")
     ax.grid(False)
-    ax.set_facecolor("0.9")                                                # where a group has no such code
+    ax.patch.set(facecolor="white", edgecolor="0.75", hatch="////")        # where a group has no such code
     return ax
 
 
