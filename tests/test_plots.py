@@ -151,7 +151,9 @@ def test_each_score_has_its_dot_its_interval_and_its_collections_ceiling():
     ax = scores_with_intervals(rows, {"tile:xla": 0.97, "layout:xla:random": NAN})
     assert list(lines(ax)) == ["a", "b", "noise ceiling"]
     assert lines(ax, "a").get_xdata().tolist() == [0.9, 0.5]
-    assert lines(ax, "noise ceiling").get_xydata().tolist() == [[0.97, 0]]
+    assert lines(ax, "a").get_ydata().tolist() == [0, 3] and lines(ax, "b").get_ydata().tolist() == [1]
+    assert lines(ax, "noise ceiling").get_xydata().tolist() == [[0.97, -0.5], [0.97, 1.5]]
+    assert ax.get_yticks().tolist() == [0.5, 3]
     ends = np.array([path.vertices[:, 0] for bars in ax.collections for path in bars.get_paths()])
     assert ends[np.isfinite(ends).all(axis=1)].tolist() == [[0.8, 0.95], [0.6, 0.8]]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["tile:xla", "layout:xla:random"]

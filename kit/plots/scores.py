@@ -50,18 +50,28 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
     `rows`: (collection, model, score, low, high); where the ends of the interval are NaN, no interval is drawn.
     `ceilings`: {collection: noise ceiling}; NaN or absent: no mark.
     """
-    rows = list(rows)
+    rows, bottom, blocks = list(rows), 0, {}
     collections, models = (list(dict.fromkeys(row[i] for row in rows)) for i in (0, 1))
-    ax, styles = new_axes(ax, height=1.2 + len(collections) * (0.2 + 0.16 * len(models))), model_styles(models)
-    for place, model in enumerate(models):
-        own = [row for row in rows if row[1] == model]
-        y = [collections.index(row[0]) + 0.7 * ((place + 0.5) / len(models) - 0.5) for row in own]
+    placed = []                                        # (place of the row, row); a block of rows per collection
+    for c in collections:
+        own = sorted((row for row in rows if row[0] == c), key=lambda row: models.index(row[1]))
+        placed += list(enumerate(own, bottom))
+        blocks[c] = bottom - 0.5, bottom + len(own) - 0.5
+        bottom += len(own) + 1
+    ax, styles = new_axes(ax, height=1.2 + 0.18 * bottom), model_styles(models)
+    for low, high in list(blocks.values())[1::2]:
+        ax.axhspan(low - 0.5, high + 0.5, color="0.96", zorder=0)
+    for model in models:
+        y, own = zip(*[(place, row) for place, row in placed if row[1] == model])
         score, low, high = (np.array([row[i] for row in own], dtype=float) for i in (2, 3, 4))
         style = styles[model]
         ax.hlines(y, low, high, color=style["color"], linewidth=1.5)
         ax.plot(score, y, linestyle="", markersize=5, label=model, **style)
-    row_marks(ax, [(ceilings or {}).get(c, np.nan) for c in collections], "noise ceiling")
-    name_rows(ax, collections)
+    known = [c for c in collections if np.isfinite((ceilings or {}).get(c, np.nan))]
+    for i, c in enumerate(known):
+        ax.plot([ceilings[c]] * 2, blocks[c], color="black", linewidth=2, label="" if i else "noise ceiling")
+    ax.set_yticks([np.mean(blocks[c]) for c in collections], [*map(literal, collections)], fontsize="small")
+    ax.set_ylim(max(bottom, 1) - 0.5, -1.0)
     return dress(ax, title, "score (1 is perfect; lines: intervals)", "collection", grid="x")
 
 

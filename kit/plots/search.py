@@ -36,6 +36,8 @@ def regret_curves(regret, budgets, guided=(), noise=None, bands=None, ax=None, t
     ax.set_ylim(bottom=0)
     ax.set_xticks(budgets, [f"{b:g}" for b in budgets])
     ax.minorticks_off()
+    high = ax.get_ylim()[1]
+    ax.set_yticks([y for y in (0, 0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000) if y <= max(high, 0.001)])
     ax.yaxis.set_major_formatter(lambda y, _: f"{100 * y:g}%")
     return dress(ax, title, "measurements", "slower than the best known\n(median; shaded: quartiles)")
 
