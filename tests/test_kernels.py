@@ -36,6 +36,7 @@ from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.network_results import (
     SORTS,
+    compare_networks,
     compare_searches,
     draw_layers,
     draw_networks,
@@ -645,6 +646,15 @@ def test_a_picture_of_layers_has_a_row_per_layer():
     ax = draw_layers(RACES, [("x", 50)], base=("y", 50), title="t")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["layer norm 128x768", "matmul 128x768x768"]
     assert "x, 50" in ax.get_legend_handles_labels()[1]
+
+
+def test_networks_are_compared_by_their_sums_and_their_search_times():
+    row, = compare_networks(RACES, ["bert", "vgg16"], ("y", 50), ("x", 50)).to_dict("records")
+    sums, = network_sums(RACES, ["bert"], [("x", 50), ("y", 50)]).to_dict("records")
+    assert row["ratio"] == pytest.approx(sums["y, 50"] / sums["x, 50"]) and row["time"] == pytest.approx(60 / 20)
+    assert [row[name] for name in ("cpu", "layers", "of", "faster", "ties", "slower", "loses on")] == [
+        "a CPU", 2, 7, 0, 1, 1, "matmul 128x768x768"]
+    assert compare_networks(RACES, ["bert"], ("x", 50), ("z", 50)).empty
 
 
 def test_a_picture_of_networks_has_a_bar_per_network_and_search():

@@ -78,6 +78,28 @@ def network_sums(races, networks, entries):
     return pd.DataFrame(rows)
 
 
+def compare_networks(races, networks, one, other):
+    """One entry against another over whole networks -> DataFrame, a row per machine and network.
+
+    `one` and `other` are (strategy, measurements). "ratio" is one's time over the other's, summed as in `network_sums`
+    over the "layers" of the network's "of" distinct layers that have both. "time" is the ratio of the search times,
+    each layer once. "faster", "ties" and "slower" count layers, with ties within 5%; "loses on" names the slower ones.
+    """
+    rows = []
+    for cpu, part in races.groupby("cpu", sort=False):
+        ms, seconds = (part.pivot_table(value, "kernel", ENTRY) for value in ("ms", "seconds"))
+        for row in network_sums(part, networks, [one, other]).to_dict("records"):
+            names = [kernel.name for kernel, _ in network_layers(row["network"])]
+            both = ms.loc[ms.index.isin(names), [one, other]].dropna()
+            ratio, spent = both[one] / both[other], seconds.loc[both.index].sum()
+            rows.append({"cpu": cpu, "network": row["network"], "layers": row["layers"], "of": row["of"],
+                         "ratio": row[_label(one)] / row[_label(other)],
+                         "time": spent[one] / spent[other] if spent[other] else np.nan,
+                         "faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
+                         "slower": int((ratio > 1 + TIE).sum()), "loses on": "; ".join(ratio[ratio > 1 + TIE].index)})
+    return pd.DataFrame(rows)
+
+
 def measurements_saved(races, one, other):
     """How many measurements the strategy `one` needs relative to `other` -> dictionary.
 
