@@ -67,7 +67,7 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     prepared = prepare(root, place, [c for c in COLLECTIONS if c in wanted(collections) or c in known])
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
         others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
-        prepared = prepare(root, place, others)                  # `training_graphs` will read the siblings
+        prepared = prepare(root, place, others)                  # `training_graphs` will read counterparts
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
@@ -182,9 +182,9 @@ def _read_graph(path, collection, split):
 
 
 def training_graphs(data_root, collection, problems=None, k_hops=None):
-    """The graphs to train on for a collection: its own graphs, or its siblings' if nothing can be learned from its own.
+    """The graphs to train on for a collection: its own graphs, or its counterparts' if nothing can be learned from its own.
 
-    A layout collection has two sets of siblings, tried in this order: the other search on the same source, then both
+    A layout collection has two sets of counterparts, tried in this order: the other search on the same source, then both
     collections of the other source. Returns the list of graphs that `teaches` accepts, layout graphs deduplicated, and
     the list of their collections; both are empty if there is nothing to train on.
     """
