@@ -185,8 +185,8 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
     """The graphs to train on for a collection: its own, or those of its counterparts if its own teach nothing.
 
     A layout collection has two sets of counterparts, tried in this order: the other search on the same source, then
-    both collections of the other source. Returns the list of graphs that `teaches` accepts, layout graphs deduplicated, and
-    the list of their collections; both are empty if there is nothing to train on.
+    both collections of the other source. Returns the list of graphs that `teaches` accepts, layout graphs deduplicated,
+    and the list of their collections; both are empty if there is nothing to train on.
     """
     families = [[collection]]
     if collection != "tile:xla":
