@@ -169,7 +169,7 @@ class Step:
     def brought(self, noted=()):
         """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""
         paths = [path for name in READS.get(self.number, ()) for path in sorted((self.out / name).glob("*/*.npz"))]
-        places = [place for path in paths for place in (path, Path(f"{path}{MARK}")) if place.is_file()]
+        places = [place for path in paths for place in (path, Path(f"{path}{MARK}")) if os.path.isfile(place)]
         found = [(place.relative_to(self.out).as_posix(), file_sha256(place)) for place in places]
         found = [[*pair] for pair in found if pair not in noted]
         self.others = [name for name, _ in found if not name.endswith(MARK)]
