@@ -48,6 +48,7 @@ from kit.run.provenance import (  # noqa: E402
 LOCK = Path(".run", "lock")
 LIMITS = ("time_budget",)                       # parameters that end a step early, and change no result
 UNFINISHED = "unfinished"                       # in place of the key of a step, while it runs
+IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
 STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
@@ -154,10 +155,11 @@ class Step:
         self.label, self.failure, self.last, self.thread, self.started = "", None, _Said(), None, 0.0
 
     def code(self):
-        """A digest of the notebook's code, of what it imports of the kit, and of the tables beside it that it names."""
+        """A digest of the notebook's code, of the modules it imports, and of the tables beside it that it names."""
         cells = [cell.source for cell in nbformat.read(self.notebook, 4).cells if cell.cell_type == "code"]
         tables = [file_sha256(path) for path in sorted(self.notebook.parent.glob("*.csv"))
                   if any(path.name in cell for cell in cells)]
+        tables += _own_modules([*cells, *loaded_sources(Path(kit.__file__).parent).values()], self.notebook.parent)
         try:
             return digest([plain_code(cell) for cell in cells], *tables,
                           code_digest(*sorted({module for cell in cells for module in imports(cell)})))
@@ -167,7 +169,7 @@ class Step:
     def brought(self, noted=()):
         """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""
         paths = [path for name in READS.get(self.number, ()) for path in sorted((self.out / name).glob("*/*.npz"))]
-        places = [place for path in paths for place in (path, Path(f"{path}{MARK}")) if place.is_file()]
+        places = [place for path in paths for place in (path, Path(f"{path}{MARK}")) if os.path.isfile(place)]
         found = [(place.relative_to(self.out).as_posix(), file_sha256(place)) for place in places]
         found = [[*pair] for pair in found if pair not in noted]
         self.others = [name for name, _ in found if not name.endswith(MARK)]
@@ -302,6 +304,27 @@ class Step:
             text = [f"{name}: {sentence}"]
         first = f"{self.stem} failed after {time.monotonic() - self.started:.0f} s:"
         return "\n    ".join([first, *text]) + f"\nthe partly executed notebook: {show(_partly(self.target))}"
+
+
+def _own_modules(texts, folder):
+    """Digests of the user's own modules, beside the kit or in `folder`, that some code imports, with what they import.
+
+    Read by lines, because a cell may have commands of IPython. A package counts with all its modules.
+    """
+    found, todo = {}, [*texts]
+    while todo:
+        names = {re.split(r"\W", name.strip())[0] for match in IMPORT.finditer(todo.pop())
+                 for name in (match[1] or match[2]).split(",")} - {"", "kit"}
+        for place in [place for name in names for place in (PROJECT / name, folder / name)]:
+            for path in [place.with_suffix(".py"), *place.rglob("*.py")]:
+                if path not in found and path.is_file():
+                    text = path.read_text("utf-8", "replace")
+                    todo.append(text)
+                    try:
+                        found[path] = digest(plain_code(text), code_digest(*imports(text)))
+                    except (SyntaxError, ValueError):        # its import will say what is wrong
+                        found[path] = digest(text)
+    return [found[path] for path in sorted(found)]
 
 
 def noted(marker):

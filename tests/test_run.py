@@ -212,6 +212,22 @@ def test_a_table_beside_a_notebook_counts_if_the_notebook_names_it(main, tmp_pat
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.parametrize("line", [
+    "import trick", "%time\nfrom trick import f", "import os, trick as t", "import ours.part"])
+def test_a_module_of_ones_own_beside_the_kit_counts_if_a_notebook_imports_it(main, tmp_path, monkeypatch, line):
+    steps, digests = sys.modules["steps"], []
+    monkeypatch.setattr(steps, "PROJECT", tmp_path)
+    book = tmp_path / "notebooks" / "03_train.ipynb"
+    book.parent.mkdir()
+    (tmp_path / "ours").mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(line)]), book)
+    for name, text in (("trick.py", "import inner"), ("ours/part.py", "from inner import x"), ("inner.py", "x = 1"),
+                       ("other.py", "x = 1"), ("inner.py", "x = 1     # a comment"), ("inner.py", "x = 2")):
+        (tmp_path / name).write_text(text)
+        digests.append(steps.Step(book, {}, tmp_path / "out").code())
+    assert digests[2] == digests[3] == digests[4] != digests[5]
+
+
 @pytest.fixture
 def main(project, monkeypatch):
     """The real run.py, in this process."""

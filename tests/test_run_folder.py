@@ -209,6 +209,13 @@ def test_predictions_without_what_they_were_made_from_are_left_out_and_named(wor
     assert world.said.count("unreadable, left out: ") == 6 and "tile_seed7.test.npz: without a readable " in world.said
 
 
+def test_predictions_whose_name_leaves_no_room_for_a_mark_are_left_out_and_named(world):
+    text, path = submission(world), world.place / "out" / "predictions" / "tile_xla" / f"{'x' * 246}.test.npz"
+    path.write_bytes(b"mine")
+    assert world.run() == 3 and submission(world) == text and f"unreadable, left out: {path}" in world.said
+    assert path.read_bytes() == b"mine"
+
+
 def test_predictions_from_other_data_are_left_out_and_named(world):
     text, path = submission(world), world.sources(LAYOUT[0], "train")[0]
     data = path.read_bytes()
@@ -614,6 +621,7 @@ def test_a_damaged_entry_of_the_ledger_is_one_sentence(world, text):
     (world.place / "out.json").write_text(text)
     assert world.run("--only", "06", "--fresh") == 1
     assert "DataError: " in world.said and "out.json is not a ledger entry" in world.said
+    assert "; move it away or restore it" in world.said
     assert "Traceback" not in world.said and (world.place / "out.json").read_text() == text
 
 

@@ -162,7 +162,8 @@ def read_entry(entry):
         if not isinstance(record["sha256"], str):
             raise ValueError(f"sha256 is {record['sha256']!r:.80}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
-        raise DataError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault})") from fault
+        raise DataError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault}); move it away or restore it"
+                        ) from fault
     return record
 
 
