@@ -357,21 +357,20 @@ def content_digests(data_root, collection, split):
     From the catalogue of a prepared folder; a prepared file that is newer than the catalogue says itself what it holds.
     In other data roots, every file is read.
     """
-    catalogue = Path(data_root) / CATALOGUE
-    changed = _changed(catalogue.stat()) if is_prepared(data_root) else tuple(_sources(data_root, [collection]))
-    return _content_digests(data_root, collection, split, changed)
+    sources = tuple(_sources(data_root, [collection], [split]))
+    since = _changed(Path(data_root, CATALOGUE).stat()) if is_prepared(data_root) else None
+    return _content_digests(data_root, collection, split, since, sources)
 
 
 @lru_cache(256)
-def _content_digests(data_root, collection, split, changed):
-    if is_prepared(data_root):
+def _content_digests(data_root, collection, split, since, sources):
+    """As `content_digests`; a file that changes while this process runs is another one in `sources`."""
+    if since is not None:
         rows = _read_catalogue(Path(data_root) / CATALOGUE).filter(collection=collection, split=split)
         known = {row["name"]: row for row in rows.select(*_TOLD).to_dicts()}
-        found = [(source.key[-1], _prepared_content(source, known.get(source.key[-1]), changed))
-                 for source in _sources(data_root, [collection]) if source.split == split]
+        found = [(source.key[-1], _prepared_content(source, known.get(source.key[-1]), since)) for source in sources]
         return [(name, content) for name, content in found if content]
-    found = [(source, _undamaged(read_graph, source.path, collection, split)) for source in changed
-             if source.split == split]
+    found = [(source, _undamaged(read_graph, source.path, collection, split)) for source in sources]
     return [(source.key[-1], content_digest(graph)) for source, graph in found if graph]
 
 
@@ -597,10 +596,10 @@ def _alone(folder):
         time.sleep(0.5)
 
 
-def _sources(root, collections):
-    """Yield all files of these collections."""
+def _sources(root, collections, splits=SPLITS):
+    """Yield all files of these collections and splits."""
     for collection in collections:
-        for split in SPLITS:
+        for split in splits:
             for path in npz_paths(root, collection, split):
                 try:
                     stat = path.stat()

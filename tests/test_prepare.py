@@ -949,3 +949,17 @@ def test_an_edited_prepared_file_is_other_data_although_it_has_the_size_and_an_e
     (folder / CATALOGUE).write_bytes(catalogue)
     changed = content_digests(folder, "tile:xla", "train")
     assert [name for (name, one), (_, other) in zip(known, changed) if one != other] == [path.stem]
+
+
+def test_a_prepared_file_that_changes_while_a_process_runs_is_other_data_and_put_back_the_same(tiny_sample, tmp_path):
+    folder = tmp_path / "prepared"
+    prepare(tiny_sample, folder, ["tile:xla"], progress=False)
+    path, other = sorted(folder.joinpath("tile", "xla", "train").glob("*.npz"))[:2]
+    known, data = content_digests(folder, "tile:xla", "train"), path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    changed = content_digests(folder, "tile:xla", "train")
+    assert changed[0] != known[0] and changed[1:] == known[1:]
+    path.unlink()
+    assert content_digests(folder, "tile:xla", "train") == known[1:]
+    path.write_bytes(data)
+    assert content_digests(folder, "tile:xla", "train") == known

@@ -168,6 +168,17 @@ def test_data_that_change_while_a_step_runs_are_not_what_its_results_were_made_f
     results.save_costs(NAME, COSTS, from_data(data, ["tile:xla"], "train", "test"))
 
 
+def test_a_prepared_file_that_changes_while_a_step_runs_is_not_what_its_results_were_made_from(data, tmp_path):
+    results = Results(tmp_path / "out", "04_train_layout", data)
+    path = npz_paths(data, "layout:nlp:random", "test")[0]
+    with np.load(path) as npz:
+        codes = npz["config_codes"]
+    rewrite(path, config_codes=codes[::-1])                              # the catalogue stays as it is
+    with pytest.raises(DataError, match="data layout:nlp:random test changed while 04_train_layout ran; run it again"):
+        results.save_costs("predictions/layout_nlp_random/a_seed0.test.npz", COSTS,
+                           from_data(data, ["layout:nlp:random"], "train", "test"))
+
+
 def test_code_that_changes_while_a_step_runs_is_not_what_its_results_were_made_from(tmp_path, project, monkeypatch):
     shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(kit, "__file__", str(tmp_path / "kit" / "__init__.py"))
