@@ -255,14 +255,14 @@ def test_a_bar_is_cut_into_its_groups_and_fills_the_row():
 
 def test_a_drawn_graph_shows_all_nodes_edges_and_group_numbers():
     ax = draw_drawn(range(6))
-    assert ax.get_ylabel() == "6 nodes, 5 edges"
+    assert ax.get_xlabel().endswith("; 6 nodes, 5 edges")
     assert len(lines(ax, "not configurable").get_xdata()) == 3
     assert [len(c.get_offsets()) for c in ax.collections if not isinstance(c, LineCollection)] == [2, 1]
     assert [text.get_text() for text in ax.texts] == ["0", "0", "1"]
     edges, = (c for c in ax.collections if isinstance(c, LineCollection))
     assert len(edges.get_segments()) == 5
     assert all(use[0] > made[0] for use, made in edges.get_segments())       # data flows to the right
-    assert draw_drawn(range(6), most=4).get_ylabel() == "4 nodes, 3 edges"
+    assert draw_drawn(range(6), most=4).get_xlabel().endswith("; 4 nodes, 3 edges")
 
 
 def test_a_dotted_line_joins_nodes_whose_layouts_meet_if_both_are_drawn():

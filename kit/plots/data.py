@@ -195,7 +195,9 @@ def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None
         ax.plot([], [], linestyle="", marker="None", label="white: groups with\nfewest nodes")
     ax.set(xticks=[], yticks=[])
     ax.margins(0.03)
-    return dress(ax, title, "inputs → outputs (depth in the program)", f"{len(nodes)} nodes, {len(edges)} edges")
+    ax.spines["left"].set_visible(False)
+    said = f"inputs → outputs (depth in the program); {len(nodes)} nodes, {len(edges)} edges"
+    return dress(ax, title, said, "(the height has no meaning)")
 
 
 def table_of_terms(table, names, ax=None, title=""):
