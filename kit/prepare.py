@@ -637,8 +637,8 @@ def _is_current(folder, source, row, since):
     if row is None or any(row[name] != value for name, value in now.items()):
         return False
     path = prepared_path(folder, *source.key)
-    if row["reason"] is not None or not path.is_file():
-        return row["reason"] is not None
+    if row["reason"] is not None or not path.is_file():     # a file that was left out has no prepared file
+        return row["reason"] is not None and not path.is_file()
     stat = path.stat()
     return _is_as_written(path, stat.st_size, row) and (
         _changed(stat) <= since or _content_of(path, *source.key[:2]) == row["content"])

@@ -460,6 +460,15 @@ def test_what_the_system_refuses_to_read_is_tried_again(data, tmp_path, monkeypa
     assert quietly(data, tmp_path / "here").catalogue.filter(name="g0")["reason"].to_list() == [None]
 
 
+def test_a_reason_written_into_the_catalogue_by_hand_leaves_no_readable_file_out(data, tmp_path):
+    folder = quietly(data, tmp_path / "here").folder
+    before, catalogue = results(folder), folder / "catalogue.parquet"
+    edited = pl.read_parquet(catalogue).with_columns(pl.col("reason").fill_null("not wanted"))
+    catalogue.write_bytes(b"")
+    edited.write_parquet(catalogue)
+    assert results(quietly(data, folder).folder) == before
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything; the form of this fault above is tested")
 def test_a_file_without_permission_has_its_reason(data, tmp_path):
     path = prepared_path(data, LAYOUT, "train", "g0")
