@@ -26,6 +26,7 @@ from kit.kernels.layer_study import (
     SEARCHES,
     UNTUNED,
     SearchJob,
+    definition,
     merged_races,
     race_table,
     run_race,
@@ -529,6 +530,23 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
 
 
 @tvm_test
+def test_the_exponential_of_softmax_agrees_with_numpy():
+    import tvm
+    from tvm import te
+
+    from kit.kernels.definitions import _exponential
+    values = np.linspace(-110, 0, 5001, dtype=np.float32)
+    x = te.placeholder(values.shape, "float32", "x")
+    out = te.compute(values.shape, lambda i: _exponential(x[i]), "out")
+    run = tvm.compile(tvm.IRModule({"main": te.create_prim_func([x, out])}), "llvm").jit()
+    answer = tvm.runtime.tensor(np.zeros_like(values))
+    run["main"](tvm.runtime.tensor(values), answer)
+    known = np.exp(np.maximum(values, -87).astype(np.float64))
+    np.testing.assert_allclose(answer.numpy(), known, rtol=5e-6)
+    assert answer.numpy()[-1] == 1
+
+
+@tvm_test
 @pytest.mark.parametrize("kind", SMALL)
 def test_pytorch_is_measured_by_the_lab_and_computes_what_numpy_does(kind, labs):
     (seconds, fault), = labs(kind).measure([PYTORCH])
@@ -588,6 +606,17 @@ def test_a_table_holds_the_medians_of_the_longest_race_of_a_kernel_and_seed(tmp_
     assert table[["strategy", "seed", "ms", "low", "high"]].values.tolist() == [
         ["random", 1, 6.0, 4.5, 7.5], [OURS, 0, 2.0, 1.5, 2.5], ["random", 0, 4.0, 3.0, 5.0]]
     assert table["schedule"].tolist() == ["", "1 0", ""]
+
+
+def test_a_race_of_an_older_definition_of_a_layer_does_not_count(tmp_path):
+    layer = dict((kernel.name, kernel) for kernel, _ in network_layers("bert"))["softmax 1536x128"]
+    old, new = ({**drawn_race(layer.name, **ms), "definition": name} for name, ms in (
+        ("other", {OURS: 1.0, "random": 2.0}), (definition(layer), {OURS: 4.0})))
+    for name, race in (("a", old), ("b", new)):
+        (tmp_path / f"race_{name}.json").write_text(json.dumps(race))
+    assert race_table(tmp_path)["ms"].tolist() == [8.0]
+    (tmp_path / "race_b.json").unlink()
+    assert race_table(tmp_path).empty
 
 
 def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(tmp_path):
@@ -709,6 +738,15 @@ def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
     others = [job._replace(kernel=SMALL["matmul"]._replace(stride=2)), job._replace(strategy="random"),
               job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2)]
     assert len({search_path(tmp_path, one) for one in (job, *others)}) == 6
+
+
+def test_a_kernel_with_another_space_of_schedules_has_another_definition(monkeypatch):
+    known = [definition(kernel) for kernel in SMALL.values()]
+    assert known == [definition(kernel) for kernel in SMALL.values()]
+    monkeypatch.setattr("kit.kernels.schedules.TILES", (1, 2, 4))
+    changed = [definition(kernel) != name for kernel, name in zip(SMALL.values(), known)]
+    assert changed == [kernel.kind not in ("softmax", "layer norm") and any(
+        n >= 16 for n in kernel_axes(kernel)[0]) for kernel in SMALL.values()]
 
 
 def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():

@@ -21,9 +21,10 @@ from kit.kernels.carried import carried_cost, fit_carried, measurements_needed
 from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.networks import network_layers
+from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import OURS, RIVAL
 from kit.kernels.schedules import schedule_space
+from kit.run.provenance import code_digest
 from kit.search import explore_then_droplet, random_search
 from kit.training import device_name
 
@@ -54,9 +55,15 @@ def this_machine(threads):
 
 def search_path(folder, job):
     """Where a job's JSON is; the name also tells the machine, so that folders of several machines can be joined."""
-    about = [*job[:5], *job.taught, device_name(torch.device("cpu"))]
+    about = [*job[:5], *job.taught, device_name(torch.device("cpu")), definition(job.kernel)]
     name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
     return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
+
+
+def definition(kernel):
+    """Digest of what a kernel computes and of its space of schedules; measurements of another one do not count."""
+    about = repr([schedule_space(kernel), code_digest("kit.kernels.definitions")])
+    return hashlib.sha256(about.encode()).hexdigest()[:8]
 
 
 def run_search(job, folder):
@@ -85,7 +92,8 @@ def run_search(job, folder):
         tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1)
         tried = tried.first(measurements)
     ends = [count for count in COUNTS if count < measurements] + [measurements]
-    found = {"kernel": kernel.name, "strategy": strategy, "measurements": measurements, "seed": seed,
+    found = {"kernel": kernel.name, "definition": definition(kernel), "strategy": strategy,
+             "measurements": measurements, "seed": seed,
              "machine": this_machine(threads), "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
              "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in ends}}
     if explicit:
@@ -95,9 +103,15 @@ def run_search(job, folder):
 
 
 def finished_searches(folder):
-    """The searches in the folder, as `run_search` returns them."""
-    paths = sorted(set(Path(folder).glob("*.json")) - set(Path(folder).glob("race_*.json")))
-    return [json.loads(path.read_text()) for path in paths]
+    """The searches in the folder, as `run_search` returns them; those of older definitions of layers do not count."""
+    return _as_defined(set(Path(folder).glob("*.json")) - set(Path(folder).glob("race_*.json")))
+
+
+def _as_defined(paths):
+    """The searches or races in files, without those of a layer of a known network that is defined otherwise now."""
+    now = {kernel.name: definition(kernel) for name in network_names() for kernel, _ in network_layers(name)}
+    found = [json.loads(path.read_text()) for path in sorted(paths)]
+    return [one for one in found if one.setdefault("definition", "") == now.get(one["kernel"], one["definition"])]
 
 
 def measured_layers(folder, networks, without):
@@ -115,9 +129,10 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again" (rounds,)}]}, with the
     kernel, the seed and the machine.
     """
-    searches, about = {}, (kernel.name, seed, threads, device_name(torch.device("cpu")))
+    searches, about = {}, (kernel.name, definition(kernel), seed, threads, device_name(torch.device("cpu")))
     for found in finished_searches(folder):
-        mine = found["kernel"], found["seed"], found["machine"]["threads"], found["machine"]["cpu"]
+        machine = found["machine"]
+        mine = found["kernel"], found["definition"], found["seed"], machine["threads"], machine["cpu"]
         rival = searches.get(found["strategy"])
         if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
             searches[found["strategy"]] = found
@@ -140,9 +155,10 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
         distinct = list(dict.fromkeys([PYTORCH, *runners]))       # a winner of several searches runs once per round
         again = dict(zip(distinct, lab.measure_rounds(distinct, rounds).T.tolist()))
         untuned = [lab.measure([None])[0][0]]
-    race = {"kernel": kernel.name, "seed": seed, "machine": this_machine(threads), "entries": [
+    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "machine": this_machine(threads)}
+    race["entries"] = [
         {"strategy": UNTUNED, **alone, "again": untuned}, {"strategy": PYTORCH, **alone, "again": again[PYTORCH]},
-        *({**entry, "again": again[runner]} for entry, runner in zip(entries, runners))]}
+        *({**entry, "again": again[runner]} for entry, runner in zip(entries, runners))]
     replace_file(path, json.dumps(race))
     return race
 
@@ -155,8 +171,7 @@ def race_table(folder):
     one was within 5% of the lowest that any search of this kernel and seed saw; one more than it made if none was, and
     0 without a search. Of two races of a kernel and seed, the one with more entries counts.
     """
-    races = sorted((json.loads(path.read_text()) for path in sorted(Path(folder).glob("race_*.json"))),
-                   key=lambda race: len(race["entries"]))
+    races = sorted(_as_defined(Path(folder).glob("race_*.json")), key=lambda race: len(race["entries"]))
     needed, tables = _needed(folder), []
     for race in races:
         rows = []
@@ -166,18 +181,18 @@ def race_table(folder):
                          "measurements": entry["measurements"], "seed": race["seed"],
                          "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
                          "high": round(high, 5), "rounds": len(entry["again"]),
-                         "needed": needed.get((race["kernel"], race["seed"], race["machine"]["cpu"],
-                                               entry["strategy"]), 0),
+                         "needed": needed.get((race["kernel"], race["definition"], race["seed"],
+                                               race["machine"]["cpu"], entry["strategy"]), 0),
                          "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"]})
         tables.append(pd.DataFrame(rows))
     return merged_races(*tables)
 
 
 def _needed(folder):
-    """{(kernel, seed, cpu, strategy): "needed" of `race_table`}; of several searches the longest counts."""
+    """{(kernel, definition, seed, cpu, strategy): "needed" of `race_table`}; of several searches the longest counts."""
     found, lowest = {}, {}
     for one in finished_searches(folder):
-        key = one["kernel"], one["seed"], one["machine"]["cpu"]
+        key = one["kernel"], one["definition"], one["seed"], one["machine"]["cpu"]
         lowest[key] = min(lowest.get(key, np.inf), *one["seconds"])
         found[(*key, one["strategy"])] = max(found.get((*key, one["strategy"]), []), one["seconds"], key=len)
     return {key: measurements_needed(seconds, lowest[key[:-1]]) for key, seconds in found.items()}
