@@ -106,7 +106,9 @@ def check_graph(graph, tile=None, least=1, name="graph"):
         array("config_feat", (c, 24), kinds="iuf")
         array("config_runtime_normalizers", (c,), 1, kinds="iuf")
         return
-    nc = len(array("node_config_ids", ("nc",), 0, n - 1))
+    ids = array("node_config_ids", ("nc",), 0, n - 1)
+    nc = len(ids)
+    expect(len(np.unique(ids)) == nc, f"{graph.graph_id}: node_config_ids", ids, "each configurable node once")
     k = array("code_rows", (nc, "k", DIGITS), -1, 5).shape[1]
     g = array("config_codes", (c, "g"), 0, k - 1).shape[1]
     array("node_group", (nc,), 0, g - 1)

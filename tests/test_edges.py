@@ -445,3 +445,21 @@ def test_an_index_has_one_spelling(w, indices):
 def test_a_header_alone_is_no_submission(w):
     assert api.check_submission(written(w, "ID,TopConfigs\n")) == [
         "line 2: is missing; expected a row per graph after the header"]
+
+
+@pytest.mark.parametrize("turned", [lambda a: a[::-1].copy()[::-1], lambda a: a.astype(a.dtype.newbyteorder(">"))],
+                         ids=["negative strides", "other byte order"])
+def test_arrays_of_any_strides_and_byte_order_give_the_same_costs(w, turned):
+    for model in w.models.values():
+        graph = w.tile if model is w.tiles else w.layout
+        changed = graph._replace(**{name: turned(array) for name, array in graph._asdict().items()
+                                    if isinstance(array, np.ndarray)})
+        assert np.array_equal(api.predict(model, changed), api.predict(model, graph))
+
+
+def test_a_configurable_node_that_is_named_twice_is_refused(w):
+    ids = w.layout.node_config_ids.copy()
+    ids[-1] = ids[0]
+    for model in (w.gnn, w.token):
+        with pytest.raises(ValueError, match="node_config_ids is .*; expected each configurable node once"):
+            api.predict(model, w.layout._replace(node_config_ids=ids))

@@ -115,12 +115,22 @@ def test_copies_count_the_pairs_that_disagree():
 @pytest.mark.parametrize("changes, said", [
     ({"model": None}, "model is None; expected a ConfigTokenModel"),
     ({"graph": 3}, "graph is 3; expected a LayoutGraph"),
-    ({"config": [0, 0]}, r"config is \[0, 0\]; expected 4 codes, each a whole number of at least 0 and below 4"),
+    ({"config": [0, 0]}, r"config is \[0, 0\]; expected 4 codes, each at least 0 and below \[4, 4, 4, 4\]"),
     ({"config": [0, 0, 0, 4]}, "config is"), ({"against": [0.5] * 4}, "against is"), ({"config": None}, "config is")])
 def test_what_cannot_be_explained_is_refused(changes, said):
     graph, model = drawn("pool")
     with pytest.raises(ValueError, match=said):
         explain(**dict(model=model, graph=graph, config=[0] * 4) | changes)
+
+
+def test_a_code_that_a_group_does_not_have_is_refused():
+    graph, model = drawn("pool")
+    rows, codes = graph.code_rows.copy(), graph.config_codes.copy()
+    rows[graph.node_group == 1, 2:], codes[:, 1] = -1, codes[:, 1] % 2
+    graph = graph._replace(code_rows=rows, config_codes=codes)
+    assert explain(model, graph, [0, 1, 0, 0]).config.tolist() == [0, 1, 0, 0]
+    with pytest.raises(ValueError, match=r"config is \[0, 2, 0, 0\]; expected 4 codes, .* below \[4, 2, 4, 4\]"):
+        explain(model, graph, [0, 2, 0, 0])
 
 
 def test_attention_has_no_terms_of_groups_and_reasons_want_an_explanation():

@@ -126,11 +126,12 @@ def reasons(graph, explanation, most=10):
 
 
 def _checked_codes(name, codes, graph):
-    """Codes (g,) as int64; ValueError if they are not one code per group."""
-    found, groups = np.asarray(codes), graph.config_codes.shape[1]
-    fits = found.shape == (groups,) and found.dtype.kind in "iu"
-    expect(fits and (found >= 0).all() and (found < graph.code_rows.shape[1]).all(), name, codes,
-           f"{groups} codes, each a whole number of at least 0 and below {graph.code_rows.shape[1]}")
+    """Codes (g,) as int64; ValueError if they are not one code per group, of those that the group has."""
+    found, counts = np.asarray(codes), graph.config_codes.max(axis=0, initial=0) + np.int64(1)
+    last = np.where((graph.code_rows >= 0).any(axis=2), np.arange(graph.code_rows.shape[1]) + 1, 1).max(axis=1)
+    np.maximum.at(counts, graph.node_group, last)
+    fits = found.shape == counts.shape and found.dtype.kind in "iu" and (found >= 0).all() and (found < counts).all()
+    expect(fits, name, codes, f"{len(counts)} codes, each at least 0 and below {counts.tolist()}")
     return found.astype(np.int64)
 
 

@@ -56,9 +56,10 @@ class Network(nn.Module):
         device = self.node_scale.device
         arrays |= dict(numeric=scaled(node_feat[:, :NUMERIC], self.node_scale), opcode=node_opcode,
                        layout=repad_layout(node_feat)[0][:, LAYOUT].astype(np.int64).clip(-1, 5) + 2)
-        for name, array in arrays.items():       # torch cannot index with the unsigned types of many codes
-            array = array.astype(np.int32) if array.dtype in (np.uint16, np.uint32) else array
-            arrays[name] = torch.tensor(array, device=device)
+        for name, array in arrays.items():       # torch has no big-endian numbers, no negative strides, no index uint16
+            native = array.dtype.newbyteorder("=")
+            native = np.int32 if native in (np.uint16, np.uint32) else native
+            arrays[name] = torch.tensor(np.ascontiguousarray(array, native), device=device)
         return kind(messages=tuple(mean_messages(e, len(node_feat), device) for e in directions), **arrays)
 
     def node_input(self, tensors):
@@ -109,7 +110,7 @@ def mean_messages(edge_index, n, device="cpu"):
 
     Parallel edges count as often as they occur. A node without senders receives zeros.
     """
-    sender, receiver = torch.as_tensor(edge_index.T.copy()).to(device)
+    sender, receiver = torch.tensor(np.ascontiguousarray(edge_index.T, np.int64), device=device)
     count = torch.bincount(receiver, minlength=n)
     weight = 1.0 / count[receiver].float()
     def csr(rows, columns):

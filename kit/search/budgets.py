@@ -58,7 +58,10 @@ class Measured:
     def _measure(self, new):
         """Ask the objective for new points, all once per round, so that a drift of the machine affects all alike."""
         asked = np.tile(new, (self.repeats, 1))
-        costs = np.asarray(self.objective(asked), np.float64)
+        costs = np.asarray(self.objective(asked))
+        if costs.dtype.kind not in "iufb":
+            raise ValueError(f"the objective gave {costs!r:.80}; expected one cost per point, np.inf for an invalid one")
+        costs = costs.astype(np.float64)
         if costs.shape != (len(asked),) or np.isnan(costs).any() or (costs == -np.inf).any():
             raise ValueError(f"the objective gave shape {costs.shape}, {np.isnan(costs).sum()} NaN and "
                              f"{(costs == -np.inf).sum()} -inf for {len(asked)} points; expected one cost per point, "
