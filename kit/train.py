@@ -67,6 +67,8 @@ class TrainSettings:
                      sampling=("uniform", "spread"))
 
 
+@torch.inference_mode(False)             # a caller's no_grad would leave the weights as they are, without a word
+@torch.enable_grad()
 def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), score=None, checkpoint=None, report=None,
           record=None, deadline=None, saving=None):
     """Train a model to rank the configurations of each graph.

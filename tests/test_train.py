@@ -70,6 +70,14 @@ def test_training_twice_gives_the_same_and_another_seed_something_else():
     assert not same(trained(settings=dataclasses.replace(SHORT, seed=1))[0], uninterrupted()[0])
 
 
+@pytest.mark.parametrize("outside", [torch.no_grad, torch.inference_mode])
+def test_training_learns_whatever_mode_of_gradients_the_caller_is_in(outside):
+    model = LayoutGNN(TINY)
+    with outside():
+        train(model, GRAPHS, SHORT, valid=VALID, score=tau)
+    assert same(model.state_dict(), uninterrupted()[0])
+
+
 def test_training_and_predicting_leave_the_global_generators_alone():
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()      # noqa: NPY002
     trained()
