@@ -420,7 +420,7 @@ def test_bad_input_is_named():
         told = re.escape(f"the objective gave shape {told} -inf for 3 points; expected one cost per")
         with pytest.raises(ValueError, match=told):
             random_search(lambda points, w=wrong: w, [3], 5, rng)
-    with pytest.raises(ValueError, match=r"^the objective gave array\(.*; expected one cost per point"):
+    with pytest.raises(ValueError, match=r"^the objective gave array\(.*; expected one number per point"):
         random_search(lambda points: ["fast"] * len(points), [3], 5, rng)
     with pytest.raises(ValueError, match=r"^start is \[3\]; expected one code per coordinate, below \[3\]$"):
         droplet(objective, [3], 5, rng, start=[3])

@@ -24,7 +24,7 @@ from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import OURS, RIVAL
 from kit.kernels.schedules import schedule_space
-from kit.run.provenance import code_digest
+from kit.run import from_code
 from kit.search import explore_then_droplet, random_search
 from kit.training import device_name
 
@@ -62,7 +62,7 @@ def search_path(folder, job):
 
 def definition(kernel):
     """Digest of what a kernel computes and of its space of schedules; measurements of another one do not count."""
-    about = repr([schedule_space(kernel), code_digest("kit.kernels.definitions")])
+    about = repr([schedule_space(kernel), *from_code("kit.kernels.definitions").values()])
     return hashlib.sha256(about.encode()).hexdigest()[:8]
 
 

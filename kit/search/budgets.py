@@ -60,7 +60,8 @@ class Measured:
         asked = np.tile(new, (self.repeats, 1))
         costs = np.asarray(self.objective(asked))
         if costs.dtype.kind not in "iufb":
-            raise ValueError(f"the objective gave {costs!r:.80}; expected one cost per point, np.inf for an invalid one")
+            raise ValueError(f"the objective gave {costs!r:.80}; expected one number per point, np.inf for an invalid "
+                             "one")
         costs = costs.astype(np.float64)
         if costs.shape != (len(asked),) or np.isnan(costs).any() or (costs == -np.inf).any():
             raise ValueError(f"the objective gave shape {costs.shape}, {np.isnan(costs).sum()} NaN and "
