@@ -113,6 +113,8 @@ def check_graph(graph, tile=None, least=1, name="graph"):
     g = array("config_codes", (c, "g"), 0, k - 1).shape[1]
     array("node_group", (nc,), 0, g - 1)
     array("node_splits", ("s",), 0, n)
+    if getattr(graph, "meetings", None) is not None:
+        as_numbers(f"{graph.graph_id}: meetings.ends", graph.meetings.ends, ("p", 2), "iu", 0, nc - 1)
 
 
 def checked_graphs(name, graphs, tile=None):

@@ -73,6 +73,9 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
           record=None, deadline=None, saving=None):
     """Train a model to rank the configurations of each graph.
 
+    Dropout draws from PyTorch's global generator. So two trainings in two threads of one process disturb each other;
+    `train_parallel` uses processes.
+
     Parameters
     ----------
     model : Module

@@ -463,3 +463,11 @@ def test_a_configurable_node_that_is_named_twice_is_refused(w):
     for model in (w.gnn, w.token):
         with pytest.raises(ValueError, match="node_config_ids is .*; expected each configurable node once"):
             api.predict(model, w.layout._replace(node_config_ids=ids))
+
+
+def test_meetings_of_a_program_with_more_nodes_are_refused(w):
+    met = api.prune(w.layout).meetings
+    ends = np.concatenate([met.ends, [[0, len(w.layout.node_config_ids)]]])
+    for model in (w.gnn, w.token):
+        with pytest.raises(ValueError, match="drawn.*: meetings.ends holds .*; expected at least 0 and at most"):
+            api.predict(model, w.layout._replace(meetings=met._replace(ends=ends)))
