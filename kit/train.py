@@ -360,8 +360,9 @@ def _save(path, identity, model, run, team, saving):
     """Write the checkpoint if a path is given, within `saving`; only the first process writes."""
     if path is not None and team.rank == 0:
         with nullcontext() if saving is None else saving(run.step):
-            training.save_checkpoint(path, model, best=run.best, step=run.step, made_by=identity, history=run.history,
-                            losses=run.losses, **{name: part.state_dict() for name, part in run.parts().items()})
+            training.save_checkpoint(path, model, name=Path(path).name, best=run.best, step=run.step, made_by=identity,
+                                     history=run.history, losses=run.losses,
+                                     **{name: part.state_dict() for name, part in run.parts().items()})
 
 
 def _validation_score(model, held_out, count, score, settings, team):

@@ -233,8 +233,9 @@ def main(project, monkeypatch):
     """The real run.py, in this process."""
     monkeypatch.syspath_prepend(project / "notebooks")
     monkeypatch.chdir(project)
+    monkeypatch.delitem(sys.modules, "run", raising=False)       # the benchmarks have a module of this name, too
     module = importlib.import_module("run")
-    del sys.modules["run"]                       # the benchmarks have a module of this name, too
+    del sys.modules["run"]
     return module.main
 
 

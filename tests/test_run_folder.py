@@ -504,6 +504,23 @@ def test_a_checkpoint_whose_weights_somebody_edited_is_not_taken_for_trained(wor
     assert submission(world) == text and edited in aside(world) and str(path) in world.said
 
 
+@pytest.mark.parametrize("ends", [("", MARK), ("",)], ids=["with its mark", "alone"])
+def test_a_checkpoint_of_earlier_code_under_the_name_of_a_new_one_is_kept_and_not_used(world, ends):
+    old, = (world.place / "out" / "checkpoints").glob("layout_nlp_random-token-0-*.pt")
+    world.change_kit("token")
+    assert world.run(out="new") == 0, world.said
+    text, name = submission(world, "new"), "layout_nlp_random-token-0-*.pt"
+    new, = (world.place / "new" / "checkpoints").glob(name)
+    place = world.place / "copied" / "checkpoints" / new.name
+    place.parent.mkdir(parents=True)
+    for end in ends:
+        shutil.copy(f"{old}{end}", f"{place}{end}")
+    assert world.run(out="copied") == 0, world.said
+    assert submission(world, "copied") == text != submission(world)
+    assert f"{place} was written as {old.name}, the checkpoint of another training; it is kept as " in world.said
+    assert file_sha256(old) in digests(world.place / "copied" / ASIDE)
+
+
 def test_a_training_record_that_somebody_edited_is_not_packed(world, capsys):
     out, (root,) = world.place / "out", (world.place / "data").glob("prepared-*")
     for number, marked in enumerate((True, False)):

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import time
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
 from kit.run.provenance import from_code, own_code, read_mark, set_aside
 from kit.sample import write_sample
+from kit.training import CheckpointError, read_checkpoint
 
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
@@ -266,24 +266,26 @@ def checkpoint_path(out, name, model, settings, graphs, valid=(), functions=()):
     stem = name.replace(":", "_").replace(" ", "-")
     path = Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
     mark = read_mark(path)
-    if path.is_file() and (not _is_whole(path) or (mark and mark["sha256"] != file_sha256(path))):
-        print(f"note  {path} is damaged, or was changed; it is kept as {set_aside(path, out)}, and training starts "
-              "anew")
+    if path.is_file() and (fault := _unfit_checkpoint(path, mark)):
+        print(f"note  {path} {fault}; it is kept as {set_aside(path, out)}, and training starts anew")
     return path
+
+
+def _unfit_checkpoint(path, mark):
+    """Why a checkpoint is not the one that a training wrote under this name, or ""."""
+    try:
+        saved = read_checkpoint(path)
+    except CheckpointError:
+        saved = None
+    if saved is None or mark and mark["sha256"] != file_sha256(path):
+        return "is damaged, or was changed"
+    name = saved.get("name")
+    return "" if name == path.name else f"was written as {name}, the checkpoint of another training"
 
 
 def modules_of(functions):
     """The modules where functions are defined, also those that a functools.partial calls."""
     return [getattr(function, "func", function).__module__ for function in functions]
-
-
-def _is_whole(path):
-    """Whether a checkpoint, which is a zip, can be read to its end."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
-        return False
 
 
 def save_costs(path, costs):
