@@ -252,10 +252,10 @@ def checkpoint_path(out, name, model, settings, graphs, valid=(), functions=()):
     """The checkpoint of a training run; other settings or other graphs give another file.
 
     `out`/checkpoints/`name`-<8 hex digits>.pt. The digits change with the settings, the content of the graphs and the
-    code that trains. A damaged file of this name is moved aside, and a line says so; training then starts anew. `model`
-    has its `settings`; `graphs` and `valid` are as for `train`. `functions`: the loss, and the score if it chooses
-    weights; their names and arguments count, and so do their modules of the kit, or their own code if it is not of the
-    kit; see `kit.run.provenance.own_code`.
+    code that trains. If a file of this name is damaged, or is a copy of another training's checkpoint, it is moved
+    aside, and a line says so; training then starts anew. `model` has its `settings`; `graphs` and `valid` are as for
+    `train`. `functions`: the loss, and the score if it chooses weights; their names and arguments count, and so do
+    their modules of the kit, or their own code if it is not of the kit; see `kit.run.provenance.own_code`.
     """
     # where validation chooses the weights, the scores count, too
     modules = [*modules_of(functions), *["kit.metrics"] * (settings.keep == "best" and bool(valid))]
