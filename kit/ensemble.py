@@ -127,13 +127,15 @@ def combine(predictions, how=mean_rank, weights=None):
         lacking, extra = set(predictions[0]) - set(prediction), set(prediction) - set(predictions[0])
         if lacking or extra:
             raise ValueError(f"prediction {number} differs from prediction 0: "
-                             + "; ".join(f"{word} {len(ids)} ID, the first {min(ids)}" for word, ids in
+                             + "; ".join(f"{word} {len(ids)} ID, the first {min(ids, key=str)}" for word, ids in
                                          (("it lacks", lacking), ("it alone has", extra)) if ids))
     check_callable(locals(), "how")
     combined = {}
     for name in predictions[0]:
         try:
-            combined[name] = how([prediction[name] for prediction in predictions], weights)
+            costs = [prediction[name] for prediction in predictions]
+            combined[name] = as_numbers(f"result of {getattr(how, '__name__', how)}", how(costs, weights),
+                                        (len(costs[0]),))
         except ValueError as fault:
             raise ValueError(f"{name}: {fault}") from fault
     return combined

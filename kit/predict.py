@@ -59,6 +59,9 @@ def predict(model, graph, budget=None, seed=0, passes=1, precision="float32", te
     if not model.fitted:
         raise ValueError("this model has no feature statistics; train it or load a checkpoint first")
     tensors = model.prepare(graph) if tensors is None else tensors
+    nodes = len(getattr(tensors, "opcode", graph.node_opcode))
+    expect(nodes == len(graph.node_opcode), "tensors", f"of a graph with {nodes} nodes",
+           f"model.prepare(graph), with the {len(graph.node_opcode)} nodes of {graph.graph_id}")
     device = next(model.parameters()).device
     if budget is None:
         budget = 1 << (27 if device.type == "cpu" and not model.transductive else 30)

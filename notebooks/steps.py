@@ -225,6 +225,9 @@ class Step:
             if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
                 print(f"note  {show(path)} was changed, or not made here; it is kept as "
                       f"{show(set_aside(path, self.out))}", flush=True)
+            elif path.suffix == ".npz" and path.is_file() and not os.path.exists(f"{path}{MARK}"):
+                print(f"note  {show(path)} was written when a run was killed, before its record; it is kept as "
+                      f"{show(set_aside(path, self.out))}", flush=True)
         self.log.unlink(missing_ok=True)
         # "": this execution may have written the file, or not; it need not be whole. What has no mark keeps its digest
         files = {name: sha if name in own else "" for name, sha in files.items()}

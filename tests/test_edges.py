@@ -471,3 +471,18 @@ def test_meetings_of_a_program_with_more_nodes_are_refused(w):
     for model in (w.gnn, w.token):
         with pytest.raises(ValueError, match="drawn.*: meetings.ends holds .*; expected at least 0 and at most"):
             api.predict(model, w.layout._replace(meetings=met._replace(ends=ends)))
+
+
+def test_tensors_of_another_program_are_refused(w):
+    other = api.prune(w.layout, 0)
+    for model in (w.gnn, w.token):
+        with pytest.raises(ValueError, match=r"^tensors is 'of a graph with \d+ nodes'; expected model.prep"):
+            api.predict(model, w.layout, tensors=model.prepare(other))
+
+
+def test_what_a_way_of_combining_gives_is_checked():
+    for gives in (lambda costs, weights: costs[0][:1], lambda costs, weights: [np.nan, 1.0], lambda *_: "fast"):
+        with pytest.raises(ValueError, match="^a: result of <lambda> has "):
+            api.combine([{"a": [2.0, 1.0]}], gives)
+    with pytest.raises(ValueError, match="^prediction 1 differs from prediction 0: it lacks 1 ID, the first a;"):
+        api.combine([{"a": [1.0]}, {1: [1.0], "b": [2.0]}])

@@ -504,6 +504,19 @@ def test_a_checkpoint_whose_weights_somebody_edited_is_not_taken_for_trained(wor
     assert submission(world) == text and edited in aside(world) and str(path) in world.said
 
 
+def test_a_prediction_without_its_record_after_a_kill_is_kept_and_does_not_disturb_a_smaller_run(world):
+    text, orphan = submission(world), world.place / "out" / "predictions" / "tile_xla" / "tile_seed1.test.npz"
+    assert world.run("--only", "03", seeds=2, kill=40) == ENDED
+    written = world.place / "out" / ".run" / "03_train_tile.written"
+    with open(written, "a") as file:                     # as a kill leaves it that falls between the two
+        file.write(f"{orphan.relative_to(world.place / 'out')}\n")
+    orphan.write_bytes(orphan.with_name("tile_seed0.test.npz").read_bytes())
+    sha = file_sha256(orphan)
+    assert world.run() == 0, world.said
+    assert submission(world) == text and sha in digests(world.place / "out" / ASIDE)
+    assert f"{orphan} was written when a run was killed, before its record; it is kept as " in world.said
+
+
 @pytest.mark.parametrize("ends", [("", MARK), ("",)], ids=["with its mark", "alone"])
 def test_a_checkpoint_of_earlier_code_under_the_name_of_a_new_one_is_kept_and_not_used(world, ends):
     old, = (world.place / "out" / "checkpoints").glob("layout_nlp_random-token-0-*.pt")
