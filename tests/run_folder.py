@@ -111,6 +111,8 @@ def in_process():
         yield
     finally:
         papermill.execute_notebook, program.use_this_python, os.fsync = before
+        code_digest.cache_clear()                        # of a kit that was changed
+        loaded_sources.cache_clear()
         for now, names in modules:                       # `reload_code` made others; pickle takes only the first ones
             now.update(names)
         for name, value in pictures.items():
