@@ -594,7 +594,7 @@ def test_trees_need_a_layer_to_learn_from():
 def drawn_race(kernel="a", seed=0, **ms):
     entries = [{"strategy": name, "measurements": 50, "seconds": 1.23, "schedule": [1, 0] if name == OURS else None,
                 "again": [1e-3 * value, 3e-3 * value, 2e-3 * value]} for name, value in ms.items()]
-    return {"kernel": kernel, "seed": seed, "entries": entries,
+    return {"kernel": kernel, "seed": seed, "starts": 3, "entries": entries,
             "machine": {"cpu": "a CPU", "threads": 1, "tvm": "0", "torch": "0", "date": "1970-01-01"}}
 
 
@@ -617,6 +617,12 @@ def test_a_race_of_an_older_definition_of_a_layer_does_not_count(tmp_path):
     assert race_table(tmp_path)["ms"].tolist() == [8.0]
     (tmp_path / "race_b.json").unlink()
     assert race_table(tmp_path).empty
+
+
+def test_a_race_with_more_starts_counts_before_a_longer_one(tmp_path):
+    for name, race in (("a", drawn_race(random=9.0)), ("b", {**drawn_race(**{OURS: 1.0, "random": 2.0}), "starts": 1})):
+        (tmp_path / f"race_{name}.json").write_text(json.dumps(race))
+    assert race_table(tmp_path)["ms"].tolist() == [18.0]
 
 
 def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(tmp_path):

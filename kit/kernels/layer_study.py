@@ -33,7 +33,7 @@ CARRIED = f"{OURS}, carried over"            # with a cost model that learned fr
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
 SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, CARRIED)
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
-ROUNDS = 9
+STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
 RACE = ["kernel", "seed", "cpu", "threads", "tvm"]           # what the rows of one race have in common
 
 
@@ -125,9 +125,10 @@ def measured_layers(folder, networks, without):
 def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
-    A race of the same searches is read. Of two searches with one strategy, the longer takes part. Returns {"entries":
-    [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again" (rounds,)}]}, with the
-    kernel, the seed and the machine.
+    All rounds are repeated with new processes, `STARTS` times, because each has its arrays in other places of memory. A
+    race of the same searches is read. Of two searches with one strategy, the longer takes part. Returns {"entries":
+    [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again" (starts * rounds,)}]},
+    with the kernel, the seed, the number of starts and the machine.
     """
     searches, about = {}, (kernel.name, definition(kernel), seed, threads, device_name(torch.device("cpu")))
     for found in finished_searches(folder):
@@ -136,7 +137,7 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
         rival = searches.get(found["strategy"])
         if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
             searches[found["strategy"]] = found
-    name = repr([*about, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
+    name = repr([*about, STARTS, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
     drawn = hashlib.sha256(name.encode()).hexdigest()[:8]
     path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{drawn}.json")
     if path.is_file():
@@ -151,11 +152,14 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
                             "schedule": winner if plain else None})
             runners.append(tuple(winner) if plain else winner)
     alone = {"measurements": 0, "seconds": 0.0, "schedule": None}
-    with closing(KernelLab(kernel, threads)) as lab:
-        distinct = list(dict.fromkeys([PYTORCH, *runners]))       # a winner of several searches runs once per round
-        again = dict(zip(distinct, lab.measure_rounds(distinct, rounds).T.tolist()))
-        untuned = [lab.measure([None])[0][0]]
-    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "machine": this_machine(threads)}
+    distinct, measured = list(dict.fromkeys([PYTORCH, *runners])), []     # a winner of several searches runs once
+    for _ in range(STARTS):
+        with closing(KernelLab(kernel, threads)) as lab:
+            measured.append(lab.measure_rounds(distinct, rounds))
+            untuned = [lab.measure([None])[0][0]]
+    again = dict(zip(distinct, np.concatenate(measured).T.tolist()))
+    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "starts": STARTS,
+            "machine": this_machine(threads)}
     race["entries"] = [
         {"strategy": UNTUNED, **alone, "again": untuned}, {"strategy": PYTORCH, **alone, "again": again[PYTORCH]},
         *({**entry, "again": again[runner]} for entry, runner in zip(entries, runners))]
@@ -169,9 +173,10 @@ def race_table(folder):
     "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
     "high" are their quartiles, "schedule" the winner's codes. "needed" is how many measurements the search made until
     one was within 5% of the lowest that any search of this kernel and seed saw; one more than it made if none was, and
-    0 without a search. Of two races of a kernel and seed, the one with more entries counts.
+    0 without a search. Of two races of a kernel and seed, the one with more starts counts, then with more entries.
     """
-    races = sorted(_as_defined(Path(folder).glob("race_*.json")), key=lambda race: len(race["entries"]))
+    races = _as_defined(Path(folder).glob("race_*.json"))
+    races = sorted(races, key=lambda race: (race.get("starts", 1), len(race["entries"])))
     needed, tables = _needed(folder), []
     for race in races:
         rows = []
