@@ -11,7 +11,7 @@ import nbformat
 
 # picture: the notebook, and the function whose first picture it is
 PICTURES = {"program": ("01_eda", "program_graph("), "scores": ("05_ensemble", "scores_with_intervals("),
-            "search": ("07_search", "regret_curves("), "kernels": ("08_kernels", "draw_study("),
+            "search": ("07_search", "regret_curves("), "kernels": ("08_kernels", "draw_networks("),
             "terms": ("13_token_model", "table_of_terms(")}
 
 
