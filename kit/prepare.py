@@ -516,7 +516,12 @@ def _work_off(sources, folder, processes):
     try:
         with _interrupts_held_back():            # a process that Ctrl-C meets while it starts would print where
             for source in sources:
-                future = pool.submit(prepare_file, source, folder)
+                try:
+                    future = pool.submit(prepare_file, source, folder)
+                except OSError as fault:         # "handle is closed", where one process died while another started
+                    if fault.errno is not None:
+                        raise
+                    raise BrokenProcessPool(str(fault)) from fault
                 future.add_done_callback(lambda done, source=source: results.put((source, done)))
         while left:
             with suppress(queue.Empty):          # a second at most: polars makes waits go on after Ctrl-C

@@ -779,6 +779,14 @@ def lose_a_process(root, folder):
         print(fault)
 
 
+def test_a_process_that_dies_while_another_starts_is_one_sentence(data, tmp_path, monkeypatch):
+    def closed(*args):
+        raise OSError("handle is closed")
+    monkeypatch.setattr("kit.prepare.ProcessPoolExecutor.submit", closed)
+    with pytest.raises(RuntimeError, match="^a process that prepared files died; out of memory. What is prepared"):
+        quietly(data, tmp_path / "here", processes=2)
+
+
 @pytest.mark.long
 def test_a_process_that_dies_is_one_sentence(data, tmp_path):
     said = finish(in_child("lose_a_process", data, tmp_path / "here"))
