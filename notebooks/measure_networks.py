@@ -5,17 +5,20 @@
         [--taught resnet18] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
-finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. At
-the end, and with `--only-left` at once, the command says what is left. It needs TVM (requirements-kernels.txt).
+finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. The
+random measurements are added to `kit/kernels/measured.csv.gz`, from which a search of other layers learns. At the end,
+and with `--only-left` at once, the command says what is left. It needs TVM (requirements-kernels.txt).
 """
 import argparse
+import gzip
 import time
 from pathlib import Path
 
 import pandas as pd
 
-from kit.files import replace_file
+from kit.files import replace_file, whole_file
 from kit.kernels import network_layers
+from kit.kernels.carried import MEASURED
 from kit.kernels.layer_study import (
     CARRIED,
     OURS,
@@ -23,6 +26,7 @@ from kit.kernels.layer_study import (
     RIVAL,
     SEARCHES,
     SearchJob,
+    measured_table,
     merged_races,
     race_table,
     run_race,
@@ -44,9 +48,13 @@ def planned(networks, texts, seeds, searches, measurements, threads, taught):
 
 
 def write_rows(folder):
-    """Add the races of the folder to the table."""
-    stored = [pd.read_csv(TABLE, keep_default_na=False)] if TABLE.is_file() else []
+    """Add the races of the folder to the table, and its random measurements to what the kit knows."""
+    stored, measured = ([pd.read_csv(path, keep_default_na=False)] if path.is_file() else []
+                        for path in (TABLE, MEASURED))
     replace_file(TABLE, merged_races(*stored, race_table(folder)).to_csv(index=False))
+    lines = measured_table(folder, *measured).to_csv(index=False)
+    with whole_file(MEASURED) as part:
+        part.write_bytes(gzip.compress(lines.encode(), mtime=0))             # equal measurements make equal bytes
 
 
 def main():
@@ -57,7 +65,8 @@ def main():
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--searches", default=f"{OURS};{RANDOM};{RIVAL}",
                         help=f"with semicolons between, of {'; '.join(SEARCHES)}")
-    parser.add_argument("--taught", default="", help=f"networks that the cost model of \"{CARRIED}\" learns from")
+    parser.add_argument("--taught", default="", help=f"networks that the cost model of \"{CARRIED}\" learns from; by "
+                        "default all that do not have the layer")
     parser.add_argument("--measurements", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0)

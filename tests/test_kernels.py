@@ -18,7 +18,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.kernels import measure as kernel_lab
 from kit.kernels import metaschedule
-from kit.kernels.carried import carried_cost, fit_carried, measurements_needed, schedule_numbers
+from kit.kernels.carried import (
+    carried_cost,
+    definition,
+    fit_carried,
+    known_measurements,
+    measurements_needed,
+    schedule_numbers,
+)
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
     CARRIED,
@@ -26,7 +33,7 @@ from kit.kernels.layer_study import (
     SEARCHES,
     UNTUNED,
     SearchJob,
-    definition,
+    measured_table,
     merged_races,
     race_table,
     run_race,
@@ -515,6 +522,8 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     taught, = (one for one, _ in network_layers("bert") if one.name == "softmax 1536x128")
     run_search(SearchJob(taught, "random", 4), tmp_path)
     run_search(SearchJob(kernel, "random", 3), tmp_path)                  # shorter than the next: not in the race
+    monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
+    measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
     jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
     found = [run_search(job, tmp_path) for job in jobs]
     assert [len(one["seconds"]) for one in found[:3]] == [6, 6, 6] and all(one["winners"] for one in found)
@@ -584,6 +593,56 @@ def test_schedules_of_every_kind_have_the_same_numbers(kernel):
 @pytest.mark.parametrize("seconds, needed", [([9.0, 1.05, 1.0], 2), ([9.0, 8.0], 3), ([1.0], 1), ([], 1)])
 def test_measurements_needed_are_counted_until_one_is_within_5_percent(seconds, needed):
     assert measurements_needed(seconds, 1.0) == needed
+
+
+def layer_of(network, name):
+    """A layer of a known network by its name."""
+    found, = (kernel for kernel, _ in network_layers(network) if kernel.name == name)
+    return found
+
+
+def test_what_the_kit_knows_is_of_other_networks_and_of_the_present_spaces():
+    kernel = layer_of("bert", "matmul 128x768x768")
+    shared = layer_of("resnet50", "conv2d 3x3 56x56x64 to 64")            # resnet18 has this layer, too
+    for one, own in ((kernel, ["bert"]), (shared, ["resnet18", "resnet50"])):
+        known = known_measurements(one)
+        names = {layer.name for layer, _, _ in known}
+        assert len(known) >= 10 and not names & {layer.name for n in own for layer, _ in network_layers(n)}
+        for layer, codes, seconds in known:
+            assert ((codes >= 0) & (codes < dims_of(layer))).all()
+            assert (seconds > 0).all() and len(codes) == len(seconds)
+    chosen = {layer.name for layer, _, _ in known_measurements(kernel, ["alexnet", "bert"])}
+    assert chosen and chosen <= {layer.name for n in ("alexnet", "bert") for layer, _ in network_layers(n)} - {
+        kernel.name}
+
+
+def drawn_search(name="softmax 1536x128", seconds=(2e-6, np.inf), **other):
+    return {"kernel": name, "definition": "now", "strategy": "random", "seed": 0, "seconds": [*seconds],
+            "codes": [[i, 1] for i in range(len(seconds))], "machine": {"cpu": "a CPU", "threads": 1}, **other}
+
+
+def test_a_table_of_measurements_keeps_the_longest_search_and_the_last_folder(tmp_path, monkeypatch):
+    searches = [drawn_search(), drawn_search(seconds=[1.23456789e-6]), drawn_search(seed=1, seconds=[1e-6] * 3),
+                drawn_search("layer norm 128x768", strategy=OURS)]
+    monkeypatch.setattr("kit.kernels.layer_study.finished_searches", lambda folder: searches)
+    table = measured_table(tmp_path)
+    assert table.to_dict("list") == {"kernel": ["softmax 1536x128"] * 2, "definition": ["now"] * 2,
+                                     "cpu": ["a CPU"] * 2, "threads": [1, 1], "codes": ["0 1", "1 1"],
+                                     "us": [2.0, np.inf]}
+    searches[:] = [drawn_search(seconds=[9e-6], definition="later"), drawn_search("layer norm 128x768")]
+    again = measured_table(tmp_path, table)
+    assert [*again["us"]] == [9.0, 2.0, np.inf] and [*again["definition"]] == ["later", "now", "now"]
+    assert measured_table(tmp_path, again).equals(again)
+
+
+def test_measurements_of_another_definition_do_not_count(tmp_path, monkeypatch):
+    monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
+    kernel, layer = layer_of("alexnet", "matmul 1x4096x4096"), layer_of("bert", "softmax 1536x128")
+    now = [drawn_search(layer.name, definition=definition(layer)), drawn_search("layer norm 128x768")]
+    monkeypatch.setattr("kit.kernels.layer_study.finished_searches", lambda folder: now)
+    measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
+    (found, codes, seconds), = known_measurements(kernel)
+    assert found == layer and codes.tolist() == [[0, 1], [1, 1]] and seconds.tolist() == [2e-6, np.inf]
 
 
 def test_trees_need_a_layer_to_learn_from():

@@ -2,15 +2,22 @@
 
 Codes of two layers do not mean the same, but tile sizes, vector widths and the loop order do. The trees learn from
 these numbers how long a schedule takes relative to the others of its layer. `carried_cost` turns them into a `model`
-for kit.search.
+for kit.search, and `known_cost` does both with the measurements that the kit comes with.
 """
+import hashlib
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from kit.checks import expect
 from kit.kernels.definitions import kernel_axes
-from kit.kernels.schedules import SKETCHES, kernel_tiles, schedule_choices
+from kit.kernels.networks import network_layers, network_names
+from kit.kernels.schedules import SKETCHES, kernel_tiles, schedule_choices, schedule_space
+from kit.run import from_code
 
+MEASURED = Path(__file__).with_name("measured.csv.gz")       # random schedules; measure_networks.py adds to it
 KINDS = ("matmul", "conv2d", "depthwise", "softmax", "layer norm")
 PADDINGS = ("on the fly", "each task", "before")
 FAR = 3.0                        # log of the time relative to the layer's median, at most
@@ -65,6 +72,45 @@ def fit_carried(measured, seed=0):
 def carried_cost(trees, kernel):
     """The trees' cost of a kernel's schedules: a `model` for kit.search, (k, g) codes -> (k,) costs."""
     return lambda points: trees.predict(schedule_numbers(kernel, np.asarray(points)))
+
+
+def known_cost(kernel, networks=()):
+    """The cost of a kernel's schedules by trees that learned from `known_measurements`: a `model` for kit.search."""
+    return carried_cost(fit_carried(known_measurements(kernel, networks)), kernel)
+
+
+def known_measurements(kernel, networks=()):
+    """The stored measurements of random schedules of other layers.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The layer to search next. Nothing measured on it is given.
+    networks : sequence of str
+        Known networks whose layers count; none of them: all networks that do not have this layer.
+
+    Returns
+    -------
+    list of (Kernel, int array (c, g), float array (c,))
+        Layer, codes and seconds, once per machine. Measurements of another definition of a layer or of another space of
+        schedules are left out.
+    """
+    known = {name: [layer for layer, _ in network_layers(name)] for name in networks or network_names()}
+    left_out = {kernel, *(layer for own in known.values() if not networks and kernel in own for layer in own)}
+    layers = {layer.name: layer for own in known.values() for layer in own if layer not in left_out}
+    rows = pd.read_csv(MEASURED, keep_default_na=False)
+    found = []
+    for (name, digest, *_), part in rows.groupby(["kernel", "definition", "cpu", "threads"], sort=False):
+        if name in layers and digest == definition(layers[name]):
+            found.append((layers[name], np.array([[*map(int, codes.split())] for codes in part["codes"]]),
+                          part["us"].to_numpy(float) / 1e6))
+    return found
+
+
+def definition(kernel):
+    """Digest of what a kernel computes and of its space of schedules; measurements of another one do not count."""
+    about = repr([schedule_space(kernel), *from_code("kit.kernels.definitions").values()])
+    return hashlib.sha256(about.encode()).hexdigest()[:8]
 
 
 def measurements_needed(seconds, best, within=0.05):

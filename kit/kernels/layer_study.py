@@ -17,14 +17,13 @@ import pandas as pd
 import torch
 
 from kit.files import replace_file
-from kit.kernels.carried import carried_cost, fit_carried, measurements_needed
+from kit.kernels.carried import carried_cost, definition, fit_carried, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import OURS, RIVAL
 from kit.kernels.schedules import schedule_space
-from kit.run import from_code
 from kit.search import explore_then_droplet, random_search
 from kit.training import device_name
 
@@ -34,6 +33,7 @@ RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space
 SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, CARRIED)
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
+MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
 RACE = ["kernel", "seed", "cpu", "threads", "tvm"]           # what the rows of one race have in common
 
 
@@ -44,7 +44,7 @@ class SearchJob(NamedTuple):
     measurements: int
     seed: int = 0
     threads: int = 1
-    taught: tuple = ()       # names of the networks whose random measurements the cost model of CARRIED learns from
+    taught: tuple = ()       # CARRIED learns from these networks; (): from all that do not have the kernel
 
 
 def this_machine(threads):
@@ -60,12 +60,6 @@ def search_path(folder, job):
     return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
 
 
-def definition(kernel):
-    """Digest of what a kernel computes and of its space of schedules; measurements of another one do not count."""
-    about = repr([schedule_space(kernel), *from_code("kit.kernels.definitions").values()])
-    return hashlib.sha256(about.encode()).hexdigest()[:8]
-
-
 def run_search(job, folder):
     """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}."""
     path = search_path(folder, job)
@@ -77,11 +71,13 @@ def run_search(job, folder):
         space = schedule_space(kernel)
         search, more = ((random_search, {}) if strategy == RANDOM else
                         (explore_then_droplet, {"ordered": [choice.ordered for choice in space]}))
+        begun = time.perf_counter()
         if strategy == CARRIED:
-            learned = measured_layers(folder, taught, kernel)
+            learned = known_measurements(kernel, taught)
             more["model"] = carried_cost(fit_carried(learned), kernel)
+        fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads)) as lab:
-            start = time.perf_counter()
+            start = time.perf_counter() - fitted
             search(lab, [len(choice.values) for choice in space], measurements, np.random.default_rng(seed), **more)
             tried = lab.tried_since(start)
     elif strategy == RIVAL_DESCENT:
@@ -114,12 +110,21 @@ def _as_defined(paths):
     return [one for one in found if one.setdefault("definition", "") == now.get(one["kernel"], one["definition"])]
 
 
-def measured_layers(folder, networks, without):
-    """[(kernel, codes, seconds)] of the random searches in the folder, of the layers of `networks`, but one kernel."""
-    layers = {kernel.name: kernel for name in networks for kernel, _ in network_layers(name) if kernel != without}
-    mine = device_name(torch.device("cpu"))
-    return [(layers[one["kernel"]], one["codes"], one["seconds"]) for one in finished_searches(folder)
-            if one["strategy"] == RANDOM and one["kernel"] in layers and one["machine"]["cpu"] == mine]
+def measured_table(folder, *stored):
+    """The random measurements of the folder, of seed 0, and of stored such tables, as a table for kit.kernels.carried.
+
+    A row per schedule: its codes, and its microseconds, inf if it failed. Of several searches of a kernel on one
+    machine the longest counts; those of the folder replace stored ones.
+    """
+    longest = {}
+    for one in finished_searches(folder):
+        if one["strategy"] == RANDOM and one["seed"] == 0:
+            key = one["kernel"], one["definition"], one["machine"]["cpu"], one["machine"]["threads"]
+            longest[key] = max(longest.get(key, one), one, key=lambda found: len(found["seconds"]))
+    new = [pd.DataFrame(dict(zip(MACHINE_LAYER, key)) | {
+        "codes": [" ".join(map(str, codes)) for codes in one["codes"]],
+        "us": [float(f"{1e6 * seconds:.5g}") for seconds in one["seconds"]]}) for key, one in longest.items()]
+    return _last_ones([*stored, *new], ["kernel", "cpu", "threads"])
 
 
 def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
@@ -205,7 +210,12 @@ def _needed(folder):
 
 def merged_races(*tables):
     """Tables of races as one; of races of the same kernel, seed and machine, the last one counts."""
+    return _last_ones(tables, RACE)
+
+
+def _last_ones(tables, same):
+    """Tables as one; of rows with equal `same`, those of the last table that has some count."""
     rows = pd.concat([table.assign(place=i) for i, table in enumerate(tables)]) if tables else pd.DataFrame()
     if len(rows):
-        rows = rows[rows["place"] == rows.groupby(RACE)["place"].transform("max")].drop(columns="place")
+        rows = rows[rows["place"] == rows.groupby(same)["place"].transform("max")].drop(columns="place")
     return rows.reset_index(drop=True)
