@@ -22,13 +22,13 @@ from kit.kernels.carried import (
     carried_cost,
     definition,
     fit_carried,
+    known_cost,
     known_measurements,
     measurements_needed,
     schedule_numbers,
 )
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
-    CARRIED,
     RACE,
     SEARCHES,
     UNTUNED,
@@ -56,7 +56,7 @@ from kit.kernels.network_results import (
     winning_choices,
 )
 from kit.kernels.networks import layer_kernel, network_layers, network_names
-from kit.kernels.results import OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
+from kit.kernels.results import CARRIED, OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
@@ -467,8 +467,9 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     lines, kernel, other = [], SMALL["matmul"], SMALL["softmax"]
     study = study_kernel(kernel, tmp_path, 6, 8, 2, report=lines.append)
     table = study_table([study]).set_index("strategy")
-    assert len(table) == 7 and (table["ms"] > 0).all() and len(lines) == 8
-    assert (table["measurements"].loc[[OURS, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]] == 6).all()
+    assert len(table) == 8 and (table["ms"] > 0).all() and len(lines) == 9
+    equal = [OURS, CARRIED, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]
+    assert (table["measurements"].loc[equal] == 6).all()
     write_kernel_tile(tmp_path / "other.npz", other, *measured(other), 0.03)
     studies = [study, {**study, "kernel": other.name, "file": "other.npz", "runtimes": measured(other)[1]}]
     learned = learn_and_search(studies, {k.name: k for k in (kernel, other)}, tmp_path, 3, 50, 5, report=lines.append)
@@ -516,10 +517,16 @@ def test_codes_of_a_trace_are_its_decisions_and_any_codes_cut_the_same_extents(k
     assert answers and all(fault == "" for _, fault in answers)
 
 
+def layer_of(network, name):
+    """A layer of a known network by its name."""
+    found, = (kernel for kernel, _ in network_layers(network) if kernel.name == name)
+    return found
+
+
 @tvm_test
 def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monkeypatch):
     kernel = SMALL["batch matmul"]
-    taught, = (one for one, _ in network_layers("bert") if one.name == "softmax 1536x128")
+    taught = layer_of("bert", "batch matmul 12x128x64x128")
     run_search(SearchJob(taught, "random", 4), tmp_path)
     run_search(SearchJob(kernel, "random", 3), tmp_path)                  # shorter than the next: not in the race
     monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
@@ -595,12 +602,6 @@ def test_measurements_needed_are_counted_until_one_is_within_5_percent(seconds, 
     assert measurements_needed(seconds, 1.0) == needed
 
 
-def layer_of(network, name):
-    """A layer of a known network by its name."""
-    found, = (kernel for kernel, _ in network_layers(network) if kernel.name == name)
-    return found
-
-
 def test_what_the_kit_knows_is_of_other_networks_and_of_the_present_spaces():
     kernel = layer_of("bert", "matmul 128x768x768")
     shared = layer_of("resnet50", "conv2d 3x3 56x56x64 to 64")            # resnet18 has this layer, too
@@ -614,6 +615,9 @@ def test_what_the_kit_knows_is_of_other_networks_and_of_the_present_spaces():
     chosen = {layer.name for layer, _, _ in known_measurements(kernel, ["alexnet", "bert"])}
     assert chosen and chosen <= {layer.name for n in ("alexnet", "bert") for layer, _ in network_layers(n)} - {
         kernel.name}
+    alone = layer_of("bert", "softmax 1536x128")                          # no other network has one
+    assert known_measurements(alone) == [] and known_cost(alone) is None
+    assert [layer.kind for layer, _, _ in known_measurements(alone, ["bert"])] == ["layer norm"]
 
 
 def drawn_search(name="softmax 1536x128", seconds=(2e-6, np.inf), **other):
@@ -637,8 +641,8 @@ def test_a_table_of_measurements_keeps_the_longest_search_and_the_last_folder(tm
 
 def test_measurements_of_another_definition_do_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
-    kernel, layer = layer_of("alexnet", "matmul 1x4096x4096"), layer_of("bert", "softmax 1536x128")
-    now = [drawn_search(layer.name, definition=definition(layer)), drawn_search("layer norm 128x768")]
+    kernel, layer = layer_of("alexnet", "matmul 1x4096x4096"), layer_of("bert", "matmul 128x768x768")
+    now = [drawn_search(layer.name, definition=definition(layer)), drawn_search("matmul 128x768x3072")]
     monkeypatch.setattr("kit.kernels.layer_study.finished_searches", lambda folder: now)
     measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
     (found, codes, seconds), = known_measurements(kernel)

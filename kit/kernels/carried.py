@@ -19,6 +19,7 @@ from kit.run import from_code
 
 MEASURED = Path(__file__).with_name("measured.csv.gz")       # random schedules; measure_networks.py adds to it
 KINDS = ("matmul", "conv2d", "depthwise", "softmax", "layer norm")
+ROW_KINDS = ("softmax", "layer norm")
 PADDINGS = ("on the fly", "each task", "before")
 FAR = 3.0                        # log of the time relative to the layer's median, at most
 
@@ -35,7 +36,7 @@ def _numbers_of(kernel, choices):
     about = [kernel.kind == kind for kind in KINDS]
     sizes = [np.log2(np.prod(spatial[:-1])), np.log2(spatial[-1]), np.log2(np.prod(reduced)), np.log2(kernel.stride)]
     shared = [np.log2(1 + choices["unroll"]), choices["threads"] != "one"]
-    if kernel.kind in ("softmax", "layer norm"):
+    if kernel.kind in ROW_KINDS:
         lanes = [np.log2(choices.get(f"lanes of {stage}", 0.5)) for stage in (
             "largest", "total", "powers", "squares", "output")]
         return [*about, *sizes, *shared, choices["sketch"] == "row by row", np.log2(choices["rows"]), *lanes,
@@ -75,8 +76,12 @@ def carried_cost(trees, kernel):
 
 
 def known_cost(kernel, networks=()):
-    """The cost of a kernel's schedules by trees that learned from `known_measurements`: a `model` for kit.search."""
-    return carried_cost(fit_carried(known_measurements(kernel, networks)), kernel)
+    """The cost of a kernel's schedules by trees that learned from `known_measurements`, or None if there are none.
+
+    It is the `model` of kit.search: `explore_then_droplet(..., model=known_cost(kernel))`.
+    """
+    known = known_measurements(kernel, networks)
+    return carried_cost(fit_carried(known), kernel) if known else None
 
 
 def known_measurements(kernel, networks=()):
@@ -92,8 +97,8 @@ def known_measurements(kernel, networks=()):
     Returns
     -------
     list of (Kernel, int array (c, g), float array (c,))
-        Layer, codes and seconds, once per machine. Measurements of another definition of a layer or of another space of
-        schedules are left out.
+        Layer, codes and seconds, once per machine. Layers without a choice in common with the kernel's are left out, as
+        softmax for a convolution, and measurements of another definition of a layer or of another space of schedules.
     """
     known = {name: [layer for layer, _ in network_layers(name)] for name in networks or network_names()}
     left_out = {kernel, *(layer for own in known.values() if not networks and kernel in own for layer in own)}
@@ -101,7 +106,8 @@ def known_measurements(kernel, networks=()):
     rows = pd.read_csv(MEASURED, keep_default_na=False)
     found = []
     for (name, digest, *_), part in rows.groupby(["kernel", "definition", "cpu", "threads"], sort=False):
-        if name in layers and digest == definition(layers[name]):
+        alike = name in layers and (layers[name].kind in ROW_KINDS) == (kernel.kind in ROW_KINDS)
+        if alike and digest == definition(layers[name]):
             found.append((layers[name], np.array([[*map(int, codes.split())] for codes in part["codes"]]),
                           part["us"].to_numpy(float) / 1e6))
     return found

@@ -22,13 +22,12 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import OURS, RIVAL
+from kit.kernels.results import CARRIED, OURS, RIVAL
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 from kit.training import device_name
 
 UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
-CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
 SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, CARRIED)
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
@@ -74,7 +73,7 @@ def run_search(job, folder):
         begun = time.perf_counter()
         if strategy == CARRIED:
             learned = known_measurements(kernel, taught)
-            more["model"] = carried_cost(fit_carried(learned), kernel)
+            more["model"] = carried_cost(fit_carried(learned), kernel) if learned else None
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads)) as lab:
             start = time.perf_counter() - fitted

@@ -12,9 +12,10 @@ import torch
 
 from kit.data import read_tile
 from kit.files import replace_file
+from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.results import OURS, RIVAL
+from kit.kernels.results import CARRIED, OURS, RIVAL
 from kit.kernels.schedules import schedule_space
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
@@ -28,16 +29,18 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
     A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
-    `tile` file. Explore-then-droplet, random, and MetaSchedule with its own Droplet, which gets a third, take `budget`
-    measurements; MetaSchedule's evolutionary search takes `trials`. The winners are measured again `rounds` times. An
-    ImportError if TVM is not installed, a RuntimeError if its process ended by itself.
+    `tile` file. These take `budget` measurements each: explore-then-droplet, the same with a cost model of other layers
+    (`known_cost`), random, and MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary
+    search takes `trials`. The winners are measured again `rounds` times. An ImportError if TVM is not installed, a
+    RuntimeError if its process ended by itself.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
     winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
     so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
     """
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads}
-    path = Path(folder, f"{kernel.name.replace(' ', '_')}-{fingerprint([kernel, settings])[:8]}.json")
+    about = fingerprint([kernel, definition(kernel), settings])
+    path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
     if path.is_file():
         return json.loads(path.read_text())
     with closing(KernelLab(kernel, threads)) as lab:
@@ -71,8 +74,9 @@ def _searched(lab, kernel, budget, trials, seed, report):
     note("untuned", Trials(np.array([lab.measure([None])[0][0]]), np.zeros(1), [None]))
     space = schedule_space(kernel)
     ordered = {"ordered": [choice.ordered for choice in space]}
-    for name, search, given in (("random", random_search, {}), (OURS, explore_then_droplet, ordered)):
+    for name, search in (("random", random_search), (OURS, explore_then_droplet), (CARRIED, explore_then_droplet)):
         lab.trials, start = [], time.perf_counter()
+        given = {} if name == "random" else ordered if name == OURS else {**ordered, "model": known_cost(kernel)}
         search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
         note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads)
