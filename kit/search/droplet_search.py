@@ -70,9 +70,9 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
 
     Without a model, the first points are random. With a model, they are the best points that a search of the whole
     space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
-    the next measurements. With a model, the 16 best proposals not yet measured compete with the neighbours. Without
-    one, 64 points do that differ from the best in up to three coordinates: some choices pay only together. The model
-    is part of the process, so measurements correct its errors. When neither neighbours nor speculation are left, the
+    the next measurements. The 16 best proposals of the model that were not measured yet compete with the neighbours.
+    So do 64 points that differ from the best in up to three coordinates: some choices pay only together. The model is
+    part of the process, so measurements correct its errors. When neither neighbours nor speculation are left, the
     search restarts: it draws three coordinates of the best point at random. It ends when the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
@@ -142,8 +142,7 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
             room = max(k - len(near), k // 4)
             chosen = [*far[:room], *sorted(near, key=lambda point: gain.get(near[point], 0.0))][:k]
         else:
-            others = _jumps(best, measured.dims, rng) if process.model is None else proposed
-            chosen = _most_promising([*near, *far], others, measured, process, k)
+            chosen = _most_promising([*near, *far], proposed, _jumps(best, measured.dims, rng), measured, process, k)
         if not chosen:
             return
         for point, new in zip(chosen, measured(chosen)):
@@ -154,12 +153,13 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
         cost = measured(best[None])[0]
 
 
-def _most_promising(local, others, measured, process, k):
-    """The `k` points with the lowest bound among the local ones and the first of the others."""
+def _most_promising(local, proposed, jumps, measured, process, k):
+    """The `k` points with the lowest bound among the local ones, the first of the proposed ones and the jumps."""
     if not local:                                      # a new start is worth more than the rest of the proposals
         return []
-    unseen = (tuple(map(int, point)) for point in others if not measured.knows(point))
-    points = list(dict.fromkeys([*local, *islice(unseen, PROPOSALS_WEIGHED if process.model is not None else None)]))
+    proposed, jumps = ((tuple(map(int, point)) for point in points if not measured.knows(point))
+                       for points in (proposed, jumps))
+    points = list(dict.fromkeys([*local, *islice(proposed, PROPOSALS_WEIGHED), *jumps]))
     order = np.argsort(process.lower_bound(np.array(points), measured), kind="stable")
     return [points[i] for i in order[:k]]
 
