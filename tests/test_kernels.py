@@ -543,6 +543,10 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     assert [run_search(job, tmp_path) for job in jobs] == found and run_race(kernel, 0, 1, tmp_path, 2) == race
     table = race_table(tmp_path)
     assert len(table) == len(entries) and set(table["cpu"]) == {race["machine"]["cpu"]}
+    path = search_path(tmp_path, jobs[0])                                 # this search was made again, in another time
+    path.write_text(json.dumps(found[0] | {"elapsed": [2 * known for known in found[0]["elapsed"]]}))
+    with pytest.raises(TypeError):
+        run_race(kernel, 0, 1, tmp_path, 2)
 
 
 @tvm_test

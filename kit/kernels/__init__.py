@@ -1,4 +1,5 @@
 """Real kernels on one's own CPU, compiled and timed through TVM."""
+from kit.kernels.carried import known_cost
 from kit.kernels.definitions import KERNELS
 from kit.kernels.measure import INSTALL, has_tvm
 from kit.kernels.network_results import (
@@ -20,7 +21,7 @@ from kit.kernels.study import learn_and_search, study_kernel
 
 __all__ = [
     "INSTALL", "KERNELS", "compare_networks", "compare_searches", "draw_curves", "draw_layers", "draw_networks",
-    "draw_study", "draw_time_shares", "draw_winning_choices", "has_tvm", "learn_and_search", "measurements_saved",
-    "network_layers", "network_names", "network_sums", "schedule_choices", "schedule_space", "study_kernel",
-    "study_summary", "study_table", "time_shares", "winning_choices",
+    "draw_study", "draw_time_shares", "draw_winning_choices", "has_tvm", "known_cost", "learn_and_search",
+    "measurements_saved", "network_layers", "network_names", "network_sums", "schedule_choices", "schedule_space",
+    "study_kernel", "study_summary", "study_table", "time_shares", "winning_choices",
 ]

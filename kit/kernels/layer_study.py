@@ -130,7 +130,7 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
     All rounds are repeated with new processes, `STARTS` times, because each has its arrays in other places of memory. A
-    race of the same searches is read. Of two searches with one strategy, the longer takes part. Returns {"entries":
+    race of the same winners is read. Of two searches with one strategy, the longer takes part. Returns {"entries":
     [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again" (starts * rounds,)}]},
     with the kernel, the seed, the number of starts and the machine.
     """
@@ -144,8 +144,6 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     name = repr([*about, STARTS, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
     drawn = hashlib.sha256(name.encode()).hexdigest()[:8]
     path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{drawn}.json")
-    if path.is_file():
-        return json.loads(path.read_text())
     entries, runners = [], []
     for found in searches.values():
         for count, winner in found["winners"].items():
@@ -156,6 +154,9 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
                             "schedule": winner if plain else None})
             runners.append(tuple(winner) if plain else winner)
     alone = {"measurements": 0, "seconds": 0.0, "schedule": None}
+    race = json.loads(path.read_text()) if path.is_file() else {"entries": []}
+    if [{name: value for name, value in one.items() if name != "again"} for one in race["entries"][2:]] == entries:
+        return race                                          # else a search was made again
     distinct, measured = list(dict.fromkeys([PYTORCH, *runners])), []     # a winner of several searches runs once
     for _ in range(STARTS):
         with closing(KernelLab(kernel, threads)) as lab:
