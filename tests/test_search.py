@@ -303,8 +303,9 @@ def test_proposals_that_were_not_among_the_first_are_weighed_later(monkeypatch):
     assert (found[16].points[:8] == proposed[:8]).all()
 
 
-def test_choices_that_pay_only_together_are_found_sooner_with_jumps(monkeypatch):
-    """Trap: a coordinate of a pair costs more if it alone leaves 0, and less if both are 3."""
+@pytest.mark.parametrize("model", [None, lambda points: abs(points - 1).sum(axis=1)], ids=["no model", "poor model"])
+def test_choices_that_pay_only_together_are_found_sooner_with_jumps(monkeypatch, model):
+    """Trap: a coordinate of a pair costs more if it alone leaves 0, less if both are 3; the model knows neither."""
     dims, found = [4] * 10, {}
 
     def objective(points):
@@ -312,8 +313,8 @@ def test_choices_that_pay_only_together_are_found_sooner_with_jumps(monkeypatch)
         return np.where((pairs == 3).all(axis=2), -1, (pairs != 0).sum(axis=2)).sum(axis=1)
     for jumps in (0, 64):
         monkeypatch.setattr("kit.search.droplet_search.JUMPS", jumps)
-        found[jumps] = [explore_then_droplet(objective, dims, 100, np.random.default_rng(seed)).best_cost
-                        for seed in range(10)]
+        found[jumps] = [explore_then_droplet(objective, dims, 100, np.random.default_rng(seed), model=model,
+                                             queries=500).best_cost for seed in range(10)]
     assert np.mean(found[64]) < np.mean(found[0]) - 0.5, found
 
 
