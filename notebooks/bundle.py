@@ -8,6 +8,7 @@ with a GPU, the competition's files and no internet. On Colab upload it, with th
 """
 import argparse
 import ast
+import base64
 import hashlib
 import json
 import sys
@@ -34,6 +35,13 @@ kit_folder = tempfile.mkdtemp()          # goes with the machine
 for folder in {folders}:
     Path(kit_folder, folder).mkdir()
 sys.path.insert(0, kit_folder)           # before an installed kit of another version"""
+TABLES = """import base64
+
+for name, content in {tables}.items():
+    path = Path(kit_folder if name.startswith("kit/") else "", name)     # notebooks look in the working folder
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(content))"""
 ATTACHED = """import os
 from pathlib import Path
 
@@ -91,6 +99,16 @@ def kit_files(sources, kit):
     return sorted(files)
 
 
+def tables(paths, kit, names):
+    """Tables that lie beside notebooks or modules of the kit and are named in their code: {name: base64 text}."""
+    found = {}
+    for folder, path in [*(("notebooks", path) for path in paths), *(("kit", kit / name) for name in names)]:
+        text, inside = path.read_text("utf-8"), path.relative_to(kit).parent if folder == "kit" else ""
+        found |= {Path(folder, inside, table.name).as_posix(): base64.b64encode(table.read_bytes()).decode()
+                  for table in sorted(path.parent.glob("*.csv*")) if table.name in text}
+    return found
+
+
 def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machine=MACHINE, weights=None):
     """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
 
@@ -111,7 +129,8 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
     names = kit_files([*code, *rank, ANY_GPU, THIS_DEVICE], kit)
     sources = {name: (kit / name).read_text("utf-8") for name in names}
     folders = sorted({str(Path("kit", name).parent) for name in names})
-    version = hashlib.sha256(json.dumps(sources).encode()).hexdigest()[:12]
+    beside = tables(books, kit, names)
+    version = hashlib.sha256(json.dumps({**sources, **beside}).encode()).hexdigest()[:12]
     cells = [new_markdown_cell(
         f"# {' '.join(path.stem for path in books)}, with the kit inside\n"
         f"Runs alone, without internet. The data is found by itself where the competition is attached (Kaggle) or "
@@ -120,6 +139,7 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
         new_code_cell(UNPACK.format(folders=json.dumps(folders)))]
     cells += [new_code_cell(f"%%writefile {{kit_folder}}/kit/{name}\n{source}".rstrip("\n"), metadata=FOLDED)
               for name, source in sources.items()]
+    cells += [new_code_cell(TABLES.format(tables=json.dumps(beside)), metadata=FOLDED)] if beside else []
     cells += [new_code_cell(ATTACHED.format(datasets=json.dumps([*datasets])))] if datasets else []
     cells += [new_code_cell(FIND)] if real_only else []
     cells += [new_markdown_cell(ABOUT_WEIGHTS.format(**weights)), *map(new_code_cell, rank)] if weights else []

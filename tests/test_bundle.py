@@ -56,6 +56,22 @@ def main(monkeypatch, folder, *args):
     return importlib.import_module("bundle").main(args)
 
 
+def executed_alone(place, empty, **more):
+    """Execute the notebook of a bundle in a new folder, where no kit can be imported -> the cells."""
+    spec = empty.with_name(f"{empty.name}-jupyter") / "kernels" / "alone"
+    spec.mkdir(parents=True)
+    (spec / "kernel.json").write_text(json.dumps({
+        "argv": [sys.executable, "-c", KERNEL, "-f", "{connection_file}"], "display_name": "alone",
+        "language": "python"}))
+    empty.mkdir()
+    around = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("KAGGLE")}
+    around |= {"OMP_NUM_THREADS": "1", "JUPYTER_PATH": str(spec.parents[1]), "HOME": str(empty), **more}
+    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "alone", place / f"{place.name}.ipynb",
+                           "out.ipynb"], cwd=empty, env=around, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return nbformat.read(empty / "out.ipynb", 4).cells
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """(an empty folder in which the bundle ran, the executed notebook, what run.py made of the same data)."""
@@ -64,19 +80,8 @@ def made(tmp_path_factory):
     root = folder / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
     shutil.copytree(folder / "sample" / "npz", root)                  # without the truth: as if it were real
     place, = bundled(folder, "--size", "tiny", "--collections", COLLECTIONS)
-    spec = folder / "jupyter" / "kernels" / "alone"
-    spec.mkdir(parents=True)
-    (spec / "kernel.json").write_text(json.dumps({
-        "argv": [sys.executable, "-c", KERNEL, "-f", "{connection_file}"], "display_name": "alone",
-        "language": "python"}))
     empty = folder / "empty"
-    empty.mkdir()
-    around = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("KAGGLE")}
-    around |= {"TPUGRAPHS_ROOT": str(root.parents[1]), "KAGGLE_API_TOKEN": TOKEN, "OMP_NUM_THREADS": "1",
-               "JUPYTER_PATH": str(folder / "jupyter"), "HOME": str(empty)}
-    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "alone", place / f"{place.name}.ipynb",
-                           "out.ipynb"], cwd=empty, env=around, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    executed_alone(place, empty, TPUGRAPHS_ROOT=str(root.parents[1]), KAGGLE_API_TOKEN=TOKEN)
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", root, "--out", "kit",
                           "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06", "-p", "workers=2"],
                          cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True)
@@ -90,6 +95,17 @@ def test_a_bundle_gives_the_submission_that_the_kit_gives_with_models_trained_si
     found, = empty.rglob("submission.csv")
     assert found.read_bytes() == (kit / "submission.csv").read_bytes()
     assert len(found.read_text().splitlines()) > 5
+
+
+@pytest.mark.long
+def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
+    place, = bundled(tmp_path, "--only", "08", "--data-root", "sample", "--size", "tiny", "--machine", "cpu")
+    cells = executed_alone(place, tmp_path / "empty")
+    assert sum("image/png" in output.get("data", ()) for cell in cells for output in cell.get("outputs", ())) >= 5
+    for name in ("kernels.csv", "kernels_learned.csv", "kernels_networks.csv"):
+        assert (tmp_path / "empty" / "notebooks" / name).read_bytes() == (PROJECT / "notebooks" / name).read_bytes()
+    put = {name for cell in cells for name in re.findall(r'"(kit/[^"]+)": "', cell.source)}
+    assert put == {"kit/kernels/networks.csv", "kit/kernels/measured.csv.gz"}
 
 
 @pytest.mark.long
