@@ -31,6 +31,7 @@ from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs,
 from kit.kernels.layer_study import (
     RACE,
     SEARCHES,
+    TWO_PARTS,
     UNTUNED,
     SearchJob,
     measured_table,
@@ -529,6 +530,7 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     taught = layer_of("bert", "batch matmul 12x128x64x128")
     run_search(SearchJob(taught, "random", 4), tmp_path)
     run_search(SearchJob(kernel, "random", 3), tmp_path)                  # shorter than the next: not in the race
+    run_search(SearchJob(kernel, TWO_PARTS[1], 4), tmp_path)              # shorter, too, but it begins otherwise
     monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
     measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
     jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
@@ -537,7 +539,9 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     assert found[-1]["taught"] == [taught.name] and found[0]["taught"] == []
     race = run_race(kernel, 0, 1, tmp_path, 2)
     entries = {(one["strategy"], one["measurements"]): one for one in race["entries"]}
-    assert len(entries) == len(SEARCHES) + 2 and np.isfinite([one["again"][0] for one in race["entries"]]).all()
+    halves = {(search, 3) for search in TWO_PARTS} | {(TWO_PARTS[1], 2), (TWO_PARTS[1], 4)}
+    assert entries.keys() == {(search, 6) for search in SEARCHES} | halves | {("untuned", 0), ("PyTorch", 0)}
+    assert len(entries) == len(race["entries"]) and np.isfinite([one["again"][0] for one in race["entries"]]).all()
     assert tuple(entries[OURS, 6]["schedule"]) == tuple(found[0]["codes"][int(np.argmin(found[0]["seconds"]))])
     monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
     assert [run_search(job, tmp_path) for job in jobs] == found and run_race(kernel, 0, 1, tmp_path, 2) == race

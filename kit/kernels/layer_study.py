@@ -30,6 +30,7 @@ from kit.training import device_name
 UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
 SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, CARRIED)
+TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
 MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
@@ -86,11 +87,12 @@ def run_search(job, folder):
         droplet = 0 if strategy == RIVAL else measurements // 3
         tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1)
         tried = tried.first(measurements)
-    ends = [count for count in COUNTS if count < measurements] + [measurements]
+    counts = [-(-measurements // 2)] if strategy in TWO_PARTS else [count for count in COUNTS if count < measurements]
+    counts.append(measurements)
     found = {"kernel": kernel.name, "definition": definition(kernel), "strategy": strategy,
              "measurements": measurements, "seed": seed,
              "machine": this_machine(threads), "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
-             "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in ends}}
+             "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in counts}}
     if explicit:
         found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
     replace_file(path, json.dumps(found))
@@ -130,17 +132,19 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
     All rounds are repeated with new processes, `STARTS` times, because each has its arrays in other places of memory. A
-    race of the same winners is read. Of two searches with one strategy, the longer takes part. Returns {"entries":
-    [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again" (starts * rounds,)}]},
-    with the kernel, the seed, the number of starts and the machine.
+    race of the same winners is read. Of two searches with one strategy the longer takes part, but all of `TWO_PARTS`.
+    Returns {"entries": [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again"
+    (starts * rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before
+    its last measurement takes part with what it had.
     """
     searches, about = {}, (kernel.name, definition(kernel), seed, threads, device_name(torch.device("cpu")))
     for found in finished_searches(folder):
         machine = found["machine"]
         mine = found["kernel"], found["definition"], found["seed"], machine["threads"], machine["cpu"]
-        rival = searches.get(found["strategy"])
+        kind = found["strategy"], found["strategy"] in TWO_PARTS and found["measurements"]
+        rival = searches.get(kind)
         if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
-            searches[found["strategy"]] = found
+            searches[kind] = found
     name = repr([*about, STARTS, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
     drawn = hashlib.sha256(name.encode()).hexdigest()[:8]
     path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{drawn}.json")
@@ -148,8 +152,7 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     for found in searches.values():
         for count, winner in found["winners"].items():
             plain, last = not isinstance(winner, str), len(found["elapsed"])      # a search may end early
-            entries.append({"strategy": found["strategy"],
-                            "measurements": int(count) if int(count) < last else found["measurements"],
+            entries.append({"strategy": found["strategy"], "measurements": int(count),
                             "seconds": found["elapsed"][min(int(count), last) - 1],
                             "schedule": winner if plain else None})
             runners.append(tuple(winner) if plain else winner)
