@@ -47,6 +47,7 @@ from kit.kernels.network_results import (
     SORTS,
     compare_networks,
     compare_searches,
+    compare_seeds,
     draw_layers,
     draw_networks,
     draw_time_shares,
@@ -761,6 +762,23 @@ def test_networks_are_compared_by_their_sums_and_their_search_times():
     assert [row[name] for name in ("cpu", "layers", "of", "faster", "ties", "slower", "loses on")] == [
         "a CPU", 2, 7, 0, 1, 1, "matmul 128x768x768"]
     assert compare_networks(RACES, ["bert"], ("x", 50), ("z", 50)).empty
+
+
+def test_seeds_are_compared_over_whole_networks_alone():
+    layers, rng = network_layers("bert"), np.random.default_rng(0)
+    rows = [(kernel.name, strategy, 50, seed, "a CPU", rng.uniform(1, 2), 1.0) for kernel, _ in layers
+            for strategy in "xy" for seed in (0, 1, 2) if (strategy, kernel, seed) != ("x", layers[3][0], 2)]
+    races = pd.DataFrame(rows, columns=RACES.columns)
+    ms = {(name, strategy, seed): value for name, strategy, _, seed, _, value, _ in rows}
+    sums = {(strategy, seed): sum(count * ms[kernel.name, strategy, seed] for kernel, count in layers)
+            for strategy in "xy" for seed in (0, 1)}
+    ratios = [sums["x", seed] / sums["y", seed] for seed in (0, 1)]
+    row, = compare_seeds(races, ["bert", "vgg16"], [(("x", 50), ("y", 50)), (("x", 50), ("z", 50))]).to_dict("records")
+    assert row == {"cpu": "a CPU", "one": "x, 50", "other": "y, 50", "network": "bert", "seeds": 2,
+                   "ratio": pytest.approx(math.sqrt(math.prod(ratios))), "lowest": pytest.approx(min(ratios)),
+                   "highest": pytest.approx(max(ratios))}
+    assert compare_seeds(races[races["seed"] == 0], ["bert"], [(("x", 50), ("y", 50))]).empty
+    assert compare_seeds(RACES, ["bert"], [(("x", 50), ("y", 50))]).empty
 
 
 def test_a_picture_of_networks_has_a_bar_per_network_and_search():

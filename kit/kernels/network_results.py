@@ -100,6 +100,27 @@ def compare_networks(races, networks, one, other):
     return pd.DataFrame(rows)
 
 
+def compare_seeds(races, networks, pairs):
+    """Ratios of whole networks, each seed for itself -> DataFrame, a row per machine, pair and network.
+
+    A pair is as in `compare_searches`. A ratio is one's time over the other's, summed as in `network_sums`. "seeds" is
+    how many seeds have both in every layer of the network; networks with fewer than two such seeds are left out.
+    "ratio" is the geometric mean over these seeds, "lowest" and "highest" are the ratios of one seed each.
+    """
+    rows = []
+    for cpu, part in races.groupby("cpu", sort=False):
+        for one, other in pairs:
+            sums = pd.concat([network_sums(same, networks, [one, other]) for _, same in part.groupby("seed")])
+            whole = sums[sums["layers"] == sums["of"]] if len(sums) else sums
+            for network, seeds in whole.groupby("network", sort=False) if len(whole) else ():
+                if len(seeds) > 1:
+                    ratio = seeds[_label(one)] / seeds[_label(other)]
+                    rows.append({"cpu": cpu, "one": _label(one), "other": _label(other), "network": network,
+                                 "seeds": len(ratio), "ratio": np.exp(np.log(ratio).mean()), "lowest": ratio.min(),
+                                 "highest": ratio.max()})
+    return pd.DataFrame(rows)
+
+
 def measurements_saved(races, one, other):
     """How many measurements the strategy `one` needs relative to `other` -> dictionary.
 
