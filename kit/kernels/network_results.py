@@ -159,8 +159,10 @@ def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
                 markerfacecolor=PALETTE[place] if entry[0] == OURS else "white")
     ax.set_yticks(range(len(ratio)), ratio.index, fontsize="small")
     ax.set_xscale("log")
-    for axis in (ax.xaxis.set_major_formatter, ax.xaxis.set_minor_formatter):
-        axis("{x:g}")
+    low, high = ax.get_xlim()
+    ticks = [tick for tick in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10) if low <= tick <= high]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks([], minor=True)
     return dress(ax, title, f"time over that of {_label(base)} (left is faster)", "", grid="x")
 
 
