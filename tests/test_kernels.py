@@ -29,7 +29,7 @@ from kit.kernels.carried import (
 )
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
-    RACE,
+    LAYER_SEED,
     SEARCHES,
     TWO_PARTS,
     UNTUNED,
@@ -708,28 +708,36 @@ def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(
 
 
 def test_measurements_saved_are_a_geometric_mean_over_layers():
-    table = pd.DataFrame([("c", kernel, seed, strategy, needed) for seed in (0, 1) for kernel, strategy, needed in (
+    table = pd.DataFrame([("c", kernel, seed, "1", strategy, needed) for seed in (0, 1) for kernel, strategy, needed in (
         ("a", "x", 2), ("a", "y", 8), ("b", "x", 9), ("b", "y", 9), ("d", "x", 1))],
-        columns=["cpu", "kernel", "seed", "strategy", "needed"])
+        columns=["cpu", "kernel", "seed", "race", "strategy", "needed"])
     saved = measurements_saved(table, "x", "y")
     assert saved["layers"] == 2 and saved["ratio"] == pytest.approx(0.5) and saved["low"] <= 0.5 <= saved["high"]
     assert (saved["one"], saved["other"]) == (5.5, 8.5)
 
 
-def test_a_later_race_replaces_an_earlier_one_of_the_same_kernel_seed_and_machine():
-    rows = {"kernel": ["a", "a", "b"], "strategy": ["x", "y", "x"], "seed": 0, "cpu": "c", "threads": 1, "tvm": "0"}
-    old, new = pd.DataFrame(rows | {"ms": [1, 2, 3]}), pd.DataFrame(rows | {"ms": [4, 5, 6]}).iloc[:1]
-    assert merged_races(old, new)[["kernel", "ms"]].values.tolist() == [["b", 3], ["a", 4]]
-    assert len(merged_races(old, new.assign(cpu="another"))) == 4
+def test_a_later_race_replaces_the_earlier_ones_that_it_covers_and_leaves_the_others():
+    rows = {"kernel": ["a", "a", "b"], "strategy": ["x", "y", "x"], "measurements": 50, "seed": 0, "race": "1",
+            "cpu": "c", "threads": 1, "tvm": "0"}
+    old, again = pd.DataFrame(rows | {"ms": [1, 2, 3]}), pd.DataFrame(rows | {"ms": [4, 5, 6]}).iloc[:2]
+    wider = pd.concat([again, again.iloc[:1].assign(strategy="z", ms=7)]).assign(race="2")
+    same = ["kernel", "race", "ms"]
+    assert merged_races(old, again)[same].values.tolist() == [["b", "1", 3], ["a", "1", 4], ["a", "1", 5]]
+    assert merged_races(old, wider)[same].values.tolist() == [["b", "1", 3], *(["a", "2", ms] for ms in (4, 5, 7))]
+    fewer = wider.iloc[1:].assign(race="3")                               # without x, so x and y of the old race stay
+    assert merged_races(old, fewer)[same].values.tolist() == [*old[same].values.tolist(), ["a", "3", 5], ["a", "3", 7]]
+    assert merged_races(wider, fewer)["race"].tolist() == ["2"] * 3 + ["3"] * 2
+    assert merged_races(fewer, wider)["race"].tolist() == ["2"] * 3       # in this order it is covered
+    assert len(merged_races(old, again.assign(cpu="another"))) == 5
     assert merged_races().empty and merged_races(old).equals(old)
 
 
-RACES = pd.DataFrame([(kernel, strategy, count, seed, "a CPU", ms, seconds) for seed in (0, 1)
+RACES = pd.DataFrame([(kernel, strategy, count, seed, "1", "a CPU", ms, seconds) for seed in (0, 1)
     for kernel, strategy, count, ms, seconds in (
         ("matmul 128x768x768", "x", 50, 1.0 + seed, 10.0), ("matmul 128x768x768", "y", 50, 2.0 + 2 * seed, 20.0),
         ("layer norm 128x768", "x", 50, 3.0, 10.0), ("layer norm 128x768", "y", 50, 3.1, 40.0),
         ("softmax 1536x128", "x", 50, 1.0, 5.0))],
-    columns=["kernel", "strategy", "measurements", "seed", "cpu", "ms", "seconds"])
+    columns=["kernel", "strategy", "measurements", "seed", "race", "cpu", "ms", "seconds"])
 
 
 def test_searches_are_compared_by_the_geometric_mean_over_layers_that_have_both():
@@ -749,6 +757,22 @@ def test_the_sum_over_a_network_counts_each_layer_as_often_as_the_network_has_it
     assert network_sums(RACES, ["bert"], [("z", 50)]).empty
 
 
+def test_times_of_different_races_are_not_compared():
+    slow = RACES[RACES["strategy"] == "x"].assign(race="2", ms=RACES["ms"] * 10, seconds=7.0)      # a slower day
+    other = slow.assign(strategy="z", ms=slow["ms"] * 2, seconds=14.0)
+    races = pd.concat([RACES, slow, other])
+    pairs = [(("x", 50), ("y", 50)), (("z", 50), ("y", 50)), (("z", 50), ("x", 50))]
+    before, (same, third) = compare_searches(RACES, pairs), compare_searches(races, pairs).to_dict("records")
+    assert before.to_dict("records") == [same]               # no race has y and z
+    assert third["ratio"] == pytest.approx(2) and (third["layers"], third["runs"], third["time"]) == (3, 6, 2)
+    sums, = network_sums(races, ["bert"], [("x", 50), ("y", 50), ("z", 50)]).to_dict("records")
+    old, = network_sums(RACES, ["bert"], [("x", 50), ("y", 50)]).to_dict("records")
+    assert sums["layers"] == 2 and sums["z, 50"] == pytest.approx(2 * sums["x, 50"])
+    assert sums["x, 50"] == pytest.approx(5.5 * old["x, 50"])             # the mean over both days
+    row, = compare_networks(races, ["bert"], ("y", 50), ("x", 50)).to_dict("records")
+    assert row == compare_networks(RACES, ["bert"], ("y", 50), ("x", 50)).to_dict("records")[0]
+
+
 def test_a_picture_of_layers_has_a_row_per_layer():
     ax = draw_layers(RACES, [("x", 50)], base=("y", 50), title="t")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["layer norm 128x768", "matmul 128x768x768"]
@@ -766,10 +790,10 @@ def test_networks_are_compared_by_their_sums_and_their_search_times():
 
 def test_seeds_are_compared_over_whole_networks_alone():
     layers, rng = network_layers("bert"), np.random.default_rng(0)
-    rows = [(kernel.name, strategy, 50, seed, "a CPU", rng.uniform(1, 2), 1.0) for kernel, _ in layers
+    rows = [(kernel.name, strategy, 50, seed, "1", "a CPU", rng.uniform(1, 2), 1.0) for kernel, _ in layers
             for strategy in "xy" for seed in (0, 1, 2) if (strategy, kernel, seed) != ("x", layers[3][0], 2)]
     races = pd.DataFrame(rows, columns=RACES.columns)
-    ms = {(name, strategy, seed): value for name, strategy, _, seed, _, value, _ in rows}
+    ms = {(name, strategy, seed): value for name, strategy, _, seed, _, _, value, _ in rows}
     sums = {(strategy, seed): sum(count * ms[kernel.name, strategy, seed] for kernel, count in layers)
             for strategy in "xy" for seed in (0, 1)}
     ratios = [sums["x", seed] / sums["y", seed] for seed in (0, 1)]
@@ -862,9 +886,12 @@ def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_thei
     stored = pd.read_csv(Path(__file__).resolve().parents[1] / "notebooks" / "kernels_networks.csv",
                          keep_default_na=False)
     layers = {kernel.name: kernel for name in network_names() for kernel, _ in network_layers(name)}
-    assert set(stored["kernel"]) <= set(layers) and not stored.duplicated([*RACE, "strategy", "measurements"]).any()
-    for _, race in stored.groupby(RACE):
-        assert {PYTORCH, UNTUNED, OURS, "random"} <= set(race["strategy"]) and (race["low"] <= race["high"]).all()
+    assert set(stored["kernel"]) <= set(layers)
+    assert not stored.duplicated([*LAYER_SEED, "race", "strategy", "measurements"]).any()
+    for _, same in stored.groupby(LAYER_SEED):
+        assert {OURS, "random"} <= set(same["strategy"])
+        for _, race in same.groupby("race"):
+            assert {PYTORCH, UNTUNED} < set(race["strategy"]) and (race["low"] <= race["high"]).all()
     for row in stored.to_dict("records"):
         assert bool(row["schedule"]) == (row["strategy"] in (OURS, "random", CARRIED))
         if row["schedule"]:

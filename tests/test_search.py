@@ -327,6 +327,24 @@ def test_jumps_differ_from_the_best_in_one_to_three_coordinates_and_stay_in_the_
     assert (_jumps(best[:1], dims[:1], np.random.default_rng(0)) < 3).all()
 
 
+def test_a_search_whose_first_points_are_all_poor_finds_another_region_by_random_points(monkeypatch):
+    """Trap: schedules are good if four coordinates are 1, and the fewer of them are 1 the better the others are."""
+    dims, found = [2] * 4 + [4] * 4, {}
+
+    def objective(points):
+        ones = points[:, :4].sum(axis=1)
+        return np.where(ones == 4, -50, 5 * ones) + points[:, 4:].sum(axis=1)
+    for wander in (8, 10**9):                          # the other one: never
+        monkeypatch.setattr("kit.search.droplet_search.WANDER", wander)
+        found[wander] = [explore_then_droplet(objective, dims, 160, np.random.default_rng(seed)).best_cost
+                         for seed in range(8)]
+    assert np.mean(found[8]) <= np.mean(found[10**9]) - 10, found
+    told = explore_then_droplet(objective, dims, 60, np.random.default_rng(0), model=objective)
+    monkeypatch.setattr("kit.search.droplet_search.WANDER", 8)
+    again = explore_then_droplet(objective, dims, 60, np.random.default_rng(0), model=objective)
+    assert (told.points == again.points).all()         # with a model, its proposals are the other regions
+
+
 def test_proposals_do_not_keep_a_search_from_starting_anew():
     """A list of poor points is left where a neighbourhood is spent, not measured to its end."""
     dims, poor = [3] * 8, np.array([[2, 2, 2, 2, *tail] for tail in space([3] * 4)])

@@ -34,7 +34,7 @@ TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, 
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
 MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
-RACE = ["kernel", "seed", "cpu", "threads", "tvm"]           # what the rows of one race have in common
+LAYER_SEED = ["kernel", "seed", "cpu", "threads", "tvm"]            # what races of the same winners have in common
 
 
 class SearchJob(NamedTuple):
@@ -135,7 +135,7 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     race of the same winners is read. Of two searches with one strategy the longer takes part, but all of `TWO_PARTS`.
     Returns {"entries": [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again"
     (starts * rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before
-    its last measurement takes part with what it had.
+    its last measurement takes part with what it had. "race" is a digest of which searches take part.
     """
     searches, about = {}, (kernel.name, definition(kernel), seed, threads, device_name(torch.device("cpu")))
     for found in finished_searches(folder):
@@ -146,8 +146,8 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
         if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
             searches[kind] = found
     name = repr([*about, STARTS, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
-    drawn = hashlib.sha256(name.encode()).hexdigest()[:8]
-    path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{drawn}.json")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{digest}.json")
     entries, runners = [], []
     for found in searches.values():
         for count, winner in found["winners"].items():
@@ -166,7 +166,7 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
             measured.append(lab.measure_rounds(distinct, rounds))
             untuned = [lab.measure([None])[0][0]]
     again = dict(zip(distinct, np.concatenate(measured).T.tolist()))
-    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "starts": STARTS,
+    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "race": digest, "starts": STARTS,
             "machine": this_machine(threads)}
     race["entries"] = [
         {"strategy": UNTUNED, **alone, "again": untuned}, {"strategy": PYTORCH, **alone, "again": again[PYTORCH]},
@@ -191,14 +191,14 @@ def race_table(folder):
         for entry in race["entries"]:
             low, middle, high = 1e3 * np.quantile(entry["again"], (0.25, 0.5, 0.75))
             rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
-                         "measurements": entry["measurements"], "seed": race["seed"],
+                         "measurements": entry["measurements"], "seed": race["seed"], "race": race.get("race", ""),
                          "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
                          "high": round(high, 5), "rounds": len(entry["again"]),
                          "needed": needed.get((race["kernel"], race["definition"], race["seed"],
                                                race["machine"]["cpu"], entry["strategy"]), 0),
                          "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"]})
         tables.append(pd.DataFrame(rows))
-    return merged_races(*tables)
+    return _last_ones(tables, LAYER_SEED)
 
 
 def _needed(folder):
@@ -212,13 +212,29 @@ def _needed(folder):
 
 
 def merged_races(*tables):
-    """Tables of races as one; of races of the same kernel, seed and machine, the last one counts."""
-    return _last_ones(tables, RACE)
+    """Tables of races as one; a race replaces the earlier ones of its kernel, seed and machine that it covers.
+
+    It covers those without an entry, a strategy with its number of measurements, that it does not have. Others stay
+    beside it: the folder of another day's searches may be gone, and with it their winners.
+    """
+    rows, covered = _joined(tables).reset_index(drop=True), []
+    for _, same in rows.groupby(LAYER_SEED, sort=False) if len(rows) else ():
+        races = [(part.index, {*zip(part["strategy"], part["measurements"])})
+                 for _, part in same.groupby(["place", "race"], sort=False)]
+        covered += [index for i, (index, entries) in enumerate(races)
+                    if any(entries <= later for _, later in races[i + 1:])]
+    rows = rows.drop(np.concatenate(covered)) if covered else rows
+    return rows.drop(columns="place", errors="ignore").reset_index(drop=True)
 
 
 def _last_ones(tables, same):
     """Tables as one; of rows with equal `same`, those of the last table that has some count."""
-    rows = pd.concat([table.assign(place=i) for i, table in enumerate(tables)]) if tables else pd.DataFrame()
+    rows = _joined(tables)
     if len(rows):
         rows = rows[rows["place"] == rows.groupby(same)["place"].transform("max")].drop(columns="place")
     return rows.reset_index(drop=True)
+
+
+def _joined(tables):
+    """Tables as one, with "place", the number of the table that a row is of."""
+    return pd.concat([table.assign(place=i) for i, table in enumerate(tables)]) if tables else pd.DataFrame()

@@ -10,7 +10,7 @@ from kit.kernels.schedules import schedule_choices, schedule_space
 from kit.noise import bootstrap_interval
 from kit.plots import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks
 
-ENTRY = ["strategy", "measurements"]
+ENTRY, RUN = ["strategy", "measurements"], ["kernel", "seed", "race"]
 SORTS = ("convolution 1x1", "larger convolution", "depthwise convolution", "dense layer", "matmul of attention",
          "softmax and layer norm")
 
@@ -29,13 +29,13 @@ def compare_searches(races, pairs):
     -------
     DataFrame
         "ratio" is the geometric mean over layers of one's time over the other's, "low" and "high" its 95% interval by
-        bootstrap over layers (the mean over the seeds of a layer counts once). "faster", "ties" and "slower" count
-        layers, with ties within 5%. "time" is the ratio of the search times, summed. Pairs that no layer has are left
-        out.
+        bootstrap over layers (the mean over the races of a layer counts once). Only times of the same race are
+        compared; "runs" counts the races. "faster", "ties" and "slower" count layers, with ties within 5%. "time" is
+        the ratio of the search times, summed. Pairs that no race has are left out.
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
-        ms, seconds = (part.pivot_table(values, ["kernel", "seed"], ENTRY) for values in ("ms", "seconds"))
+        ms, seconds = (part.pivot_table(values, RUN, ENTRY) for values in ("ms", "seconds"))
         for one, other in pairs:
             if one not in ms or other not in ms:
                 continue
@@ -57,16 +57,13 @@ def compare_searches(races, pairs):
 def network_sums(races, networks, entries):
     """Milliseconds of the layers of networks, summed with their counts -> DataFrame, a row per machine and network.
 
-    `entries` are (strategy, measurements). Only layers count that have a race with every entry; "layers" says how many
-    of the network's distinct layers these are, "of" how many it has. A column per entry holds the sum over these layers
-    of count x ms, with the mean over seeds per layer. Networks without such a layer are left out.
+    `entries` are (strategy, measurements). Only layers count where every entry has a race with the first one; "layers"
+    says how many of the network's distinct layers these are, "of" how many it has. A column per entry holds the sum
+    over these layers of count x ms, with ms as of `_layer_times`. Networks without such a layer are left out.
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
-        ms = part.pivot_table("ms", "kernel", ENTRY)
-        if not set(entries) <= set(ms):
-            continue
-        full = ms[list(entries)].dropna()
+        full = _layer_times(part, entries)
         for network in networks:
             layers = network_layers(network)
             counts = {kernel.name: count for kernel, count in layers if kernel.name in full.index}
@@ -78,6 +75,20 @@ def network_sums(races, networks, entries):
     return pd.DataFrame(rows)
 
 
+def _layer_times(part, entries):
+    """Milliseconds of entries on the layers of one machine: a row per layer that has all, a column per entry.
+
+    The first entry's time is its mean over the races of the layer. Another entry's is that times the geometric mean of
+    its ratios to the first entry, over the races that have both: times of different races are not compared.
+    """
+    first, ms = entries[0], part.pivot_table("ms", RUN, ENTRY)
+    if not set(entries) <= set(ms):
+        return pd.DataFrame(columns=list(entries))
+    logs = np.log(ms[list(entries)])
+    ratios = np.exp(logs.sub(logs[first], axis=0).groupby("kernel").mean())
+    return ratios.mul(ms[first].groupby("kernel").mean(), axis=0).dropna()
+
+
 def compare_networks(races, networks, one, other):
     """One entry against another over whole networks -> DataFrame, a row per machine and network.
 
@@ -87,10 +98,11 @@ def compare_networks(races, networks, one, other):
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
-        ms, seconds = (part.pivot_table(value, "kernel", ENTRY) for value in ("ms", "seconds"))
-        for row in network_sums(part, networks, [one, other]).to_dict("records"):
-            names = [kernel.name for kernel, _ in network_layers(row["network"])]
-            both = ms.loc[ms.index.isin(names), [one, other]].dropna()
+        sums = network_sums(part, networks, [one, other])
+        ms = _layer_times(part, [one, other])
+        seconds = part.pivot_table("seconds", RUN, ENTRY).reindex(columns=[one, other]).dropna().groupby("kernel").mean()
+        for row in sums.to_dict("records"):
+            both = ms[ms.index.isin([kernel.name for kernel, _ in network_layers(row["network"])])]
             ratio, spent = both[one] / both[other], seconds.loc[both.index].sum()
             rows.append({"cpu": cpu, "network": row["network"], "layers": row["layers"], "of": row["of"],
                          "ratio": row[_label(one)] / row[_label(other)],
@@ -128,7 +140,7 @@ def measurements_saved(races, one, other):
     of `race_table`). "ratio" is the geometric mean over layers of one's number over the other's, "low" and "high" its
     95% interval by bootstrap over layers; "layers" counts these, "one" and "other" are the mean numbers.
     """
-    needed = races.pivot_table("needed", ["cpu", "kernel", "seed"], "strategy", aggfunc="max")
+    needed = races.pivot_table("needed", ["cpu", *RUN], "strategy", aggfunc="max")
     both = needed[[one, other]].dropna()
     log = np.log(both[one] / both[other]).groupby(["cpu", "kernel"]).mean()
     low, high = np.exp(bootstrap_interval(log.to_numpy()))
@@ -145,9 +157,9 @@ def _label(entry):
 def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
     """Draw the kernel time of entries relative to `base`, a row per layer, the layers where ours gains most at the top.
 
-    `entries` and `base` are (strategy, measurements); of several seeds, the geometric mean is drawn.
+    `entries` and `base` are (strategy, measurements); of several races, the geometric mean is drawn.
     """
-    logs = np.log(races.pivot_table("ms", ["kernel", "seed"], ENTRY))
+    logs = np.log(races.pivot_table("ms", RUN, ENTRY))
     entries = [entry for entry in entries if entry in logs]
     ratio = np.exp(logs[entries].sub(logs[base], axis=0).groupby("kernel").mean()).dropna(how="all")
     ratio = ratio.sort_values(entries[0], ascending=False)

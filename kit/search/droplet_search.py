@@ -9,6 +9,8 @@ from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import genetic
 
 PROPOSALS_WEIGHED = 16     # of the model's best points that were not measured yet
+EXPLORED = 12              # random points measured first; with a model, 8 of its proposals
+WANDER = 8                 # without a model, one point in 8 is random: the first points may all be poor
 JUMPS = 64                 # points that differ from the best in up to three coordinates, drawn before each decision
 
 
@@ -72,8 +74,9 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
     the next measurements. The 16 best proposals of the model that were not measured yet compete with the neighbours.
     So do 64 points that differ from the best in up to three coordinates: some choices pay only together. The model is
-    part of the process, so measurements correct its errors. When neither neighbours nor speculation are left, the
-    search restarts: it draws three coordinates of the best point at random. It ends when the budget is spent.
+    part of the process, so measurements correct its errors. Without a model, one point in 8 is random, because all of
+    the first points may lie in one poor region. When neither neighbours nor speculation are left, the search restarts:
+    it draws three coordinates of the best point at random. It ends when the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 
@@ -84,7 +87,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     model : callable, optional
         As in `guided`.
     explore : int, optional
-        Points measured first; None: 8, or a quarter of the budget if that is less.
+        Points measured first; None: 12, with a model 8, or a quarter of the budget if that is less.
     strategy, queries
         The strategy that searches the model, and its budget; as in `guided`.
     repeats, ordered, batch, p_value
@@ -108,7 +111,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     check_number(locals(), "a share, 0 to 1", "p_value")
     ordered = _order_flags(ordered, measured.dims)
     points = budget // repeats
-    explore = min(8, -(-points // 4)) if explore is None else explore
+    explore = min(EXPLORED if model is None else 8, -(-points // 4)) if explore is None else explore
     check_whole(locals(), batch=1, explore=1, queries=1)
     explore = min(explore, points)
     searched, proposed = 0, ()
@@ -131,6 +134,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
 def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=()):
     """Coordinate descent from `best` until neighbours and speculation are spent, or the budget is."""
     cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
+    wanders = process is not None and process.model is None
     while measured.left:
         k = min(batch, measured.left)
         near = _neighbours(best, measured.dims, ordered)
@@ -145,6 +149,8 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
             chosen = _most_promising([*near, *far], proposed, _jumps(best, measured.dims, rng), measured, process, k)
         if not chosen:
             return
+        if wanders and len(measured.points) % WANDER < k:
+            chosen[-1:] = map(tuple, measured.unseen(rng, 1).tolist())
         for point, new in zip(chosen, measured(chosen)):
             if point in near:
                 gain[near[point]] = new - cost if np.isfinite(new) else np.inf
