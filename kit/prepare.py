@@ -533,12 +533,9 @@ def _work_off(sources, folder, processes):
         raise RuntimeError("a process that prepared files died; out of memory? What is prepared stays: run it again, "
                            "with fewer `processes`") from fault
     finally:                                 # also if the caller stops in the middle
-        manager = getattr(pool, "_executor_manager_thread", None)
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in {*multiprocessing.active_children()} - before:
             process.kill()
-        if manager is not None:              # Python prints an error if it ends while this thread of the pool ends
-            manager.join(10)
+        pool.shutdown(cancel_futures=True)   # waits: Python prints an error if it ends while the pool's thread does
 
 
 @contextmanager

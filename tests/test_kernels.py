@@ -708,7 +708,7 @@ def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(
 
 
 def test_measurements_saved_are_a_geometric_mean_over_layers():
-    table = pd.DataFrame([("c", kernel, seed, "1", strategy, needed) for seed in (0, 1) for kernel, strategy, needed in (
+    table = pd.DataFrame([("c", kernel, seed, "1", strategy, need) for seed in (0, 1) for kernel, strategy, need in (
         ("a", "x", 2), ("a", "y", 8), ("b", "x", 9), ("b", "y", 9), ("d", "x", 1))],
         columns=["cpu", "kernel", "seed", "race", "strategy", "needed"])
     saved = measurements_saved(table, "x", "y")

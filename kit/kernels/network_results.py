@@ -98,10 +98,9 @@ def compare_networks(races, networks, one, other):
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
-        sums = network_sums(part, networks, [one, other])
-        ms = _layer_times(part, [one, other])
-        seconds = part.pivot_table("seconds", RUN, ENTRY).reindex(columns=[one, other]).dropna().groupby("kernel").mean()
-        for row in sums.to_dict("records"):
+        ms, seconds = _layer_times(part, [one, other]), part.pivot_table("seconds", RUN, ENTRY)
+        seconds = seconds.reindex(columns=[one, other]).dropna().groupby("kernel").mean()
+        for row in network_sums(part, networks, [one, other]).to_dict("records"):
             both = ms[ms.index.isin([kernel.name for kernel, _ in network_layers(row["network"])])]
             ratio, spent = both[one] / both[other], seconds.loc[both.index].sum()
             rows.append({"cpu": cpu, "network": row["network"], "layers": row["layers"], "of": row["of"],
