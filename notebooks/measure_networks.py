@@ -1,16 +1,18 @@
 """Search for fast schedules of the layers of known networks, and add the results to `kernels_networks.csv`.
 
     python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--minutes 60]
-        [--searches "explore then droplet;random;MetaSchedule"] [--layers "conv2d 1x1,softmax"]
+        [--searches "explore then droplet;random;MetaSchedule 3000"] [--layers "conv2d 1x1,softmax"]
         [--taught resnet18] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
 finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. The
 random measurements are added to `kit/kernels/measured.csv.gz`, from which a search of other layers learns. At the end,
-and with `--only-left` at once, the command says what is left. It needs TVM (requirements-kernels.txt).
+and with `--only-left` at once, the command says what is left. A number behind a search is its number of measurements.
+It needs TVM (requirements-kernels.txt).
 """
 import argparse
 import gzip
+import re
 import time
 from pathlib import Path
 
@@ -38,12 +40,20 @@ HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"
 
 
-def planned(networks, texts, seeds, searches, measurements, threads, taught):
+def named_searches(text, measurements):
+    """[(strategy, its number of measurements)] of names with semicolons between; a number may stand behind a name."""
+    found = [re.fullmatch(r"(.*?)(?: (\d+))?", name.strip()).groups() for name in text.split(";")]
+    if unknown := {name for name, _ in found} - set(SEARCHES):
+        raise ValueError(f"no search {', '.join(sorted(unknown))}; there are {'; '.join(SEARCHES)}")
+    return [(name, int(count or measurements)) for name, count in found]
+
+
+def planned(networks, texts, seeds, searches, threads, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
-    return [[SearchJob(kernel, search, measurements, seed, threads, taught if search == CARRIED else ())
-             for search in searches]
+    return [[SearchJob(kernel, search, count, seed, threads, taught if search == CARRIED else ())
+             for search, count in searches]
             for seed in seeds for kernel in kernels]
 
 
@@ -64,7 +74,7 @@ def main():
     parser.add_argument("--layers", default="", help="only layers whose names contain one of these texts")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--searches", default=f"{OURS};{RANDOM};{RIVAL}",
-                        help=f"with semicolons between, of {'; '.join(SEARCHES)}")
+                        help=f"with semicolons between, of {'; '.join(SEARCHES)}; a number of measurements may follow")
     parser.add_argument("--taught", default="", help=f"networks that the cost model of \"{CARRIED}\" learns from; by "
                         "default all that do not have the layer")
     parser.add_argument("--measurements", type=int, default=300)
@@ -73,12 +83,13 @@ def main():
     parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path)
     parser.add_argument("--only-left", action="store_true", help="run nothing")
     given = parser.parse_args()
-    searches = given.searches.split(";")
-    if unknown := set(searches) - set(SEARCHES):
-        parser.error(f"no search {', '.join(sorted(unknown))}; there are {'; '.join(SEARCHES)}")
+    try:
+        searches = named_searches(given.searches, given.measurements)
+    except ValueError as fault:
+        parser.error(str(fault))
     given.folder.mkdir(parents=True, exist_ok=True)
     plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")), searches,
-                   given.measurements, given.threads, tuple(filter(None, given.taught.split(","))))
+                   given.threads, tuple(filter(None, given.taught.split(","))))
     start = time.monotonic()
     for jobs in plan:
         if given.only_left or time.monotonic() - start > 60 * given.minutes:

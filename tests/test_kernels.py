@@ -427,8 +427,8 @@ def misbehave(line, kernel):
     deeds = {"crash": lambda: os.abort(), "hang": lambda: time.sleep(60)}
     kernel_lab.schedule_kernel = lambda kernel, job: deeds[job[0]]() if job[0] in deeds else right(kernel, job)
     codes = (0,) * len(dims_of(kernel))
-    line.send([kernel_lab.time_batch([("crash",), ("hang",), codes], 1, 8.0, 15.0, kernel, inputs, known),
-               kernel_lab.time_batch([codes], 1, 30.0, 30.0, kernel, inputs, known + 1)])
+    line.send([kernel_lab.time_batch([("crash",), ("hang",), codes], 1, np.inf, 8.0, 15.0, kernel, inputs, known),
+               kernel_lab.time_batch([codes], 1, np.inf, 30.0, 30.0, kernel, inputs, known + 1)])
 
 
 @tvm_test

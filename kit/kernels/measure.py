@@ -1,7 +1,7 @@
 """Compile and time kernels on this machine's CPU, each in its own process, so that a crash ends nothing else.
 
 TVM runs in a child process only. That child has loaded TVM and forks one process per candidate. The candidates of a
-batch are compiled side by side and timed one after another.
+batch are compiled on all cores and then timed one after another, while nothing else runs.
 """
 import ctypes
 import importlib.util
@@ -15,17 +15,21 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from kit.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from kit.kernels.schedules import schedule_kernel
+from kit.training import default_workers
 
 INSTALL = "pip install -r notebooks/requirements-kernels.txt"
 CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
 REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.06      # per repeat and per measurement, at least one run each
+HOPELESS, GLANCE_SECONDS = 2.0, 4e-3            # so many times slower than the best so far: measured for 4 ms alone
 MOST_REPEATS = 30
+BATCH = 16                                      # candidates compiled before the first of them is timed, at most
 CLOSE_ENOUGH = 1e-3                             # for float32 sums of products of standard normal numbers
 PYTORCH = "PyTorch"                             # the job that measures PyTorch's own kernel
 
@@ -50,8 +54,7 @@ class KernelLab:
     """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""
     # A measurement takes about 60 ms and is the shortest of up to 30 repeats; caches are not flushed between them. A
     # first run is compared with NumPy's result. A schedule that does not compile, crashes, exceeds a limit (seconds
-    # per batch compiled and per measurement) or computes a wrong result costs np.inf. Twice as many candidates are
-    # compiled side by side as the kernel has threads.
+    # per candidate compiled and per measurement) or computes a wrong result costs np.inf.
 
     def __init__(self, kernel, threads=1, build_limit=15.0, run_limit=10.0):
         self.threads, self.trials = threads, []         # (time when known, seconds, codes)
@@ -65,8 +68,8 @@ class KernelLab:
     def try_jobs(self, jobs):
         """As `measure`, noting in `trials` when each result was known: one batch of the child after the other."""
         answers = []
-        for i in range(0, len(jobs), 2 * self.threads):
-            part, known = self.measure(jobs[i:i + 2 * self.threads]), time.perf_counter()
+        for i in range(0, len(jobs), BATCH):
+            part, known = self.measure(jobs[i:i + BATCH]), time.perf_counter()
             self.trials += [(known, took, job) for job, (took, _) in zip(jobs[i:], part)]
             answers += part
         return answers
@@ -156,59 +159,88 @@ def _serve_kernels(line, kernel, build_limit, run_limit):
     """Work of the child: answer requests (jobs, rounds) until the connection is closed."""
     import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
-    known, threads = kernel_result(kernel, inputs), int(os.environ["TVM_NUM_THREADS"])
+    known = kernel_result(kernel, inputs)
     line.send("ready")
+    best = np.inf
     while True:
         try:
             jobs, rounds = line.recv()
         except EOFError:
             return
-        step, answers = len(jobs) if rounds > 1 else 2 * threads, [[] for _ in range(rounds)]
+        step, answers = len(jobs) if rounds > 1 else BATCH, [[] for _ in range(rounds)]
         for start in range(0, len(jobs), step):
-            part = time_batch(jobs[start:start + step], rounds, build_limit, run_limit, kernel, inputs, known)
+            part = time_batch(jobs[start:start + step], rounds, best if rounds == 1 else np.inf, build_limit, run_limit,
+                              kernel, inputs, known)
+            best = min([best, *(took for took, _ in part[0])])
             for row, more in zip(answers, part):
                 row += more
         line.send(answers)
 
 
-def time_batch(jobs, rounds, build_limit, run_limit, *about):
-    """[(seconds, fault)] of each job, for each round; each job runs in its own process."""
-    team = []
-    for job in jobs:
-        ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("fork").Process(target=_time_one, args=(theirs, job, *about), daemon=True)
-        process.start()
-        theirs.close()
-        team.append((process, ours))
+def time_batch(jobs, rounds, best, build_limit, run_limit, *about):
+    """[(seconds, fault)] of each job, for each round; each job runs in its own process.
 
-    def heard(pipe, seconds, doing):
-        try:
-            return pipe.recv() if pipe.poll(max(seconds, 0)) else (np.inf, f"{doing} took longer than its limit")
-        except EOFError:
-            return np.inf, f"{doing} crashed"
-    until = time.perf_counter() + build_limit
-    state = [heard(pipe, until - time.perf_counter(), "compiling") for _, pipe in team]
-    for place, (process, _) in enumerate(team):
-        if state[place] is not None:
-            process.kill()                              # it must not disturb the measurements of the others
+    `best`: the lowest seconds so far; in a search, much slower candidates are measured for a shorter time.
+    """
+    team = _compiled(jobs, build_limit, *about)
     answers = []
     for _ in range(rounds):
         row = []
-        for place, (process, pipe) in enumerate(team):
-            answer = state[place]
-            if answer is None:
-                pipe.send("go")
-                answer = heard(pipe, run_limit, "running")
+        for one in team:
+            if one.answer is None:
+                one.pipe.send(best)
+                answer = _heard(one.pipe, run_limit, "running")
+                best = min(best, answer[0]) if rounds == 1 else best
                 if answer[0] == np.inf:
-                    state[place] = answer
-                    process.kill()
-            row.append(answer)
+                    one.answer = answer
+                if rounds == 1 or answer[0] == np.inf:
+                    one.process.kill()                  # its arrays may take much memory
+            row.append(one.answer or answer)
         answers.append(row)
-    for process, pipe in team:
-        process.kill()
-        process.join()
-        pipe.close()
+    for one in team:
+        one.process.kill()
+        one.process.join()
+        one.pipe.close()
     return answers
+
+
+@dataclass
+class _Candidate:
+    """A job in its own process."""
+    process: object
+    pipe: object
+    until: float             # when the limit for compiling is reached
+    answer: tuple | None = None          # (inf, fault) as soon as it failed
+
+
+def _compiled(jobs, limit, *about):
+    """Candidates of the jobs, compiled or failed: as many side by side as there are cores, so no core waits."""
+    team, busy = [], []
+    while len(team) < len(jobs) or busy:
+        while len(team) < len(jobs) and len(busy) < default_workers("cpu"):
+            ours, theirs = multiprocessing.Pipe()
+            process = multiprocessing.get_context("fork").Process(
+                target=_time_one, args=(theirs, jobs[len(team)], *about), daemon=True)
+            process.start()
+            theirs.close()
+            team.append(_Candidate(process, ours, time.perf_counter() + limit))
+            busy.append(team[-1])
+        patience = min(one.until for one in busy) - time.perf_counter()
+        ready = multiprocessing.connection.wait([one.pipe for one in busy], max(patience, 0))
+        for one in [one for one in busy if one.pipe in ready or one.until <= time.perf_counter()]:
+            one.answer = _heard(one.pipe, 0, "compiling")
+            if one.answer is not None:
+                one.process.kill()                      # it must not disturb the measurements of the others
+            busy.remove(one)
+    return team
+
+
+def _heard(pipe, seconds, doing):
+    """What a candidate says within so many seconds; (inf, fault) if it says nothing or has ended."""
+    try:
+        return pipe.recv() if pipe.poll(seconds) else (np.inf, f"{doing} took longer than its limit")
+    except EOFError:
+        return np.inf, f"{doing} crashed"
 
 
 def _time_one(pipe, job, kernel, inputs, known):
@@ -222,17 +254,24 @@ def _time_one(pipe, job, kernel, inputs, known):
         pipe.send((np.inf, f"compiling failed: {type(fault).__name__}: {fault}"[:300]))
         return
     pipe.send(None)
-    pipe.recv()
+    best = pipe.recv()
     apart = np.abs(run.result() - known).max()
     if not apart <= CLOSE_ENOUGH * max(1.0, np.abs(known).max()):
         pipe.send((np.inf, f"the result is wrong by {apart:.1e}"))
         return
+    took = _shortest(run, GLANCE_SECONDS)
     while True:
-        once = run.seconds(1, 1)[0]
-        number = int(max(1, REPEAT_SECONDS / once))
-        repeat = int(np.clip(TRIAL_SECONDS / (number * once), 1, MOST_REPEATS))
-        pipe.send((once if once >= TRIAL_SECONDS else min(run.seconds(number, repeat)), ""))
-        pipe.recv()
+        took = _shortest(run, TRIAL_SECONDS) if took <= HOPELESS * best else took
+        pipe.send((took, ""))
+        best, took = pipe.recv(), 0.0
+
+
+def _shortest(run, seconds):
+    """The shortest of several runs of a kernel that take so many seconds together, or of one run that takes longer."""
+    once = run.seconds(1, 1)[0]
+    number = int(max(1, REPEAT_SECONDS / once))
+    repeat = int(np.clip(seconds / (number * once), 1, MOST_REPEATS))
+    return once if once >= seconds else min(run.seconds(number, repeat))
 
 
 class _Timer(NamedTuple):
@@ -251,10 +290,11 @@ def _tvm_timer(kernel, job, inputs, known):
     else:
         module = schedule_kernel(kernel, job)
     run = tvm.compile(module, this_cpu(int(os.environ["TVM_NUM_THREADS"]))).jit()
-    tensors = [tvm.runtime.tensor(x) for x in (*inputs, np.full_like(known, np.nan))]
+    main, tensors = run["main"], []                     # asked for here, because that makes the machine code
 
     def result():
-        run["main"](*tensors)
+        tensors[:] = [tvm.runtime.tensor(x) for x in (*inputs, np.full_like(known, np.nan))]
+        main(*tensors)
         return tensors[-1].numpy()
     return _Timer(result, lambda number, repeat: run.time_evaluator(
         "main", tvm.cpu(), number=number, repeat=repeat)(*tensors).results)

@@ -11,6 +11,7 @@ import numpy as np
 from kit.kernels.definitions import kernel_function
 from kit.kernels.measure import KernelLab, Trials, TvmChild, this_cpu
 from kit.kernels.traces import descend_traces
+from kit.training import default_workers
 
 STARTS = 16                      # best traces that the descent starts from, one after the other
 OTHER_INTRINSICS = ("cuda", "metal", "rocm", "hexagon", "arm_cpu", "riscv_cpu")
@@ -23,8 +24,9 @@ def meta_schedule(kernel, trials, seed=0, threads=1, droplet=0, descent=0):
     """
     # Space, search and cost model are TVM's, with their defaults (64 trials per generation, boosted trees). Only the
     # measurements are made by a KernelLab, as for every other search: it compiles side by side and in memory, several
-    # times faster than TVM's builder and runner. `elapsed` does not count the start of TVM. The Droplet optimisation
-    # starts at the best trial and ends early when none of the neighbours that it tries is better.
+    # times faster than TVM's builder and runner. Between measurements, MetaSchedule uses all cores. `elapsed` does not
+    # count the start of TVM. The Droplet optimisation starts at the best trial and ends early when none of the
+    # neighbours that it tries is better.
     with closing(TvmChild(_tune_kernel, threads, kernel, trials, seed, threads, droplet, descent)) as child:
         return Trials(*child.hear())
 
@@ -71,7 +73,7 @@ def _tune_kernel(line, kernel, trials, seed, threads, droplet, descent):
         start = time.perf_counter()
         module = tvm.IRModule({"main": kernel_function(kernel)})
         database = ms.tune_tir(module, target, folder, trials, builder=AsJson(), runner=InLab(),
-                               num_tuning_cores=threads, seed=seed + 1)          # from 1 on
+                               num_tuning_cores=default_workers("cpu"), seed=seed + 1)          # from 1 on
         if descent:
             context = ms.TuneContext(module, target=target, space_generator="post-order-apply",
                                      search_strategy="replay-trace", num_threads=threads, task_name="main")
