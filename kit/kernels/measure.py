@@ -69,7 +69,8 @@ class KernelLab:
         """As `measure`, noting in `trials` when each result was known: one batch of the child after the other."""
         answers = []
         for i in range(0, len(jobs), BATCH):
-            part, known = self.measure(jobs[i:i + BATCH]), time.perf_counter()
+            best = min((took for _, took, _ in self.trials), default=np.inf)
+            part, known = self.child.ask(jobs[i:i + BATCH], 1, best)[0], time.perf_counter()
             self.trials += [(known, took, job) for job, (took, _) in zip(jobs[i:], part)]
             answers += part
         return answers
@@ -81,11 +82,11 @@ class KernelLab:
 
     def measure(self, jobs):
         """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, None, or PYTORCH."""
-        return self.child.ask(jobs, 1)[0] if len(jobs) else []
+        return self.child.ask(jobs, 1, np.inf)[0] if len(jobs) else []
 
     def measure_rounds(self, jobs, rounds):
         """Seconds (rounds, k): each job once per round, so that a drift of the machine affects all alike."""
-        return np.array([[took for took, _ in answers] for answers in self.child.ask(jobs, rounds)])
+        return np.array([[took for took, _ in answers] for answers in self.child.ask(jobs, rounds, np.inf)])
 
     def close(self):
         """End the child."""
@@ -156,22 +157,19 @@ def this_cpu(threads):
 
 
 def _serve_kernels(line, kernel, build_limit, run_limit):
-    """Work of the child: answer requests (jobs, rounds) until the connection is closed."""
+    """Work of the child: answer requests (jobs, rounds, best seconds so far) until the connection is closed."""
     import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
     known = kernel_result(kernel, inputs)
     line.send("ready")
-    best = np.inf
     while True:
         try:
-            jobs, rounds = line.recv()
+            jobs, rounds, best = line.recv()
         except EOFError:
             return
         step, answers = len(jobs) if rounds > 1 else BATCH, [[] for _ in range(rounds)]
         for start in range(0, len(jobs), step):
-            part = time_batch(jobs[start:start + step], rounds, best if rounds == 1 else np.inf, build_limit, run_limit,
-                              kernel, inputs, known)
-            best = min([best, *(took for took, _ in part[0])])
+            part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known)
             for row, more in zip(answers, part):
                 row += more
         line.send(answers)
@@ -180,7 +178,7 @@ def _serve_kernels(line, kernel, build_limit, run_limit):
 def time_batch(jobs, rounds, best, build_limit, run_limit, *about):
     """[(seconds, fault)] of each job, for each round; each job runs in its own process.
 
-    `best`: the lowest seconds so far; in a search, much slower candidates are measured for a shorter time.
+    `best`: the lowest seconds so far, or inf; much slower candidates are measured for a shorter time.
     """
     team = _compiled(jobs, build_limit, *about)
     answers = []
@@ -190,7 +188,6 @@ def time_batch(jobs, rounds, best, build_limit, run_limit, *about):
             if one.answer is None:
                 one.pipe.send(best)
                 answer = _heard(one.pipe, run_limit, "running")
-                best = min(best, answer[0]) if rounds == 1 else best
                 if answer[0] == np.inf:
                     one.answer = answer
                 if rounds == 1 or answer[0] == np.inf:
