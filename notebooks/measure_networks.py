@@ -2,7 +2,7 @@
 
     python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--minutes 60]
         [--searches "explore then droplet;random;MetaSchedule 3000"] [--layers "conv2d 1x1,softmax"]
-        [--taught resnet18] [--folder submissions/networks] [--only-left]
+        [--taught resnet18] [--cpu-type x86-64-v3] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
 finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. The
@@ -48,11 +48,11 @@ def named_searches(text, measurements):
     return [(name, int(count or measurements)) for name, count in found]
 
 
-def planned(networks, texts, seeds, searches, threads, taught):
+def planned(networks, texts, seeds, searches, threads, cpu_type, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
-    return [[SearchJob(kernel, search, count, seed, threads, taught if search == CARRIED else ())
+    return [[SearchJob(kernel, search, count, seed, threads, cpu_type, taught if search == CARRIED else ())
              for search, count in searches]
             for seed in seeds for kernel in kernels]
 
@@ -79,6 +79,8 @@ def main():
                         "default all that do not have the layer")
     parser.add_argument("--measurements", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu-type", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "
+                        "compiled for; by default that of this machine")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path)
     parser.add_argument("--only-left", action="store_true", help="run nothing")
@@ -89,7 +91,7 @@ def main():
         parser.error(str(fault))
     given.folder.mkdir(parents=True, exist_ok=True)
     plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")), searches,
-                   given.threads, tuple(filter(None, given.taught.split(","))))
+                   given.threads, given.cpu_type, tuple(filter(None, given.taught.split(","))))
     start = time.monotonic()
     for jobs in plan:
         if given.only_left or time.monotonic() - start > 60 * given.minutes:
@@ -98,7 +100,8 @@ def main():
             found = run_search(job, given.folder)
             print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
                   f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
-        race = run_race(jobs[0].kernel, jobs[0].seed, given.threads, given.folder)
+        race = run_race(jobs[0].kernel, jobs[0].seed, given.threads, given.folder,
+                        cpu_type=given.cpu_type)
         print(f"{race['kernel']}: " + ", ".join(
             f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
             for one in race["entries"]), flush=True)

@@ -4,7 +4,9 @@ import importlib.util
 import json
 import math
 import os
+import platform
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +190,25 @@ def tracer(project):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def measurer(project):
+    """notebooks/measure_networks.py as a module."""
+    spec = importlib.util.spec_from_file_location("measure_networks", project / "notebooks" / "measure_networks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_number_behind_a_search_is_its_number_of_measurements(measurer):
+    assert measurer.named_searches(f"random; {RIVAL} 3000;{TWO_PARTS[1]} 100", 300) == [
+        ("random", 300), (RIVAL, 3000), (TWO_PARTS[1], 100)]
+    with pytest.raises(ValueError, match="^no search grid; there are explore then droplet; random; "):
+        measurer.named_searches("grid 5;random", 300)
+    jobs = measurer.planned(["resnet18", "resnet50"], ["7x7 224"], [0, 5], [("random", 9), (RIVAL, 7)], 1, None, ())
+    assert [[(job.strategy, job.measurements, job.seed) for job in same] for same in jobs] == [
+        [("random", 9, seed), (RIVAL, 7, seed)] for seed in (0, 5)]
 
 
 def check_trace(tracer, name, network, x):
@@ -427,8 +448,8 @@ def misbehave(line, kernel):
     deeds = {"crash": lambda: os.abort(), "hang": lambda: time.sleep(60)}
     kernel_lab.schedule_kernel = lambda kernel, job: deeds[job[0]]() if job[0] in deeds else right(kernel, job)
     codes = (0,) * len(dims_of(kernel))
-    line.send([kernel_lab.time_batch([("crash",), ("hang",), codes], 1, np.inf, 8.0, 15.0, kernel, inputs, known),
-               kernel_lab.time_batch([codes], 1, np.inf, 30.0, 30.0, kernel, inputs, known + 1)])
+    line.send([kernel_lab.time_batch([("crash",), ("hang",), codes], 1, np.inf, 8.0, 15.0, kernel, inputs, known, None),
+               kernel_lab.time_batch([codes], 1, np.inf, 30.0, 30.0, kernel, inputs, known + 1, None)])
 
 
 @tvm_test
@@ -440,6 +461,29 @@ def test_a_candidate_that_crashes_hangs_or_is_wrong_costs_infinity_and_spoils_no
     assert hang == (np.inf, "compiling took longer than its limit")
     assert fine[0] < np.inf and fine[1] == ""
     assert wrong == (np.inf, "the result is wrong by 1.0e+00")
+
+
+def assemble(line, kernel, codes):
+    """In the child: the machine code of a schedule for two types of x86-64 CPUs."""
+    import tvm
+    built = [tvm.compile(kernel_lab.schedule_kernel(kernel, codes), kernel_lab.cpu_target(1, cpu_type))
+             for cpu_type in ("x86-64-v3", "x86-64-v4")]
+    line.send([one.mod.inspect_source("asm") for one in built])
+
+
+@tvm_test
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names types of x86-64 CPUs")
+def test_kernels_are_compiled_for_the_type_of_cpu_that_is_asked_for():
+    kernel = SMALL["matmul"]
+    codes = tuple(int(choice.name == "tile 1") for choice in schedule_space(kernel))         # vectors of 16 numbers
+    child = kernel_lab.TvmChild(assemble, 1, kernel, codes)
+    without, wide = child.hear()
+    child.close()
+    assert "zmm" not in without and "ymm" in without and "zmm" in wide      # registers of AVX-512, and of AVX2
+    with closing(KernelLab(kernel, cpu_type="x86-64-v3")) as lab:
+        (seconds, fault), = lab.measure([codes])
+    assert fault == "" and seconds < np.inf
+    assert kernel_lab.cpu_name("x86-64-v3") == f"{kernel_lab.cpu_name()}, kernels for x86-64-v3"
 
 
 def fail(line):
@@ -491,7 +535,7 @@ def decide(line, kernel):
     from kit.kernels.definitions import kernel_function
     metaschedule.without_other_intrinsics()
     from tvm.s_tir import meta_schedule as ms
-    context = ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=kernel_lab.this_cpu(1),
+    context = ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=kernel_lab.cpu_target(1),
                              space_generator="post-order-apply", search_strategy="replay-trace", task_name="main")
     rng, found = np.random.default_rng(0), []
     for sketch in context.generate_design_space():
@@ -855,8 +899,9 @@ def test_winning_choices_are_counted_per_layer_and_beside_their_share_in_the_spa
 def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
     job = SearchJob(SMALL["matmul"], OURS, 50)
     others = [job._replace(kernel=SMALL["matmul"]._replace(stride=2)), job._replace(strategy="random"),
-              job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2)]
-    assert len({search_path(tmp_path, one) for one in (job, *others)}) == 6
+              job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2),
+              job._replace(cpu_type="x86-64-v3")]
+    assert len({search_path(tmp_path, one) for one in (job, *others)}) == 7
 
 
 def test_a_kernel_with_another_space_of_schedules_has_another_definition(monkeypatch):

@@ -19,13 +19,12 @@ import torch
 from kit.files import replace_file
 from kit.kernels.carried import carried_cost, definition, fit_carried, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
-from kit.kernels.measure import PYTORCH, KernelLab
+from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import CARRIED, OURS, RIVAL
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
-from kit.training import device_name
 
 UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
@@ -44,18 +43,19 @@ class SearchJob(NamedTuple):
     measurements: int
     seed: int = 0
     threads: int = 1
+    cpu_type: str | None = None          # as of KernelLab
     taught: tuple = ()       # CARRIED learns from these networks; (): from all that do not have the kernel
 
 
-def this_machine(threads):
+def this_machine(threads, cpu_type=None):
     """What a row of the table says about the machine."""
-    return {"cpu": device_name(torch.device("cpu")), "threads": threads, "tvm": version("apache-tvm"),
+    return {"cpu": cpu_name(cpu_type), "threads": threads, "tvm": version("apache-tvm"),
             "torch": torch.__version__, "date": date.today().isoformat()}
 
 
 def search_path(folder, job):
     """Where a job's JSON is; the name also tells the machine, so that folders of several machines can be joined."""
-    about = [*job[:5], *job.taught, device_name(torch.device("cpu")), definition(job.kernel)]
+    about = [*job[:5], *job.taught, cpu_name(job.cpu_type), definition(job.kernel)]
     name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
     return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
 
@@ -65,7 +65,7 @@ def run_search(job, folder):
     path = search_path(folder, job)
     if path.is_file():
         return json.loads(path.read_text())
-    kernel, strategy, measurements, seed, threads, taught = job
+    kernel, strategy, measurements, seed, threads, cpu_type, taught = job
     explicit, learned = strategy in (OURS, RANDOM, CARRIED), []
     if explicit:
         space = schedule_space(kernel)
@@ -76,22 +76,25 @@ def run_search(job, folder):
             learned = known_measurements(kernel, taught)
             more["model"] = carried_cost(fit_carried(learned), kernel) if learned else None
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
-        with closing(KernelLab(kernel, threads)) as lab:
+        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted
             search(lab, [len(choice.values) for choice in space], measurements, np.random.default_rng(seed), **more)
             tried = lab.tried_since(start)
     elif strategy == RIVAL_DESCENT:
         first = -(-measurements // 3)
-        tried = meta_schedule(kernel, first, seed, threads, descent=measurements - first).first(measurements)
+        tried = meta_schedule(kernel, first, seed, threads, descent=measurements - first,
+                              cpu_type=cpu_type).first(measurements)
     else:
         droplet = 0 if strategy == RIVAL else measurements // 3
-        tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1)
+        tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1,
+                              cpu_type=cpu_type)
         tried = tried.first(measurements)
     counts = [-(-measurements // 2)] if strategy in TWO_PARTS else [count for count in COUNTS if count < measurements]
     counts.append(measurements)
     found = {"kernel": kernel.name, "definition": definition(kernel), "strategy": strategy,
              "measurements": measurements, "seed": seed,
-             "machine": this_machine(threads), "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
+             "machine": this_machine(threads, cpu_type),
+             "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
              "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in counts}}
     if explicit:
         found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
@@ -128,7 +131,7 @@ def measured_table(folder, *stored):
     return _last_ones([*stored, *new], ["kernel", "cpu", "threads"])
 
 
-def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
+def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
     All rounds are repeated with new processes, `STARTS` times, because each has its arrays in other places of memory. A
@@ -137,7 +140,7 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
     (starts * rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before
     its last measurement takes part with what it had. "race" is a digest of which searches take part.
     """
-    searches, about = {}, (kernel.name, definition(kernel), seed, threads, device_name(torch.device("cpu")))
+    searches, about = {}, (kernel.name, definition(kernel), seed, threads, cpu_name(cpu_type))
     for found in finished_searches(folder):
         machine = found["machine"]
         mine = found["kernel"], found["definition"], found["seed"], machine["threads"], machine["cpu"]
@@ -162,12 +165,12 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS):
         return race                                          # else a search was made again
     distinct, measured = list(dict.fromkeys([PYTORCH, *runners])), []     # a winner of several searches runs once
     for _ in range(STARTS):
-        with closing(KernelLab(kernel, threads)) as lab:
+        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             measured.append(lab.measure_rounds(distinct, rounds))
             untuned = [lab.measure([None])[0][0]]
     again = dict(zip(distinct, np.concatenate(measured).T.tolist()))
     race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "race": digest, "starts": STARTS,
-            "machine": this_machine(threads)}
+            "machine": this_machine(threads, cpu_type)}
     race["entries"] = [
         {"strategy": UNTUNED, **alone, "again": untuned}, {"strategy": PYTORCH, **alone, "again": again[PYTORCH]},
         *({**entry, "again": again[runner]} for entry, runner in zip(entries, runners))]

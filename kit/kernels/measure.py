@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from kit.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from kit.kernels.schedules import schedule_kernel
-from kit.training import default_workers
+from kit.training import default_workers, device_name
 
 INSTALL = "pip install -r notebooks/requirements-kernels.txt"
 CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
@@ -55,10 +56,11 @@ class KernelLab:
     # A measurement takes about 60 ms and is the shortest of up to 30 repeats; caches are not flushed between them. A
     # first run is compared with NumPy's result. A schedule that does not compile, crashes, exceeds a limit (seconds
     # per candidate compiled and per measurement) or computes a wrong result costs np.inf.
+    # `cpu_type`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU.
 
-    def __init__(self, kernel, threads=1, build_limit=15.0, run_limit=10.0):
+    def __init__(self, kernel, threads=1, cpu_type=None, build_limit=15.0, run_limit=10.0):
         self.threads, self.trials = threads, []         # (time when known, seconds, codes)
-        self.child = TvmChild(_serve_kernels, threads, kernel, build_limit, run_limit)
+        self.child = TvmChild(_serve_kernels, threads, kernel, build_limit, run_limit, cpu_type)
         self.child.hear()
 
     def __call__(self, points):
@@ -150,13 +152,20 @@ def _end_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # 1 is PR_SET_PDEATHSIG
 
 
-def this_cpu(threads):
-    """TVM's target for this machine."""
+def cpu_target(threads, cpu_type=None):
+    """TVM's target for this machine, or for another type of CPU by LLVM's name for it."""
     import tvm
-    return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
+    mcpu = cpu_type or tvm.target.codegen.llvm_get_system_cpu()
+    return tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": threads})
 
 
-def _serve_kernels(line, kernel, build_limit, run_limit):
+def cpu_name(cpu_type=None):
+    """The CPU of this machine as tables name it, with the type that kernels are compiled for unless it is its own."""
+    name = device_name(torch.device("cpu"))
+    return f"{name}, kernels for {cpu_type}" if cpu_type else name
+
+
+def _serve_kernels(line, kernel, build_limit, run_limit, cpu_type):
     """Work of the child: answer requests (jobs, rounds, best seconds so far) until the connection is closed."""
     import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
@@ -169,7 +178,8 @@ def _serve_kernels(line, kernel, build_limit, run_limit):
             return
         step, answers = len(jobs) if rounds > 1 else BATCH, [[] for _ in range(rounds)]
         for start in range(0, len(jobs), step):
-            part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known)
+            part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known,
+                              cpu_type)
             for row, more in zip(answers, part):
                 row += more
         line.send(answers)
@@ -240,13 +250,14 @@ def _heard(pipe, seconds, doing):
         return np.inf, f"{doing} crashed"
 
 
-def _time_one(pipe, job, kernel, inputs, known):
+def _time_one(pipe, job, kernel, inputs, known, cpu_type):
     """Work of a forked process: compile, answer None when done, and measure whenever told to."""
     _end_with_parent()
     import resource
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))    # a crash writes no core dump
     try:
-        run = _pytorch_timer(kernel, inputs, known) if job == PYTORCH else _tvm_timer(kernel, job, inputs, known)
+        run = _pytorch_timer(kernel, inputs, known) if job == PYTORCH else _tvm_timer(
+            kernel, job, inputs, known, cpu_type)
     except Exception as fault:
         pipe.send((np.inf, f"compiling failed: {type(fault).__name__}: {fault}"[:300]))
         return
@@ -277,7 +288,7 @@ class _Timer(NamedTuple):
     seconds: object          # (number, repeat) -> [mean seconds of a run] for each repeat
 
 
-def _tvm_timer(kernel, job, inputs, known):
+def _tvm_timer(kernel, job, inputs, known, cpu_type):
     """The timer of a schedule by TVM, compiled; `job` as of KernelLab.measure."""
     import tvm
     if job is None:
@@ -286,7 +297,7 @@ def _tvm_timer(kernel, job, inputs, known):
         module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(job))
     else:
         module = schedule_kernel(kernel, job)
-    run = tvm.compile(module, this_cpu(int(os.environ["TVM_NUM_THREADS"]))).jit()
+    run = tvm.compile(module, cpu_target(int(os.environ["TVM_NUM_THREADS"]), cpu_type)).jit()
     main, tensors = run["main"], []                     # asked for here, because that makes the machine code
 
     def result():
@@ -299,8 +310,6 @@ def _tvm_timer(kernel, job, inputs, known):
 
 def _pytorch_timer(kernel, inputs, known):
     """The timer of PyTorch's kernel (oneDNN); the fastest of the usual forms of a layer is taken."""
-    import torch
-
     from kit.kernels.pytorch import pytorch_calls
     torch.set_num_threads(int(os.environ["TVM_NUM_THREADS"]))
 

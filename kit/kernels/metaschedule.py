@@ -9,7 +9,7 @@ from contextlib import closing
 import numpy as np
 
 from kit.kernels.definitions import kernel_function
-from kit.kernels.measure import KernelLab, Trials, TvmChild, this_cpu
+from kit.kernels.measure import KernelLab, Trials, TvmChild, cpu_target
 from kit.kernels.traces import descend_traces
 from kit.training import default_workers
 
@@ -17,7 +17,7 @@ STARTS = 16                      # best traces that the descent starts from, one
 OTHER_INTRINSICS = ("cuda", "metal", "rocm", "hexagon", "arm_cpu", "riscv_cpu")
 
 
-def meta_schedule(kernel, trials, seed=0, threads=1, droplet=0, descent=0):
+def meta_schedule(kernel, trials, seed=0, threads=1, droplet=0, descent=0, cpu_type=None):
     """Measure `trials` schedules that MetaSchedule proposes, then about `droplet` of its own Droplet -> Trials.
 
     Or, with `descent`, up to so many of the kit's droplet, which changes the decisions of MetaSchedule's best traces.
@@ -27,7 +27,8 @@ def meta_schedule(kernel, trials, seed=0, threads=1, droplet=0, descent=0):
     # times faster than TVM's builder and runner. Between measurements, MetaSchedule uses all cores. `elapsed` does not
     # count the start of TVM. The Droplet optimisation starts at the best trial and ends early when none of the
     # neighbours that it tries is better.
-    with closing(TvmChild(_tune_kernel, threads, kernel, trials, seed, threads, droplet, descent)) as child:
+    with closing(TvmChild(_tune_kernel, threads, kernel, trials, seed, threads, droplet, descent,
+                          cpu_type)) as child:
         return Trials(*child.hear())
 
 
@@ -37,7 +38,7 @@ def without_other_intrinsics():
         sys.modules[f"tvm.s_tir.tensor_intrin.{name}"] = types.ModuleType(name)
 
 
-def _tune_kernel(line, kernel, trials, seed, threads, droplet, descent):
+def _tune_kernel(line, kernel, trials, seed, threads, droplet, descent, cpu_type):
     """Work of the child: tune, and send the fields of Trials."""
     import logging
 
@@ -68,8 +69,8 @@ def _tune_kernel(line, kernel, trials, seed, threads, droplet, descent):
             return [LocalRunnerFuture(None if fault else [seconds], fault or None) for seconds, fault in answers]
 
     logging.disable(logging.CRITICAL)
-    target = this_cpu(threads)
-    with closing(KernelLab(kernel, threads)) as lab, tempfile.TemporaryDirectory() as folder:
+    target = cpu_target(threads, cpu_type)
+    with closing(KernelLab(kernel, threads, cpu_type)) as lab, tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         module = tvm.IRModule({"main": kernel_function(kernel)})
         database = ms.tune_tir(module, target, folder, trials, builder=AsJson(), runner=InLab(),

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
 from kit.data import read_tile
 from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
-from kit.kernels.measure import KernelLab, Trials
+from kit.kernels.measure import KernelLab, Trials, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.results import CARRIED, OURS, RIVAL
 from kit.kernels.schedules import schedule_space
@@ -22,29 +21,29 @@ from kit.losses import list_mle_loss
 from kit.models import TileModel
 from kit.search import explore_then_droplet, fingerprint, guided, random_search
 from kit.train import TrainSettings, train
-from kit.training import device_name
 
 
-def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, report=print):
+def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, cpu_type=None, report=print):
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
     A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
     `tile` file. These take `budget` measurements each: explore-then-droplet, the same with a cost model of other layers
     (`known_cost`), random, and MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary
     search takes `trials`. The winners are measured again `rounds` times. An ImportError if TVM is not installed, a
-    RuntimeError if its process ended by itself.
+    RuntimeError if its process ended by itself. `cpu_type` as of KernelLab.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
     winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
     so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
     """
-    settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads}
+    settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
+                "cpu_type": cpu_type}
     about = fingerprint([kernel, definition(kernel), settings])
     path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
     if path.is_file():
         return json.loads(path.read_text())
-    with closing(KernelLab(kernel, threads)) as lab:
-        tried = _searched(lab, kernel, budget, trials, seed, report)
+    with closing(KernelLab(kernel, threads, cpu_type)) as lab:
+        tried = _searched(lab, kernel, budget, trials, seed, cpu_type, report)
         report(f"{kernel.name}: measuring the winners again")
         again = lab.measure_rounds([one.jobs[int(one.seconds.argmin())] for one in tried.values()], rounds)
     found = {name: {"measurements": len(one.seconds), "seconds": float(one.elapsed[-1]),
@@ -53,7 +52,7 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
     codes, runtimes = tried["random"].jobs, tried["random"].seconds.tolist()
-    machine = {"cpu": device_name(torch.device("cpu")), "threads": threads, "tvm": version("apache-tvm"),
+    machine = {"cpu": cpu_name(cpu_type), "threads": threads, "tvm": version("apache-tvm"),
                "date": date.today().isoformat()}
     study = {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
              "codes": codes, "runtimes": runtimes, "untuned": found["untuned"]["best"],
@@ -63,7 +62,7 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     return json.loads(json.dumps(study))
 
 
-def _searched(lab, kernel, budget, trials, seed, report):
+def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
     """{strategy: its Trials}, and of MetaSchedule also the first trials, as many and as long as ours."""
     tried = {}
 
@@ -79,11 +78,12 @@ def _searched(lab, kernel, budget, trials, seed, report):
         given = {} if name == "random" else ordered if name == OURS else {**ordered, "model": known_cost(kernel)}
         search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
         note(name, lab.tried_since(start))
-    meta = meta_schedule(kernel, trials, seed, lab.threads)
+    meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)
     in_time = max(1, int((meta.elapsed <= tried[OURS].elapsed[-1]).sum()))
     for name, count in ((RIVAL, len(meta.seconds)), (f"{RIVAL}, as many", budget), (f"{RIVAL}, as long", in_time)):
         note(name, meta.first(count))
-    drops = meta_schedule(kernel, budget - budget // 3, seed, lab.threads, droplet=budget // 3 + 1)
+    drops = meta_schedule(kernel, budget - budget // 3, seed, lab.threads, droplet=budget // 3 + 1,
+                          cpu_type=cpu_type)
     note(f"{RIVAL} and its Droplet", drops.first(budget))
     return tried
 
@@ -104,7 +104,7 @@ def learn_and_search(studies, kernels, folder, proposals=10, queries=2000, steps
         drawn = np.random.default_rng(seed).choice(np.array(study["runtimes"]), (1000, proposals))
         best = min(one["best"] for one in study["found"].values())
         row = {"kernel": kernel.name, "best": 1e3 * best, "random": 1e3 * drawn.min(axis=1).mean()}
-        with closing(KernelLab(kernel, study["threads"])) as lab:
+        with closing(KernelLab(kernel, study["threads"], study["cpu_type"])) as lab:
             for name, taught in teachers.items():
                 if taught:
                     row[name] = 1e3 * _taught_best(lab, kernel, taught, proposals, queries, steps, seed)
