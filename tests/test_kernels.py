@@ -45,17 +45,21 @@ from kit.kernels.layer_study import (
 )
 from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
 from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.network_pictures import (
+    draw_layers,
+    draw_networks,
+    draw_progress,
+    draw_time_shares,
+    draw_winning_choices,
+)
 from kit.kernels.network_results import (
     SORTS,
     compare_networks,
     compare_searches,
     compare_seeds,
-    draw_layers,
-    draw_networks,
-    draw_time_shares,
-    draw_winning_choices,
     measurements_saved,
     network_sums,
+    search_progress,
     time_shares,
     winning_choices,
 )
@@ -815,6 +819,20 @@ def test_times_of_different_races_are_not_compared():
     assert sums["x, 50"] == pytest.approx(5.5 * old["x, 50"])             # the mean over both days
     row, = compare_networks(races, ["bert"], ("y", 50), ("x", 50)).to_dict("records")
     assert row == compare_networks(RACES, ["bert"], ("y", 50), ("x", 50)).to_dict("records")[0]
+
+
+def test_progress_is_over_the_layers_whose_race_has_the_base_and_leaves_incomplete_entries_out():
+    more = RACES[RACES["strategy"] == "x"].assign(measurements=100, ms=RACES["ms"] / 2, seconds=30.0)
+    progress = search_progress(pd.concat([RACES, more]), ["x", "y", "z"], ("y", 50))
+    found = progress[["strategy", "measurements", "layers"]].values.tolist()
+    assert found == [["x", 50, 2], ["x", 100, 2], ["y", 50, 2]]
+    half = (1 / 2 * 3.0 / 3.1) ** 0.5
+    assert progress["ratio"].tolist() == pytest.approx([half, half / 2, 1])
+    assert progress["seconds"].tolist() == [10, 30, 30]
+    assert search_progress(RACES, ["x"], ("softmax", 1)).empty
+    for by in ("measurements", "seconds"):
+        ax = draw_progress(progress, by, title="t")
+        assert ax.get_legend_handles_labels()[1] == ["x", "y"] and ax.get_ylabel() == "time over that of y, 50"
 
 
 def test_a_picture_of_layers_has_a_row_per_layer():

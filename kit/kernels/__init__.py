@@ -2,16 +2,20 @@
 from kit.kernels.carried import known_cost
 from kit.kernels.definitions import KERNELS
 from kit.kernels.measure import INSTALL, has_tvm
+from kit.kernels.network_pictures import (
+    draw_layers,
+    draw_networks,
+    draw_progress,
+    draw_time_shares,
+    draw_winning_choices,
+)
 from kit.kernels.network_results import (
     compare_networks,
     compare_searches,
     compare_seeds,
-    draw_layers,
-    draw_networks,
-    draw_time_shares,
-    draw_winning_choices,
     measurements_saved,
     network_sums,
+    search_progress,
     time_shares,
     winning_choices,
 )
@@ -22,7 +26,8 @@ from kit.kernels.study import learn_and_search, study_kernel
 
 __all__ = [
     "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "draw_curves", "draw_layers",
-    "draw_networks", "draw_study", "draw_time_shares", "draw_winning_choices", "has_tvm", "known_cost",
+    "draw_networks", "draw_progress", "draw_study", "draw_time_shares", "draw_winning_choices", "has_tvm", "known_cost",
     "learn_and_search", "measurements_saved", "network_layers", "network_names", "network_sums", "schedule_choices",
-    "schedule_space", "study_kernel", "study_summary", "study_table", "time_shares", "winning_choices",
+    "schedule_space", "search_progress", "study_kernel", "study_summary", "study_table", "time_shares",
+    "winning_choices",
 ]

@@ -1,14 +1,12 @@
-"""Results of races over many layers: one search against another, sums over the layers of a network, a picture."""
+"""Results of races over many layers as tables: one search against another, and sums over the layers of a network."""
 import numpy as np
 import pandas as pd
 
 from kit.kernels.definitions import kernel_axes
-from kit.kernels.measure import PYTORCH
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import OURS, TIE
+from kit.kernels.results import TIE
 from kit.kernels.schedules import schedule_choices, schedule_space
 from kit.noise import bootstrap_interval
-from kit.plots import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks
 
 ENTRY, RUN = ["strategy", "measurements"], ["kernel", "seed", "race"]
 SORTS = ("convolution 1x1", "larger convolution", "depthwise convolution", "dense layer", "matmul of attention",
@@ -46,7 +44,7 @@ def compare_searches(races, pairs):
             low, high = np.exp(bootstrap_interval(layers.to_numpy()))
             spent = seconds.loc[log.index].sum()
             ratio = np.exp(layers)
-            rows.append({"cpu": cpu, "one": _label(one), "other": _label(other), "layers": len(layers),
+            rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "layers": len(layers),
                          "runs": len(log), "ratio": np.exp(layers.mean()), "low": low, "high": high,
                          "faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
                          "slower": int((ratio > 1 + TIE).sum()),
@@ -71,7 +69,7 @@ def network_sums(races, networks, entries):
                 weight = pd.Series(counts)
                 sums = full.loc[weight.index].mul(weight, axis=0).sum()
                 rows.append({"cpu": cpu, "network": network, "layers": len(counts), "of": len(layers),
-                             **{_label(entry): sums[entry] for entry in entries}})
+                             **{entry_label(entry): sums[entry] for entry in entries}})
     return pd.DataFrame(rows)
 
 
@@ -104,7 +102,7 @@ def compare_networks(races, networks, one, other):
             both = ms[ms.index.isin([kernel.name for kernel, _ in network_layers(row["network"])])]
             ratio, spent = both[one] / both[other], seconds.loc[both.index].sum()
             rows.append({"cpu": cpu, "network": row["network"], "layers": row["layers"], "of": row["of"],
-                         "ratio": row[_label(one)] / row[_label(other)],
+                         "ratio": row[entry_label(one)] / row[entry_label(other)],
                          "time": spent[one] / spent[other] if spent[other] else np.nan,
                          "faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
                          "slower": int((ratio > 1 + TIE).sum()), "loses on": "; ".join(ratio[ratio > 1 + TIE].index)})
@@ -125,10 +123,47 @@ def compare_seeds(races, networks, pairs):
             whole = sums[sums["layers"] == sums["of"]] if len(sums) else sums
             for network, seeds in whole.groupby("network", sort=False) if len(whole) else ():
                 if len(seeds) > 1:
-                    ratio = seeds[_label(one)] / seeds[_label(other)]
-                    rows.append({"cpu": cpu, "one": _label(one), "other": _label(other), "network": network,
+                    ratio = seeds[entry_label(one)] / seeds[entry_label(other)]
+                    rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "network": network,
                                  "seeds": len(ratio), "ratio": np.exp(np.log(ratio).mean()), "lowest": ratio.min(),
                                  "highest": ratio.max()})
+    return pd.DataFrame(rows)
+
+
+def search_progress(races, strategies, base):
+    """Kernel and search time after each number of measurements -> DataFrame, a row per machine, strategy and number.
+
+    Parameters
+    ----------
+    races : DataFrame
+        As of `race_table`.
+    strategies : sequence of str
+        Searches to follow.
+    base : (str, int)
+        Strategy and number of measurements that the kernel times are relative to.
+
+    Returns
+    -------
+    DataFrame
+        Over the layers whose race has `base`, "ratio" is the geometric mean of the kernel time over that of `base`,
+        "low" and "high" its 95% interval by bootstrap over layers, "seconds" the mean time of a search until then. Only
+        times of one race are compared. Entries that lack one of these layers are left out, so every row is of the same
+        layers. "base" is its label.
+    """
+    rows = []
+    for cpu, part in races.groupby("cpu", sort=False):
+        ms, seconds = (part.pivot_table(values, RUN, ENTRY) for values in ("ms", "seconds"))
+        if base not in ms:
+            continue
+        within = ms[base].notna()
+        logs = np.log(ms[within].div(ms.loc[within, base], axis=0)).groupby("kernel").mean()
+        spent = seconds[within].groupby("kernel").mean()
+        for strategy in strategies:
+            for entry in sorted(entry for entry in logs if entry[0] == strategy and logs[entry].notna().all()):
+                low, high = np.exp(bootstrap_interval(logs[entry].to_numpy()))
+                rows.append({"cpu": cpu, "strategy": strategy, "measurements": entry[1], "layers": len(logs),
+                             "ratio": np.exp(logs[entry].mean()), "low": low, "high": high,
+                             "seconds": spent[entry].mean(), "base": entry_label(base)})
     return pd.DataFrame(rows)
 
 
@@ -147,51 +182,10 @@ def measurements_saved(races, one, other):
             "one": float(both[one].mean()), "other": float(both[other].mean())}
 
 
-def _label(entry):
+def entry_label(entry):
     """An entry as text."""
     strategy, measurements = entry
     return f"{strategy}, {measurements}" if measurements else strategy
-
-
-def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
-    """Draw the kernel time of entries relative to `base`, a row per layer, the layers where ours gains most at the top.
-
-    `entries` and `base` are (strategy, measurements); of several races, the geometric mean is drawn.
-    """
-    logs = np.log(races.pivot_table("ms", RUN, ENTRY))
-    entries = [entry for entry in entries if entry in logs]
-    ratio = np.exp(logs[entries].sub(logs[base], axis=0).groupby("kernel").mean()).dropna(how="all")
-    ratio = ratio.sort_values(entries[0], ascending=False)
-    ax = new_axes(ax, height=1.5 + 0.25 * len(ratio), width=10)
-    ax.axvspan(1 - TIE, 1 + TIE, color="0.92", label=f"tie with {_label(base)}")
-    ax.axvline(1, color=QUIET, linewidth=1)
-    for place, entry in enumerate(entries):
-        ax.plot(ratio[entry], range(len(ratio)), MARKS[place], color=PALETTE[place], label=_label(entry), markersize=6,
-                markerfacecolor=PALETTE[place] if entry[0] == OURS else "white")
-    ax.set_yticks(range(len(ratio)), ratio.index, fontsize="small")
-    ax.set_xscale("log")
-    low, high = ax.get_xlim()
-    ticks = [tick for tick in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10) if low <= tick <= high]
-    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.set_xticks([], minor=True)
-    return dress(ax, title, f"time over that of {_label(base)} (left is faster)", "", grid="x")
-
-
-def draw_networks(races, networks, entries, base=(PYTORCH, 0), ax=None, title=""):
-    """Draw the time of networks, summed as in `network_sums`, relative to `base`: a bar per network and entry.
-
-    `races` are of one machine. A row says how many of the network's distinct layers the sums are over.
-    """
-    sums = network_sums(races, networks, [base, *entries])
-    ax = new_axes(ax, height=1.5 + 0.2 * (1 + len(entries)) * len(sums))
-    rows = np.arange(len(sums))
-    for place, entry in enumerate(entries):
-        ax.barh(rows + (place - (len(entries) - 1) / 2) * 0.8 / len(entries), sums[_label(entry)] / sums[_label(base)],
-                height=0.7 / len(entries), color=PALETTE[place], label=_label(entry))
-    ax.axvline(1, color="black", linewidth=1, label=_label(base))
-    name_rows(ax, [f"{name}: {layers} of {of} layers" for name, layers, of in
-                   zip(sums["network"], sums["layers"], sums["of"])])
-    return dress(ax, title, f"time over that of {_label(base)} (left is faster)", "", grid="x")
 
 
 def time_shares(races, networks, entry):
@@ -219,21 +213,6 @@ def _sort(kernel):
     if kernel.kind == "matmul":
         return SORTS[4 if len(kernel.sizes) > 3 else 3]
     return SORTS[2 if kernel.kind == "depthwise" else 5]
-
-
-def draw_time_shares(shares, ax=None, title=""):
-    """Draw `time_shares`: one bar per network, from 0 to 1, with its milliseconds at the end."""
-    ax = new_axes(ax, height=1.5 + 0.35 * len(shares))
-    start = np.zeros(len(shares))
-    for place, sort in enumerate(SORTS):
-        ax.barh(range(len(shares)), shares[sort], left=start, color=PALETTE[place], label=sort, height=0.7)
-        start = start + shares[sort].to_numpy()
-    for row, ms in enumerate(shares["ms"]):
-        ax.text(1.01, row, f"{ms:.1f} ms", va="center", fontsize="small")
-    name_rows(ax, [f"{name}: {layers} of {of} layers" for name, layers, of in
-                   zip(shares["network"], shares["layers"], shares["of"])])
-    ax.set_xlim(0, 1.13)
-    return dress(ax, title, "share of the time of the measured layers", "", grid="x")
 
 
 def winning_choices(races, entry):
@@ -285,15 +264,3 @@ def _values_taken(kernel, codes):
                 rows.append({"kernel": kernel.name, "choice": label, "place": low, "value": text,
                              "winners": float(value == taken[choice.name]), "space": 1 / len(choice.values)})
     return rows
-
-
-def draw_winning_choices(table, ax=None, title=""):
-    """Draw `winning_choices`: a bar per value, with a black mark at the share of schedules drawn at random."""
-    ax = new_axes(ax, height=1.5 + 0.25 * len(table))
-    places = {choice: place for place, choice in enumerate(dict.fromkeys(table["choice"]))}
-    for choice, place in places.items():
-        rows = table["choice"] == choice
-        ax.barh(np.flatnonzero(rows), table.loc[rows, "winners"], color=PALETTE[place], height=0.7)
-    row_marks(ax, table["space"], "schedules drawn\nat random")
-    name_rows(ax, [*(table["choice"] + ": " + table["value"])])
-    return dress(ax, title, "share of the layers whose fastest schedule has this value", "", grid="x")
