@@ -187,25 +187,21 @@ def test_an_unknown_network_is_named_with_those_that_are_known():
     assert len(network_names()) >= 10
 
 
+def script_of_notebooks(project, name):
+    """A program in notebooks/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, project / "notebooks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def tracer(project):
-    """notebooks/trace_networks.py as a module."""
-    spec = importlib.util.spec_from_file_location("trace_networks", project / "notebooks" / "trace_networks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_of_notebooks(project, "trace_networks")
 
 
-@pytest.fixture(scope="module")
-def measurer(project):
-    """notebooks/measure_networks.py as a module."""
-    spec = importlib.util.spec_from_file_location("measure_networks", project / "notebooks" / "measure_networks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_number_behind_a_search_is_its_number_of_measurements(measurer):
+def test_a_number_behind_a_search_is_its_number_of_measurements(project):
+    measurer = script_of_notebooks(project, "measure_networks")
     assert measurer.named_searches(f"random; {RIVAL} 3000;{TWO_PARTS[1]} 100", 300) == [
         ("random", 300), (RIVAL, 3000), (TWO_PARTS[1], 100)]
     with pytest.raises(ValueError, match="^no search grid; there are explore then droplet; random; "):
