@@ -21,6 +21,7 @@ from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.kernels import measure as kernel_lab
 from kit.kernels import metaschedule
 from kit.kernels.carried import (
+    _tile_columns,
     carried_cost,
     definition,
     fit_carried,
@@ -65,7 +66,7 @@ from kit.kernels.network_results import (
 )
 from kit.kernels.networks import layer_kernel, network_layers, network_names
 from kit.kernels.results import CARRIED, OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
-from kit.kernels.schedules import kernel_tiles, schedule_choices, schedule_space
+from kit.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
 from kit.kernels.traces import TraceSpace
@@ -648,6 +649,19 @@ def test_schedules_of_every_kind_have_the_same_numbers(kernel):
     numbers = schedule_numbers(kernel, codes)
     assert numbers.shape == (12, schedule_numbers(SMALL["softmax"], measured(SMALL["softmax"])[0]).shape[1])
     assert np.isfinite(numbers).all() and len(np.unique(numbers, axis=0)) > 6
+
+
+@each_kind
+def test_columns_of_choices_and_tiles_hold_what_single_schedules_say(kernel):
+    codes = np.random.default_rng(0).integers(dims_of(kernel), size=(30, len(dims_of(kernel))))
+    columns = choice_columns(kernel, codes)
+    each = [schedule_choices(kernel, code) for code in codes]
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        name: [one[name] for one in each] for name in each[0]}
+    assert schedule_numbers(kernel, codes[:0]).shape[0] == 0
+    if kernel.kind not in ("softmax", "layer norm"):
+        for together, apart in zip(_tile_columns(kernel, columns), zip(*(kernel_tiles(kernel, one) for one in each))):
+            assert np.transpose(together).tolist() == list(map(list, apart))
 
 
 @pytest.mark.parametrize("seconds, needed", [([9.0, 1.05, 1.0], 2), ([9.0, 8.0], 3), ([1.0], 1), ([], 1)])

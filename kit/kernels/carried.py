@@ -5,16 +5,18 @@ these numbers how long a schedule takes relative to the others of its layer. `ca
 for kit.search, and `known_cost` does both with the measurements that the kit comes with.
 """
 import hashlib
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import ThreadpoolController
 
 from kit.checks import expect
 from kit.kernels.definitions import kernel_axes
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.schedules import SKETCHES, kernel_tiles, schedule_choices, schedule_space
+from kit.kernels.schedules import SKETCHES, choice_columns, largest_divisor, schedule_space
 from kit.run import from_code
 
 MEASURED = Path(__file__).with_name("measured.csv.gz")       # random schedules; measure_networks.py adds to it
@@ -25,33 +27,45 @@ FAR = 3.0                        # log of the time relative to the layer's media
 
 
 def schedule_numbers(kernel, codes):
-    """What schedules `codes` (c, g) of any kernel have in common, as numbers (c, w) float64; -1 where not defined."""
-    return np.array([_numbers_of(kernel, schedule_choices(kernel, code)) for code in codes], float).reshape(
-        len(codes), -1)
+    """What schedules `codes` (c, g) of any kernel have in common, as numbers (c, w) float64; -1 where not defined.
+
+    Sizes are logarithms to the base 2.
+    """
+    columns = _numbers_of(kernel, choice_columns(kernel, codes))
+    return np.stack([np.broadcast_to(np.asarray(column, float), len(codes)) for column in columns], axis=1)
 
 
 def _numbers_of(kernel, choices):
-    """The numbers of one schedule; sizes as logarithms to the base 2."""
+    """The columns of numbers; `choices` hold a value per schedule, as of `choice_columns`."""
     spatial, reduced = kernel_axes(kernel)
     about = [kernel.kind == kind for kind in KINDS]
     sizes = [np.log2(np.prod(spatial[:-1])), np.log2(spatial[-1]), np.log2(np.prod(reduced)), np.log2(kernel.stride)]
     shared = [np.log2(1 + choices["unroll"]), choices["threads"] != "one"]
     if kernel.kind in ROW_KINDS:
         lanes = [np.log2(choices.get(f"lanes of {stage}", 0.5)) for stage in (
-            "largest", "total", "powers", "squares", "output")]
+            "largest", "total", "powers", "squares", "output")]          # 0.5: no such stage, so the number is -1
         return [*about, *sizes, *shared, choices["sketch"] == "row by row", np.log2(choices["rows"]), *lanes,
                 *[-1] * 21]
-    tile, tiles, terms = kernel_tiles(kernel, choices)
+    tile, tiles, terms = _tile_columns(kernel, choices)
     larger = [size * count for size, count in zip(tile, tiles)]
-    sketch = SKETCHES.index(choices["sketch"])
-    padding = [choices.get("padding") == name for name in PADDINGS]
-    inner = [np.log2(tile[-1]), np.log2(np.prod(tile[:-1])), np.log2(tile[-2]), np.log2(np.prod(tile))]
-    middle = [np.log2(larger[-1]), np.log2(np.prod(larger[:-1])), np.log2(np.prod(larger))]
+    sketch = np.array([SKETCHES.index(name) for name in choices["sketch"]], int)
+    padding = [choices.get("padding", "") == name for name in PADDINGS]
+    inner = [np.log2(tile[-1]), np.log2(prod(tile[:-1])), np.log2(tile[-2]), np.log2(prod(tile))]
+    middle = [np.log2(larger[-1]), np.log2(prod(larger[:-1])), np.log2(prod(larger))]
     outer = [sizes[1] - middle[0], sizes[0] - middle[1]]
-    summed = [np.log2(terms[-1]), np.log2(np.prod(terms)), sizes[2] - np.log2(np.prod(terms))]
+    summed = [np.log2(terms[-1]), np.log2(prod(terms)), sizes[2] - np.log2(prod(terms))]
     return [*about, *sizes, *shared, *[-1] * 7, sketch % 3 == 1, sketch % 3 == 2, sketch < 3,
             choices["outer order"] == "last first", choices["middle order"] == "last first",
             choices["threads"] == "all outer loops", *padding, *inner, *middle, *outer, *summed]
+
+
+def _tile_columns(kernel, choices):
+    """As `kernel_tiles`, for many schedules at once."""
+    spatial, reduced = kernel_axes(kernel)
+    tile = [choices[f"tile {i}"] for i in range(len(spatial))]
+    tiles = [np.array([largest_divisor(n // size, most) for size, most in zip(
+        tile[i].tolist(), choices[f"tiles {i}"].tolist())], int) for i, n in enumerate(spatial)]
+    return tile, tiles, [choices[f"terms {i}"] for i in range(len(reduced))]
 
 
 def fit_carried(measured, seed=0):
@@ -67,12 +81,18 @@ def fit_carried(measured, seed=0):
         log -= np.median(log[np.isfinite(log)])
         target.append(np.clip(np.where(np.isfinite(log), log, FAR), -FAR, FAR))
     trees = HistGradientBoostingRegressor(max_iter=300, learning_rate=0.06, min_samples_leaf=10, random_state=seed)
-    return trees.fit(rows, np.concatenate(target))
+    with ThreadpoolController().limit(limits=1):        # on busy cores, threads that wait for each other cost seconds
+        return trees.fit(rows, np.concatenate(target))
 
 
 def carried_cost(trees, kernel):
     """The trees' cost of a kernel's schedules: a `model` for kit.search, (k, g) codes -> (k,) costs."""
-    return lambda points: trees.predict(schedule_numbers(kernel, np.asarray(points)))
+    threads = ThreadpoolController()
+
+    def cost(points):
+        with threads.limit(limits=1):                    # a search asks about few points at a time
+            return trees.predict(schedule_numbers(kernel, points))
+    return cost
 
 
 def known_cost(kernel, networks=()):

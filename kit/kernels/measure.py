@@ -27,8 +27,8 @@ from kit.training import default_workers, device_name
 
 INSTALL = "pip install -r notebooks/requirements-kernels.txt"
 CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
-REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.06      # per repeat and per measurement, at least one run each
-HOPELESS, GLANCE_SECONDS = 2.0, 4e-3            # so many times slower than the best so far: measured for 4 ms alone
+REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.03      # per repeat and per measurement, at least one run each
+HOPELESS, GLANCE_SECONDS = 1.3, 4e-3            # so many times slower than the best so far: measured for 4 ms alone
 MOST_REPEATS = 30
 BATCH = 16                                      # candidates compiled before the first of them is timed, at most
 CLOSE_ENOUGH = 1e-3                             # for float32 sums of products of standard normal numbers
@@ -53,7 +53,7 @@ class Trials(NamedTuple):
 
 class KernelLab:
     """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""
-    # A measurement takes about 60 ms and is the shortest of up to 30 repeats; caches are not flushed between them. A
+    # A measurement takes about 30 ms and is the shortest of up to 30 repeats; caches are not flushed between them. A
     # first run is compared with NumPy's result. A schedule that does not compile, crashes, exceeds a limit (seconds
     # per candidate compiled and per measurement) or computes a wrong result costs np.inf.
     # `cpu_type`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU.

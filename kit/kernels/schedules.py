@@ -3,7 +3,10 @@
 A schedule is one small code per choice (sketch, tile sizes, loop order, unrolling, threads), so that every search of
 kit.search runs on it. Only `schedule_kernel` needs TVM.
 """
+from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from kit.kernels.definitions import image_padding, kernel_axes, kernel_function
 
@@ -77,6 +80,14 @@ def schedule_choices(kernel, codes):
     return fixed | {choice.name: choice.values[int(code)] for choice, code in zip(space, codes)}
 
 
+def choice_columns(kernel, codes):
+    """What the codes (c, g) of many schedules mean: {name of the choice: its values (c,)}."""
+    fixed = {choice.name: np.full(len(codes), choice.values[0]) for choice in _all_choices(kernel)}
+    space = schedule_space(kernel)
+    return fixed | {choice.name: np.array(choice.values)[column]
+                    for choice, column in zip(space, np.reshape(codes, (-1, len(space))).T.astype(int))}
+
+
 def _is_padded(kernel):
     """Whether a kernel is a convolution with zeros around its image."""
     return kernel.kind in ("conv2d", "depthwise") and image_padding(kernel) > 0
@@ -86,13 +97,19 @@ def kernel_tiles(kernel, choices):
     """Per dimension: elements of the innermost tile, and tiles per larger tile; per sum: terms added at once."""
     spatial, reduced = kernel_axes(kernel)
     tile = [choices[f"tile {i}"] for i in range(len(spatial))]
-    tiles = [divisors(n // size, high=choices[f"tiles {i}"])[-1] for i, (n, size) in enumerate(zip(spatial, tile))]
+    tiles = [largest_divisor(n // size, choices[f"tiles {i}"]) for i, (n, size) in enumerate(zip(spatial, tile))]
     return tile, tiles, [choices[f"terms {i}"] for i in range(len(reduced))]
 
 
 def divisors(n, low=1, high=None):
     """The divisors of `n` from `low` to `high`, by default to `n`, ascending."""
     return tuple(d for d in range(low, min(n, high or n) + 1) if n % d == 0)
+
+
+@cache
+def largest_divisor(n, high):
+    """The largest divisor of `n` up to `high`."""
+    return divisors(n, high=high)[-1]
 
 
 def schedule_kernel(kernel, codes):
