@@ -4,6 +4,7 @@ TVM runs in a child process only. That child has loaded TVM and forks one proces
 batch are compiled on all cores and then timed one after another, while nothing else runs.
 """
 import ctypes
+import gc
 import importlib.util
 import multiprocessing
 import multiprocessing.connection
@@ -170,6 +171,7 @@ def _serve_kernels(line, kernel, build_limit, run_limit, cpu_type):
     import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
     known = kernel_result(kernel, inputs)
+    gc.freeze()                                         # a candidate's process does not copy all memory to collect it
     line.send("ready")
     while True:
         try:
