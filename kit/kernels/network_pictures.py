@@ -21,7 +21,7 @@ def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
     ax.axvline(1, color=QUIET, linewidth=1)
     for place, entry in enumerate(entries):
         ax.plot(ratio[entry], range(len(ratio)), MARKS[place], color=PALETTE[place], label=entry_label(entry),
-                markersize=6, markerfacecolor=PALETTE[place] if entry[0] == OURS else "white")
+                markersize=6, markerfacecolor=PALETTE[place] if entry[0] in (OURS, CARRIED) else "white")
     ax.set_yticks(range(len(ratio)), ratio.index, fontsize="small")
     ax.set_xscale("log")
     low, high = ax.get_xlim()
