@@ -198,7 +198,8 @@ def time_batch(jobs, rounds, best, build_limit, run_limit, *about):
         row = []
         for one in team:
             if one.answer is None:
-                one.pipe.send(best)
+                with suppress(BrokenPipeError):         # it has ended since; `_heard` says so
+                    one.pipe.send(best)
                 answer = _heard(one.pipe, run_limit, "running")
                 if answer[0] == np.inf:
                     one.answer = answer
@@ -248,7 +249,7 @@ def _heard(pipe, seconds, doing):
     """What a candidate says within so many seconds; (inf, fault) if it says nothing or has ended."""
     try:
         return pipe.recv() if pipe.poll(seconds) else (np.inf, f"{doing} took longer than its limit")
-    except EOFError:
+    except (EOFError, ConnectionResetError):
         return np.inf, f"{doing} crashed"
 
 
