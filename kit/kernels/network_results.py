@@ -161,7 +161,7 @@ def search_progress(races, strategies, base):
         for strategy in strategies:
             for entry in sorted(entry for entry in logs if entry[0] == strategy and logs[entry].notna().all()):
                 low, high = np.exp(bootstrap_interval(logs[entry].to_numpy()))
-                rows.append({"cpu": cpu, "strategy": strategy, "measurements": entry[1], "layers": len(logs),
+                rows.append({"cpu": cpu, "strategy": strategy, "measurements": int(entry[1]), "layers": len(logs),
                              "ratio": np.exp(logs[entry].mean()), "low": low, "high": high,
                              "seconds": spent[entry].mean(), "base": entry_label(base)})
     return pd.DataFrame(rows)
