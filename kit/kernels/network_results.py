@@ -164,7 +164,8 @@ def search_progress(races, strategies, base):
                 rows.append({"cpu": cpu, "strategy": strategy, "measurements": int(entry[1]), "layers": len(logs),
                              "ratio": np.exp(logs[entry].mean()), "low": low, "high": high,
                              "seconds": spent[entry].mean(), "base": entry_label(base)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["cpu", "strategy", "measurements", "layers", "ratio", "low", "high", "seconds",
+                                       "base"])
 
 
 def measurements_saved(races, one, other):
