@@ -962,7 +962,7 @@ def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_thei
     assert set(stored["kernel"]) <= set(layers)
     assert not stored.duplicated([*LAYER_SEED, "race", "strategy", "measurements"]).any()
     for _, same in stored.groupby(LAYER_SEED):
-        assert "random" in set(same["strategy"]) and {OURS, CARRIED} & set(same["strategy"])
+        assert "random" in set(same["strategy"]) and {OURS, CARRIED, RIVAL} & set(same["strategy"])
         for _, race in same.groupby("race"):
             assert {PYTORCH, UNTUNED} < set(race["strategy"]) and (race["low"] <= race["high"]).all()
     for row in stored.to_dict("records"):
