@@ -58,6 +58,7 @@ from kit.kernels.network_results import (
     compare_networks,
     compare_searches,
     compare_seeds,
+    complete_races,
     measurements_saved,
     network_sums,
     search_progress,
@@ -829,6 +830,16 @@ def test_times_of_different_races_are_not_compared():
     assert sums["x, 50"] == pytest.approx(5.5 * old["x, 50"])             # the mean over both days
     row, = compare_networks(races, ["bert"], ("y", 50), ("x", 50)).to_dict("records")
     assert row == compare_networks(RACES, ["bert"], ("y", 50), ("x", 50)).to_dict("records")[0]
+
+
+def test_complete_races_have_every_entry():
+    other = RACES[RACES["strategy"] == "x"].assign(race="2")
+    races = pd.concat([RACES, other])
+    both = complete_races(races, [("x", 50), ("y", 50)])
+    slow = [race for _, race in races.groupby(["kernel", "seed", "race"])
+            if {("x", 50), ("y", 50)} <= {*zip(race["strategy"], race["measurements"])}]
+    assert len(both) and sorted(both["ms"]) == sorted(pd.concat(slow)["ms"]) and set(both["race"]) == set(RACES["race"])
+    assert complete_races(races, [("x", 50), ("no", 50)]).empty
 
 
 def test_progress_is_over_the_layers_whose_race_has_the_base_and_leaves_incomplete_entries_out():

@@ -13,6 +13,7 @@ from kit.kernels.network_results import (
     compare_networks,
     compare_searches,
     compare_seeds,
+    complete_races,
     measurements_saved,
     network_sums,
     search_progress,
@@ -25,9 +26,9 @@ from kit.kernels.schedules import schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
 
 __all__ = [
-    "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "draw_curves", "draw_layers",
-    "draw_networks", "draw_progress", "draw_study", "draw_time_shares", "draw_winning_choices", "has_tvm", "known_cost",
-    "learn_and_search", "measurements_saved", "network_layers", "network_names", "network_sums", "schedule_choices",
-    "schedule_space", "search_progress", "study_kernel", "study_summary", "study_table", "time_shares",
-    "winning_choices",
+    "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "complete_races",
+    "draw_curves", "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares",
+    "draw_winning_choices", "has_tvm", "known_cost", "learn_and_search", "measurements_saved", "network_layers",
+    "network_names", "network_sums", "schedule_choices", "schedule_space", "search_progress", "study_kernel",
+    "study_summary", "study_table", "time_shares", "winning_choices",
 ]

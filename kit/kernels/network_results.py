@@ -52,6 +52,13 @@ def compare_searches(races, pairs):
     return pd.DataFrame(rows)
 
 
+def complete_races(races, entries):
+    """The races that have all `entries`, (strategy, measurements): only in these can more than two be compared."""
+    runs = ["cpu", *RUN]
+    has = races.pivot_table("ms", runs, ENTRY).reindex(columns=list(entries)).notna().all(axis=1)
+    return races[has.loc[pd.MultiIndex.from_frame(races[runs])].to_numpy()].reset_index(drop=True)
+
+
 def network_sums(races, networks, entries):
     """Milliseconds of the layers of networks, summed with their counts -> DataFrame, a row per machine and network.
 
