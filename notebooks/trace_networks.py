@@ -4,8 +4,8 @@
 
 It needs torchvision in the version that fits PyTorch: `pip install --no-deps torchvision==0.28.0` for PyTorch 2.13.
 Every network runs once without numbers (PyTorch's device "meta"), and each layer notes the shape of its input. The
-networks of torchvision read one image of 3 x 224 x 224. The U-Net (3 x 256 x 256, 32 channels at first) and the
-encoder of BERT base (128 tokens) are written here.
+networks of torchvision read one image of 3 x 224 x 224, and so does the vision transformer. It, the U-Net (3 x 256 x
+256, 32 channels at first) and the encoder of BERT base (128 tokens) are written here.
 """
 import csv
 from collections import Counter
@@ -54,21 +54,44 @@ class MatMul(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """One layer of the encoder of BERT base; Devlin et al., arXiv:1810.04805."""
+    """One layer of the encoder of BERT base; Devlin et al., arXiv:1810.04805. `norm_first`: as in a ViT instead."""
 
-    def __init__(self, width=768, heads=12, inner=3072):
+    def __init__(self, width=768, heads=12, inner=3072, norm_first=False):
         super().__init__()
-        self.heads = heads
+        self.heads, self.norm_first = heads, norm_first
         self.q, self.k, self.v, self.joined = (nn.Linear(width, width) for _ in range(4))
         self.scores, self.softmax, self.mixed = MatMul(), nn.Softmax(-1), MatMul()
         self.norm, self.last_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.inner, self.outer = nn.Linear(width, inner), nn.Linear(inner, width)
 
-    def forward(self, x):
+    def attention(self, x):
         q, k, v = (one(x).unflatten(-1, (self.heads, -1)).transpose(0, 1) for one in (self.q, self.k, self.v))
         mixed = self.mixed(self.softmax(self.scores(q, k.transpose(1, 2))), v)
-        x = self.norm(x + self.joined(mixed.transpose(0, 1).flatten(1)))
-        return self.last_norm(x + self.outer(nn.functional.gelu(self.inner(x))))
+        return self.joined(mixed.transpose(0, 1).flatten(1))
+
+    def dense(self, x):
+        return self.outer(nn.functional.gelu(self.inner(x)))
+
+    def forward(self, x):
+        if self.norm_first:
+            x = x + self.attention(self.norm(x))
+            return x + self.dense(self.last_norm(x))
+        x = self.norm(x + self.attention(x))
+        return self.last_norm(x + self.dense(x))
+
+
+class VisionTransformer(nn.Module):
+    """ViT-B/16; Dosovitskiy et al., arXiv:2010.11929. torchvision's own has one call for a whole attention."""
+
+    def __init__(self, width=768, taps=16, classes=1000):
+        super().__init__()
+        self.patches, self.first = nn.Conv2d(3, width, taps, taps), nn.Parameter(torch.zeros(1, width))
+        self.layers = nn.Sequential(*(EncoderLayer(norm_first=True) for _ in range(12)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, image):
+        tokens = torch.cat([self.first, self.patches(image)[0].flatten(1).T])    # adding places is no layer
+        return self.head(self.norm(self.layers(tokens))[:1])
 
 
 def layer_row(module, inputs):
@@ -124,7 +147,8 @@ def known_networks():
         more = {"googlenet": {"aux_logits": False, "init_weights": False}}
         found = {name: (models.get_model(name, weights=None, **more.get(name, {})), image) for name in IMAGENET}
         return found | {"unet": (UNet(), torch.empty(1, 3, 256, 256)),
-                        "bert": (nn.Sequential(*(EncoderLayer() for _ in range(12))), torch.empty(128, 768))}
+                        "bert": (nn.Sequential(*(EncoderLayer() for _ in range(12))), torch.empty(128, 768)),
+                        "vit_b_16": (VisionTransformer(), image)}
 
 
 def main():
