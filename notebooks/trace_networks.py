@@ -81,9 +81,9 @@ class EncoderLayer(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """ViT-B/16; Dosovitskiy et al., arXiv:2010.11929. torchvision's own has one call for a whole attention."""
+    """ViT-B/32; Dosovitskiy et al., arXiv:2010.11929. torchvision's own has one call for a whole attention."""
 
-    def __init__(self, width=768, taps=16, classes=1000):
+    def __init__(self, width=768, taps=32, classes=1000):
         super().__init__()
         self.patches, self.first = nn.Conv2d(3, width, taps, taps), nn.Parameter(torch.zeros(1, width))
         self.layers = nn.Sequential(*(EncoderLayer(norm_first=True) for _ in range(12)))
@@ -148,7 +148,7 @@ def known_networks():
         found = {name: (models.get_model(name, weights=None, **more.get(name, {})), image) for name in IMAGENET}
         return found | {"unet": (UNet(), torch.empty(1, 3, 256, 256)),
                         "bert": (nn.Sequential(*(EncoderLayer() for _ in range(12))), torch.empty(128, 768)),
-                        "vit_b_16": (VisionTransformer(), image)}
+                        "vit_b_32": (VisionTransformer(), image)}
 
 
 def main():
