@@ -10,7 +10,8 @@ from kit.search.strategies import genetic
 
 PROPOSALS_WEIGHED = 16     # of the model's best points that were not measured yet
 EXPLORED = 12              # random points measured first; with a model, 8 of its proposals
-WANDER = 8                 # without a model, one point in 8 is random: the first points may all be poor
+DIFFERENT = 3              # coordinates in which these proposals differ: the model's very best are all alike
+WANDER = 8                 # one point in 8 is random, because all of the first points may lie in one poor region
 JUMPS = 64                 # points that differ from the best in up to three coordinates, drawn before each decision
 
 
@@ -71,12 +72,13 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     """The search to start with: measure a few promising points, then improve the best of them by coordinate descent.
 
     Without a model, the first points are random. With a model, they are the best points that a search of the whole
-    space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
-    the next measurements. The 16 best proposals of the model that were not measured yet compete with the neighbours.
-    So do 64 points that differ from the best in up to three coordinates: some choices pay only together. The model is
-    part of the process, so measurements correct its errors. Without a model, one point in 8 is random, because all of
-    the first points may lie in one poor region. When neither neighbours nor speculation are left, the search restarts:
-    it draws three coordinates of the best point at random. It ends when the budget is spent.
+    space with the model as fitness proposes, where each differs from the others in three coordinates. Then follows
+    `droplet`, but a Gaussian process of all costs so far chooses the next measurements. The 16 best proposals of the
+    model that were not measured yet compete with the neighbours. So do 64 points that differ from the best in up to
+    three coordinates: some choices pay only together. The model is part of the process, so measurements correct its
+    errors. One point in 8 is random, because all of the first points may lie in one poor region. When neither
+    neighbours nor speculation are left, the search restarts: it draws three coordinates of the best point at random. It
+    ends when the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 
@@ -121,7 +123,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         check_callable(locals(), "model", "strategy")
         found = strategy(model, dims, queries, rng)
         proposed = found.points[np.argsort(found.costs, kind="stable")]
-        measured(proposed[:explore])
+        measured(_different(proposed, explore))
         searched = found.measurements + found.queries
     process = GaussianProcess(measured.dims, ordered, model, rng)
     start = measured.best_first()[0]
@@ -134,7 +136,6 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
 def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=()):
     """Coordinate descent from `best` until neighbours and speculation are spent, or the budget is."""
     cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
-    wanders = process is not None and process.model is None
     while measured.left:
         k = min(batch, measured.left)
         near = _neighbours(best, measured.dims, ordered)
@@ -149,7 +150,7 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
             chosen = _most_promising([*near, *far], proposed, _jumps(best, measured.dims, rng), measured, process, k)
         if not chosen:
             return
-        if wanders and len(measured.points) % WANDER < k:
+        if process is not None and len(measured.points) % WANDER < k:
             chosen[-1:] = map(tuple, measured.unseen(rng, 1).tolist())
         for point, new in zip(chosen, measured(chosen)):
             if point in near:
@@ -168,6 +169,16 @@ def _most_promising(local, proposed, jumps, measured, process, k):
     points = list(dict.fromkeys([*local, *islice(proposed, PROPOSALS_WEIGHED), *jumps]))
     order = np.argsort(process.lower_bound(np.array(points), measured), kind="stable")
     return [points[i] for i in order[:k]]
+
+
+def _different(points, count):
+    """The first `count` of `points` (p, g) that differ from each earlier one in DIFFERENT coordinates, or in any."""
+    chosen = points[:1]
+    for point in points[1:]:
+        if len(chosen) < count and ((point != chosen).sum(axis=1) >= DIFFERENT).all():
+            chosen = np.vstack([chosen, point])
+    rows = dict.fromkeys(map(tuple, np.concatenate([chosen, points]).tolist()))
+    return np.array([*rows][:count])
 
 
 def _jumps(best, dims, rng):
