@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from kit.search.budgets import Measured, SearchResult
-from kit.search.droplet_search import _jumps, _neighbours, _speculation, droplet, explore_then_droplet
+from kit.search.droplet_search import _different, _jumps, _neighbours, _speculation, droplet, explore_then_droplet
 from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import annealing, genetic, guided, optuna_search, random_search
 
@@ -295,6 +295,8 @@ def test_proposals_that_were_not_among_the_first_are_weighed_later(monkeypatch):
     proposed = np.concatenate([wrong, right])
     fixed = SearchResult(proposed[0], 0.0, np.zeros(28), 28, 0, proposed, np.arange(28.0))
     found = {}
+    monkeypatch.setattr("kit.search.droplet_search.DIFFERENT", 1)          # the first eight are the first of the model
+    monkeypatch.setattr("kit.search.droplet_search.WANDER", 10**9)         # never
     for weighed in (0, 16):
         monkeypatch.setattr("kit.search.droplet_search.PROPOSALS_WEIGHED", weighed)
         found[weighed] = explore_then_droplet(objective, dims, 30, np.random.default_rng(0), model=model,
@@ -327,7 +329,13 @@ def test_jumps_differ_from_the_best_in_one_to_three_coordinates_and_stay_in_the_
     assert (_jumps(best[:1], dims[:1], np.random.default_rng(0)) < 3).all()
 
 
-def test_a_search_whose_first_points_are_all_poor_finds_another_region_by_random_points(monkeypatch):
+def poor_model(points):
+    """A model that prefers the poor region of the next test: it only knows what the last coordinates cost."""
+    return points[:, :4].sum(axis=1) + points[:, 4:].sum(axis=1)
+
+
+@pytest.mark.parametrize("model", [None, poor_model], ids=["no model", "poor model"])
+def test_a_search_whose_first_points_are_all_poor_finds_another_region_by_random_points(monkeypatch, model):
     """Trap: schedules are good if four coordinates are 1, and the fewer of them are 1 the better the others are."""
     dims, found = [2] * 4 + [4] * 4, {}
 
@@ -336,13 +344,31 @@ def test_a_search_whose_first_points_are_all_poor_finds_another_region_by_random
         return np.where(ones == 4, -50, 5 * ones) + points[:, 4:].sum(axis=1)
     for wander in (8, 10**9):                          # the other one: never
         monkeypatch.setattr("kit.search.droplet_search.WANDER", wander)
-        found[wander] = [explore_then_droplet(objective, dims, 160, np.random.default_rng(seed)).best_cost
-                         for seed in range(8)]
+        found[wander] = [explore_then_droplet(objective, dims, 160, np.random.default_rng(seed), model=model,
+                                              queries=500).best_cost for seed in range(8)]
     assert np.mean(found[8]) <= np.mean(found[10**9]) - 10, found
-    told = explore_then_droplet(objective, dims, 60, np.random.default_rng(0), model=objective)
-    monkeypatch.setattr("kit.search.droplet_search.WANDER", 8)
-    again = explore_then_droplet(objective, dims, 60, np.random.default_rng(0), model=objective)
-    assert (told.points == again.points).all()         # with a model, its proposals are the other regions
+
+
+def test_first_proposals_differ_in_three_coordinates_where_enough_do():
+    rng = np.random.default_rng(0)
+    for count in (1, 5, 8):
+        points = np.unique(rng.integers(3, size=(60, 5)), axis=0)
+        rng.shuffle(points)
+        chosen, rest = [points[0].tolist()], []
+        for point in points[1:].tolist():
+            far = all(sum(a != b for a, b in zip(point, one)) >= 3 for one in chosen)
+            (chosen if far and len(chosen) < count else rest).append(point)
+        assert _different(points, count).tolist() == (chosen + rest)[:count]
+    alike = np.array([[0, 0], [0, 1], [1, 0]])
+    assert _different(alike, 2).tolist() == [[0, 0], [0, 1]] and len(_different(alike, 5)) == 3
+
+
+def test_the_first_points_of_a_search_with_a_model_are_the_different_ones():
+    proposed = np.array([[0] * 6, [1, *[0] * 5], [1, 1, *[0] * 4], [1, 1, 1, *[0] * 3], [2] * 6])
+    fixed = SearchResult(proposed[0], 0.0, np.zeros(5), 5, 0, proposed, np.arange(5.0))
+    found = explore_then_droplet(lambda points: points.sum(axis=1), [3] * 6, 12, np.random.default_rng(0),
+                                 model=lambda points: points.sum(axis=1), strategy=lambda *_: fixed)
+    assert found.points[:3].tolist() == proposed[[0, 3, 4]].tolist()
 
 
 def test_proposals_do_not_keep_a_search_from_starting_anew():
