@@ -229,7 +229,8 @@ def calls(w):
         "genetic": search | dict(population=whole(8, none=..., huge=...), mutation=real(1.5)),
         "droplet": search | searched | dict(start=numbers([0, 0], none=...)),
         "explore_then_droplet": search | searched | dict(
-            model=function(None, none=...), explore=whole(None, none=...), strategy=free(None), queries=whole(9)),
+            model=function(None, none=...), explore=whole(None, none=...), strategy=free(None), queries=whole(9),
+            doubt_model=free(False)),
         "read_layout_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
         "read_tile_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
         "write_sample": dict(root=path(w.folder / "sample"), seed=whole(0), size=choice("tiny"), progress=free(False),

@@ -295,8 +295,6 @@ def test_proposals_that_were_not_among_the_first_are_weighed_later(monkeypatch):
     proposed = np.concatenate([wrong, right])
     fixed = SearchResult(proposed[0], 0.0, np.zeros(28), 28, 0, proposed, np.arange(28.0))
     found = {}
-    monkeypatch.setattr("kit.search.droplet_search.DIFFERENT", 1)          # the first eight are the first of the model
-    monkeypatch.setattr("kit.search.droplet_search.WANDER", 10**9)         # never
     for weighed in (0, 16):
         monkeypatch.setattr("kit.search.droplet_search.PROPOSALS_WEIGHED", weighed)
         found[weighed] = explore_then_droplet(objective, dims, 30, np.random.default_rng(0), model=model,
@@ -345,7 +343,7 @@ def test_a_search_whose_first_points_are_all_poor_finds_another_region_by_random
     for wander in (8, 10**9):                          # the other one: never
         monkeypatch.setattr("kit.search.droplet_search.WANDER", wander)
         found[wander] = [explore_then_droplet(objective, dims, 160, np.random.default_rng(seed), model=model,
-                                              queries=500).best_cost for seed in range(8)]
+                                              queries=500, doubt_model=True).best_cost for seed in range(8)]
     assert np.mean(found[8]) <= np.mean(found[10**9]) - 10, found
 
 
@@ -367,8 +365,17 @@ def test_the_first_points_of_a_search_with_a_model_are_the_different_ones():
     proposed = np.array([[0] * 6, [1, *[0] * 5], [1, 1, *[0] * 4], [1, 1, 1, *[0] * 3], [2] * 6])
     fixed = SearchResult(proposed[0], 0.0, np.zeros(5), 5, 0, proposed, np.arange(5.0))
     found = explore_then_droplet(lambda points: points.sum(axis=1), [3] * 6, 12, np.random.default_rng(0),
-                                 model=lambda points: points.sum(axis=1), strategy=lambda *_: fixed)
+                                 model=lambda points: points.sum(axis=1), strategy=lambda *_: fixed, doubt_model=True)
     assert found.points[:3].tolist() == proposed[[0, 3, 4]].tolist()
+
+
+def test_a_model_that_is_not_doubted_brings_no_random_points(monkeypatch):
+    found = {}
+    for wander in (8, 10**9):
+        monkeypatch.setattr("kit.search.droplet_search.WANDER", wander)
+        found[wander] = explore_then_droplet(lambda points: points.sum(axis=1) % 7, [4] * 8, 60,
+                                             np.random.default_rng(0), model=poor_model)
+    assert (found[8].points == found[10**9].points).all()
 
 
 def test_proposals_do_not_keep_a_search_from_starting_anew():

@@ -74,7 +74,7 @@ def run_search(job, folder):
         begun = time.perf_counter()
         if strategy == CARRIED:
             learned = known_measurements(kernel, taught)
-            more["model"] = carried_cost(fit_carried(learned), kernel) if learned else None
+            more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None, "doubt_model": True}
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted

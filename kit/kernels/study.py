@@ -75,7 +75,8 @@ def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
     ordered = {"ordered": [choice.ordered for choice in space]}
     for name, search in (("random", random_search), (OURS, explore_then_droplet), (CARRIED, explore_then_droplet)):
         lab.trials, start = [], time.perf_counter()
-        given = {} if name == "random" else ordered if name == OURS else {**ordered, "model": known_cost(kernel)}
+        given = {} if name == "random" else ordered if name == OURS else {
+            **ordered, "model": known_cost(kernel), "doubt_model": True}
         search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
         note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)

@@ -10,8 +10,8 @@ from kit.search.strategies import genetic
 
 PROPOSALS_WEIGHED = 16     # of the model's best points that were not measured yet
 EXPLORED = 12              # random points measured first; with a model, 8 of its proposals
-DIFFERENT = 3              # coordinates in which these proposals differ: the model's very best are all alike
-WANDER = 8                 # one point in 8 is random, because all of the first points may lie in one poor region
+WANDER = 8                 # one point in 8 is random: without a good model, the first points may all be poor
+DIFFERENT = 3              # coordinates in which the first proposals of a doubtful model differ: its best are alike
 JUMPS = 64                 # points that differ from the best in up to three coordinates, drawn before each decision
 
 
@@ -68,17 +68,16 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
 
 
 def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=None, strategy=genetic, queries=10_000,
-                         repeats=1, ordered=False, batch=4, p_value=0.05):
+                         doubt_model=False, repeats=1, ordered=False, batch=4, p_value=0.05):
     """The search to start with: measure a few promising points, then improve the best of them by coordinate descent.
 
     Without a model, the first points are random. With a model, they are the best points that a search of the whole
-    space with the model as fitness proposes, where each differs from the others in three coordinates. Then follows
-    `droplet`, but a Gaussian process of all costs so far chooses the next measurements. The 16 best proposals of the
-    model that were not measured yet compete with the neighbours. So do 64 points that differ from the best in up to
-    three coordinates: some choices pay only together. The model is part of the process, so measurements correct its
-    errors. One point in 8 is random, because all of the first points may lie in one poor region. When neither
-    neighbours nor speculation are left, the search restarts: it draws three coordinates of the best point at random. It
-    ends when the budget is spent.
+    space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
+    the next measurements. The 16 best proposals of the model that were not measured yet compete with the neighbours.
+    So do 64 points that differ from the best in up to three coordinates: some choices pay only together. The model is
+    part of the process, so measurements correct its errors. Without a model, one point in 8 is random, because all of
+    the first points may lie in one poor region. When neither neighbours nor speculation are left, the search restarts:
+    it draws three coordinates of the best point at random. It ends when the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 
@@ -92,6 +91,9 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         Points measured first; None: 12, with a model 8, or a quarter of the budget if that is less.
     strategy, queries
         The strategy that searches the model, and its budget; as in `guided`.
+    doubt_model : bool
+        For a model that learned from other problems, so that its best points may all be poor. The first proposals then
+        differ from each other in three coordinates, and one point in 8 is random.
     repeats, ordered, batch, p_value
         As in `droplet`.
 
@@ -123,17 +125,17 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         check_callable(locals(), "model", "strategy")
         found = strategy(model, dims, queries, rng)
         proposed = found.points[np.argsort(found.costs, kind="stable")]
-        measured(_different(proposed, explore))
+        measured(_different(proposed, explore) if doubt_model else proposed[:explore])
         searched = found.measurements + found.queries
     process = GaussianProcess(measured.dims, ordered, model, rng)
-    start = measured.best_first()[0]
+    start, wanders = measured.best_first()[0], model is None or doubt_model
     while measured.left:
-        _descend(measured, start, ordered, rng, batch, p_value, process, proposed)
+        _descend(measured, start, ordered, rng, batch, p_value, process, proposed, wanders)
         start = _kicked(measured, rng) if measured.left else start
     return measured.result(searched + process.queries)
 
 
-def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=()):
+def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=(), wanders=False):
     """Coordinate descent from `best` until neighbours and speculation are spent, or the budget is."""
     cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
     while measured.left:
@@ -150,7 +152,7 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
             chosen = _most_promising([*near, *far], proposed, _jumps(best, measured.dims, rng), measured, process, k)
         if not chosen:
             return
-        if process is not None and len(measured.points) % WANDER < k:
+        if wanders and len(measured.points) % WANDER < k:
             chosen[-1:] = map(tuple, measured.unseen(rng, 1).tolist())
         for point, new in zip(chosen, measured(chosen)):
             if point in near:
