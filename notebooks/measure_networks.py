@@ -22,7 +22,7 @@ from kit.files import replace_file, whole_file
 from kit.kernels import network_layers
 from kit.kernels.carried import MEASURED
 from kit.kernels.layer_study import (
-    CARRIED,
+    LEARNED,
     OURS,
     RANDOM,
     RIVAL,
@@ -52,7 +52,7 @@ def planned(networks, texts, seeds, searches, threads, cpu_type, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
-    return [[SearchJob(kernel, search, count, seed, threads, cpu_type, taught if search == CARRIED else ())
+    return [[SearchJob(kernel, search, count, seed, threads, cpu_type, taught if search in LEARNED else ())
              for search, count in searches]
             for seed in seeds for kernel in kernels]
 
@@ -75,8 +75,8 @@ def main():
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--searches", default=f"{OURS};{RANDOM};{RIVAL}",
                         help=f"with semicolons between, of {'; '.join(SEARCHES)}; a number of measurements may follow")
-    parser.add_argument("--taught", default="", help=f"networks that the cost model of \"{CARRIED}\" learns from; by "
-                        "default all that do not have the layer")
+    parser.add_argument("--taught", default="", help="networks that the cost model of a search \"carried over\" learns "
+                        "from; by default all that do not have the layer")
     parser.add_argument("--measurements", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cpu-type", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "

@@ -33,6 +33,7 @@ from kit.kernels.carried import (
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
     LAYER_SEED,
+    LEARNED,
     SEARCHES,
     TWO_PARTS,
     UNTUNED,
@@ -592,7 +593,7 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     run_search(SearchJob(kernel, TWO_PARTS[1], 4), tmp_path)              # shorter, too, but it begins otherwise
     monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
     measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
-    jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
+    jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search in LEARNED)) for search in SEARCHES]
     found = [run_search(job, tmp_path) for job in jobs]
     assert [len(one["seconds"]) for one in found[:3]] == [6, 6, 6] and all(one["winners"] for one in found)
     assert found[-1]["taught"] == [taught.name] and found[0]["taught"] == []
@@ -985,10 +986,10 @@ def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_thei
     assert set(stored["kernel"]) <= set(layers)
     assert not stored.duplicated([*LAYER_SEED, "race", "strategy", "measurements"]).any()
     for _, same in stored.groupby(LAYER_SEED):
-        assert "random" in set(same["strategy"]) and {OURS, CARRIED, RIVAL} & set(same["strategy"])
+        assert "random" in set(same["strategy"]) and {OURS, *LEARNED, RIVAL} & set(same["strategy"])
         for _, race in same.groupby("race"):
             assert {PYTORCH, UNTUNED} < set(race["strategy"]) and (race["low"] <= race["high"]).all()
     for row in stored.to_dict("records"):
-        assert bool(row["schedule"]) == (row["strategy"] in (OURS, "random", CARRIED))
+        assert bool(row["schedule"]) == (row["strategy"] in (OURS, "random", *LEARNED))
         if row["schedule"]:
             schedule_choices(layers[row["kernel"]], list(map(int, row["schedule"].split())))

@@ -22,13 +22,14 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import CARRIED, OURS, RIVAL
+from kit.kernels.results import CARRIED, OURS, RIVAL, TRUSTED
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 
 UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
-SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, CARRIED)
+LEARNED = CARRIED, TRUSTED                          # with a cost model
+SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, *LEARNED)
 TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
@@ -44,7 +45,7 @@ class SearchJob(NamedTuple):
     seed: int = 0
     threads: int = 1
     cpu_type: str | None = None          # as of KernelLab
-    taught: tuple = ()       # CARRIED learns from these networks; (): from all that do not have the kernel
+    taught: tuple = ()       # one of LEARNED learns from these networks; (): from all that do not have the kernel
 
 
 def this_machine(threads, cpu_type=None):
@@ -66,15 +67,16 @@ def run_search(job, folder):
     if path.is_file():
         return json.loads(path.read_text())
     kernel, strategy, measurements, seed, threads, cpu_type, taught = job
-    explicit, learned = strategy in (OURS, RANDOM, CARRIED), []
+    explicit, learned = strategy in (OURS, RANDOM, *LEARNED), []
     if explicit:
         space = schedule_space(kernel)
         search, more = ((random_search, {}) if strategy == RANDOM else
                         (explore_then_droplet, {"ordered": [choice.ordered for choice in space]}))
         begun = time.perf_counter()
-        if strategy == CARRIED:
+        if strategy in LEARNED:
             learned = known_measurements(kernel, taught)
-            more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None, "doubt_model": True}
+            more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None,
+                     "doubt_model": strategy == CARRIED}
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted
