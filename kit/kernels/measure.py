@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -161,8 +162,15 @@ def cpu_target(threads, cpu_type=None):
 
 
 def cpu_name(cpu_type=None):
-    """The CPU of this machine as tables name it, with the type that kernels are compiled for unless it is its own."""
+    """The CPU of this machine as tables name it, with the type that kernels are compiled for unless it is its own.
+
+    On Linux the name has the family and the model, because "AMD EPYC" alone may be a machine of twice the speed.
+    """
     name = device_name(torch.device("cpu"))
+    with suppress(OSError, KeyError):
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        name += f" (family {about['cpu family']}, model {about['model']})"
     return f"{name}, kernels for {cpu_type}" if cpu_type else name
 
 
