@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+import re
 import time
 from contextlib import closing
 from pathlib import Path
@@ -45,7 +46,7 @@ from kit.kernels.layer_study import (
     run_search,
     search_path,
 )
-from kit.kernels.measure import PYTORCH, KernelLab, has_tvm
+from kit.kernels.measure import PYTORCH, KernelLab, cpu_name, has_tvm
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.network_pictures import (
     draw_layers,
@@ -499,6 +500,18 @@ def test_kernels_are_compiled_for_the_type_of_cpu_that_is_asked_for():
         (seconds, fault), = lab.measure([codes])
     assert fault == "" and seconds < np.inf
     assert kernel_lab.cpu_name("x86-64-v3") == f"{kernel_lab.cpu_name()}, kernels for x86-64-v3"
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="only Linux tells the family of a CPU there")
+def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch, tmp_path):
+    text = Path("/proc/cpuinfo").read_text()
+    told = [re.search(rf"^{key}\s*: (\d+)$", text, re.MULTILINE) for key in ("cpu family", "model")]
+    name = cpu_name()
+    assert all(told) == ("(family" in name)
+    if all(told):
+        assert name.endswith(f" (family {told[0][1]}, model {told[1][1]})") and len(name) > 24
+    monkeypatch.setattr(kernel_lab, "Path", lambda _: tmp_path / "none")
+    assert cpu_name() == name.partition(" (family")[0]
 
 
 def fail(line):
