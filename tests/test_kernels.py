@@ -999,7 +999,7 @@ def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_thei
     assert set(stored["kernel"]) <= set(layers)
     assert not stored.duplicated([*LAYER_SEED, "race", "strategy", "measurements"]).any()
     for _, same in stored.groupby(LAYER_SEED):
-        assert "random" in set(same["strategy"]) and {OURS, *LEARNED, RIVAL} & set(same["strategy"])
+        assert len({OURS, *LEARNED, RIVAL, "random"} & set(same["strategy"])) > 1       # a race compares searches
         for _, race in same.groupby("race"):
             assert {PYTORCH, UNTUNED} < set(race["strategy"]) and (race["low"] <= race["high"]).all()
     for row in stored.to_dict("records"):
