@@ -88,12 +88,13 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     model : callable, optional
         As in `guided`.
     explore : int, optional
-        Points measured first; None: 12, with a model 8, or a quarter of the budget if that is less.
+        Points measured first; None: 12, or 8 with a model, but at most a quarter of the budget, rounded up.
     strategy, queries
         The strategy that searches the model, and its budget; as in `guided`.
     doubt_model : bool
         For a model that learned from other problems, so that its best points may all be poor. The first proposals then
-        differ from each other in three coordinates, and one point in 8 is random.
+        differ in at least three coordinates, as far as the proposals allow. One point in 8 is random, as without a
+        model.
     repeats, ordered, batch, p_value
         As in `droplet`.
 
