@@ -17,7 +17,6 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ import torch
 
 from kit.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from kit.kernels.schedules import schedule_kernel
-from kit.training import default_workers, device_name
+from kit.training import cpu_fields, default_workers, device_name
 
 INSTALL = "pip install -r notebooks/requirements-kernels.txt"
 CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle.load(sys.stdin.buffer)()"
@@ -166,10 +165,8 @@ def cpu_name(cpu_type=None):
 
     On Linux the name has the family and the model, because "AMD EPYC" alone may be a machine of twice the speed.
     """
-    name = device_name(torch.device("cpu"))
-    with suppress(OSError, KeyError):
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-        about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name, about = device_name(torch.device("cpu")), cpu_fields()
+    if {"cpu family", "model"} <= about.keys():
         name += f" (family {about['cpu family']}, model {about['model']})"
     return f"{name}, kernels for {cpu_type}" if cpu_type else name
 

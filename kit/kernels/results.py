@@ -7,6 +7,7 @@ from kit.plots import MARKS, PALETTE, QUIET, dress, new_axes
 OURS, RIVAL = "explore then droplet", "MetaSchedule"
 CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
 TRUSTED = f"{CARRIED}, trusted"              # the same, without `doubt_model`
+LEARNED = CARRIED, TRUSTED
 TIE = 0.05                       # identical schedules differ by 1 to 3% in turns, by 10% and more between runs
 
 

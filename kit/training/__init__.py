@@ -13,12 +13,12 @@ from kit.training.processes import (
     join_team,
     meet,
 )
-from kit.training.records import device_name, run_record, versions
+from kit.training.records import cpu_fields, device_name, run_record, versions
 from kit.training.sampling import costs_of, draw_step, make_tasks
 
 __all__ = [
     "KAGGLE_HOURS", "CheckpointError", "Deadline", "add_up", "add_up_gradients", "averaged_model", "check_architecture",
-    "check_gpus", "check_same", "costs_of", "default_workers", "device_name", "draw_step", "find_deadline",
-    "find_device", "is_over", "join_team", "load_checkpoint", "make_tasks", "meet", "read_checkpoint", "run_jobs",
-    "run_record", "save_checkpoint", "versions",
+    "check_gpus", "check_same", "costs_of", "cpu_fields", "default_workers", "device_name", "draw_step",
+    "find_deadline", "find_device", "is_over", "join_team", "load_checkpoint", "make_tasks", "meet", "read_checkpoint",
+    "run_jobs", "run_record", "save_checkpoint", "versions",
 ]

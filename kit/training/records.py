@@ -42,11 +42,16 @@ def device_name(device):
     """The name of the GPU or of the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    return cpu_fields().get("model name") or platform.processor() or platform.machine()
+
+
+def cpu_fields():
+    """What Linux says of the first processor, {field: text}; nothing on other systems."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()               # Linux alone
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    return {field.strip(): text.strip() for field, _, text in (line.partition(":") for line in lines)}
 
 
 def peak_memory(device):
