@@ -49,7 +49,8 @@ def compare_searches(races, pairs):
                          "faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
                          "slower": int((ratio > 1 + TIE).sum()),
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
+                                       "ties", "slower", "time"])
 
 
 def complete_races(races, entries):
@@ -77,7 +78,7 @@ def network_sums(races, networks, entries):
                 sums = full.loc[weight.index].mul(weight, axis=0).sum()
                 rows.append({"cpu": cpu, "network": network, "layers": len(counts), "of": len(layers),
                              **{entry_label(entry): sums[entry] for entry in entries}})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["cpu", "network", "layers", "of", *map(entry_label, entries)])
 
 
 def _layer_times(part, entries):
@@ -113,7 +114,8 @@ def compare_networks(races, networks, one, other):
                          "time": spent[one] / spent[other] if spent[other] else np.nan,
                          "faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
                          "slower": int((ratio > 1 + TIE).sum()), "loses on": "; ".join(ratio[ratio > 1 + TIE].index)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["cpu", "network", "layers", "of", "ratio", "time", "faster", "ties", "slower",
+                                       "loses on"])
 
 
 def compare_seeds(races, networks, pairs):
@@ -127,14 +129,13 @@ def compare_seeds(races, networks, pairs):
     for cpu, part in races.groupby("cpu", sort=False):
         for one, other in pairs:
             sums = pd.concat([network_sums(same, networks, [one, other]) for _, same in part.groupby("seed")])
-            whole = sums[sums["layers"] == sums["of"]] if len(sums) else sums
-            for network, seeds in whole.groupby("network", sort=False) if len(whole) else ():
+            for network, seeds in sums[sums["layers"] == sums["of"]].groupby("network", sort=False):
                 if len(seeds) > 1:
                     ratio = seeds[entry_label(one)] / seeds[entry_label(other)]
                     rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "network": network,
                                  "seeds": len(ratio), "ratio": np.exp(np.log(ratio).mean()), "lowest": ratio.min(),
                                  "highest": ratio.max()})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["cpu", "one", "other", "network", "seeds", "ratio", "lowest", "highest"])
 
 
 def search_progress(races, strategies, base):
