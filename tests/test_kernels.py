@@ -85,6 +85,7 @@ SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
          "depthwise": Kernel("small depthwise", "depthwise", (5, 6, 16, 3)),
          "depthwise, stride 2": Kernel("small strided depthwise", "depthwise", (9, 9, 16, 5), 2),
          "dense": Kernel("small dense", "matmul", (1, 24, 20)),
+         "100 columns": Kernel("small matmul of 100 columns", "matmul", (3, 100, 6)),
          "layer norm": Kernel("small layer norm", "layer norm", (6, 24)),
          "softmax": Kernel("small softmax", "softmax", (6, 24))}
 each_kind = pytest.mark.parametrize("kernel", SMALL.values(), ids=SMALL)
@@ -167,6 +168,16 @@ def test_a_space_has_several_sketches_distinct_values_and_tiles_that_fit(kernel)
             assert all(n % (size * count) == 0 for n, size, count in zip(spatial, tile, tiles))
             assert all(n % size == 0 for n, size in zip(reduced, terms))
             assert all(count <= choices[f"tiles {i}"] for i, count in enumerate(tiles))
+
+
+def test_many_columns_that_fill_no_registers_may_be_left_to_the_compiler():
+    for columns, widths, tiles in ((100, (1, 10, 20, 25, 50), (1, 2, 4, 5, 10, 20, 25, 50, 100)),
+                                   (112, (8, 14, 16, 28, 56), (1, 2, 4, 8, 16, 32)),
+                                   (50, (10, 25, 50), (1, 2, 4, 8, 16)), (67, None, (1, 67))):
+        space = {choice.name: choice.values for choice in schedule_space(Kernel("a", "matmul", (3, columns, 6)))}
+        assert (space.get("tile 1"), space["tiles 1"]) == (widths, tiles)
+    row = {choice.name: choice.values for choice in schedule_space(Kernel("a", "matmul", (1, 100, 6)))}
+    assert 1 not in row["tile 1"]                       # one row is a matter of memory, not of registers
 
 
 def test_codes_outside_the_space_are_refused_by_name():
@@ -955,6 +966,8 @@ def test_winning_choices_are_counted_per_layer_and_beside_their_share_in_the_spa
                 slow[str(value)] = slow.get(str(value), 0) + 1 / len(part)
     unroll = found[found["choice"] == "unroll"].set_index("value")
     number = sum(not name.startswith(("softmax", "layer norm")) for name in layers)
+    widths = found[found["choice"] == "vector width"]
+    assert [*widths["value"]] == ["1", "8 to 15", "16 to 31", "32 to 63", "64"]
     assert unroll["winners"].to_dict() == pytest.approx({value: slow.get(value, 0) / number for value in unroll.index})
     assert [*unroll.index] == ["0", "16", "64", "512"] and np.allclose(unroll["space"], 0.25)
     assert (unroll["layers"] == number).all()
@@ -978,8 +991,8 @@ def test_a_kernel_with_another_space_of_schedules_has_another_definition(monkeyp
     assert known == [definition(kernel) for kernel in SMALL.values()]
     monkeypatch.setattr("kit.kernels.schedules.TILES", (1, 2, 4))
     changed = [definition(kernel) != name for kernel, name in zip(SMALL.values(), known)]
-    assert changed == [kernel.kind not in ("softmax", "layer norm") and any(
-        n >= 16 for n in kernel_axes(kernel)[0]) for kernel in SMALL.values()]
+    assert changed == [kernel.kind not in ("softmax", "layer norm") and name != "100 columns" and any(
+        n >= 16 for n in kernel_axes(kernel)[0]) for name, kernel in SMALL.items()]
 
 
 def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():

@@ -268,8 +268,8 @@ def _values_taken(kernel, codes):
         label = "vector width" if choice.name == last else choice.name
         if label in ("sketch", "padding", "unroll", "vector width"):
             for place, value in enumerate(choice.values):
-                low = max(low for low in (8, 16, 32, 64) if low <= value) if choice.name == last else place
-                text = f"{low} to {2 * low - 1}" if choice.name == last and low < 64 else str(value)
+                low = max(low for low in (1, 8, 16, 32, 64) if low <= value) if choice.name == last else place
+                text = f"{low} to {2 * low - 1}" if choice.name == last and 1 < low < 64 else str(value)
                 rows.append({"kernel": kernel.name, "choice": label, "place": low, "value": text,
                              "winners": float(value == taken[choice.name]), "space": 1 / len(choice.values)})
     return rows

@@ -4,6 +4,7 @@ A schedule is one small code per choice (sketch, tile sizes, loop order, unrolli
 kit.search runs on it. Only `schedule_kernel` needs TVM.
 """
 from functools import cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ VECTOR_LANES = (4, 128)          # float32 numbers in a vector loop: from a quar
 WIDEST = 64                      # float32 numbers in a vector loop that copies: four AVX-512 registers
 TILES = (1, 2, 4, 8, 16, 32)
 MORE_TILES = (64, 128, 256, 512) # where only one dimension is cut: memory is fast where whole rows of weights are read
+REGISTER = 16                    # float32 numbers in an AVX-512 register
 
 
 class Choice(NamedTuple):
@@ -30,12 +32,14 @@ def schedule_space(kernel):
     """The choices that make up a schedule of a kernel; the numbers of their values are the `dims` of a search.
 
     For matmuls and convolutions the output is cut into tiles of tiles. The last dimension of the innermost tile is one
-    vector loop, and the tile should fit the CPU's registers. A sketch says whether the loops over tiles or the outer
-    loop of the sum come first. It also says whether a finished tile is written once from a buffer, or the weights of a
-    tile are packed together beforehand. For softmax and layer norm the choices are the rows per task, stage by stage
-    or row by row, and the vector width of each stage; sums are split over the lanes of a vector. A middle tile that
-    does not divide the rest is made smaller, so a few codes mean the same schedule. A choice with one value is left
-    out.
+    vector loop, and the tile should fit the CPU's registers. Where many columns do not fill whole registers, as 1000
+    columns do not, this tile may have one column, and the middle tile any size that divides: then LLVM cuts the loop
+    over the columns of the middle tile into vectors and a remainder. A sketch says whether the loops over tiles or the
+    outer loop of the sum come first. It also says whether a finished tile is written once from a buffer, or the weights
+    of a tile are packed together beforehand. For softmax and layer norm the choices are the rows per task, stage by
+    stage or row by row, and the vector width of each stage; sums are split over the lanes of a vector. A middle tile
+    that does not divide the rest is made smaller, so a few codes mean the same schedule. A choice with one value is
+    left out.
     """
     return tuple(choice for choice in _all_choices(kernel) if len(choice.values) > 1)
 
@@ -44,6 +48,7 @@ def _all_choices(kernel):
     """The choices of a kernel, with those that have one value."""
     spatial, reduced = kernel_axes(kernel)
     last = len(spatial) - 1
+    loose = _leaves_a_remainder(spatial)
     tiles = TILES + MORE_TILES * (sum(n > 1 for n in spatial) == 1)
     if kernel.kind in ("softmax", "layer norm"):
         lanes = (1, *divisors(spatial[1], VECTOR_LANES[0], min(VECTOR_LANES[1], spatial[1] // 2)))
@@ -58,11 +63,17 @@ def _all_choices(kernel):
             Choice("threads", ("one", "first loop", "all outer loops"), False),
             Choice("unroll", (0, 16, 64, 512), True),
             *((Choice("padding", ("on the fly", "each task", "before"), False),) if _is_padded(kernel) else ()),
-            *(Choice(f"tile {i}", i == last and divisors(n, 8, 64) or divisors(n, 1, 16), True)
-              for i, n in enumerate(spatial)),
-            *(Choice(f"tiles {i}", tuple(m for m in tiles if m <= max(1, n // 2)), True)
-              for i, n in enumerate(spatial)),
+            *(Choice(f"tile {i}", (1,) * loose + divisors(n, 8, 64) if i == last and divisors(n, 8, 64) else
+                     divisors(n, 1, 16), True) for i, n in enumerate(spatial)),
+            *(Choice(f"tiles {i}", divisors(n, high=MORE_TILES[-1]) if loose else
+                     tuple(m for m in tiles if m <= max(1, n // 2)), True) for i, n in enumerate(spatial)),
             *(Choice(f"terms {i}", divisors(n, 1, 64), True) for i, n in enumerate(reduced)))
+
+
+def _leaves_a_remainder(spatial):
+    """Whether there are several rows, and more columns than a vector loop holds that fill no whole registers."""
+    *rows, columns = spatial
+    return prod(rows) > 1 and columns > WIDEST and columns % REGISTER > 0
 
 
 def schedule_choices(kernel, codes):
@@ -126,8 +137,9 @@ def schedule_kernel(kernel, codes):
 
 
 def _vectorise(s, block, width):
-    """Vectorise the last loop of a block by `width`, which divides it."""
-    s.vectorize(s.split(s.get_loops(block)[-1], [None, width])[1])
+    """Vectorise the last loop of a block by `width`, which divides it; 1 leaves the loop to LLVM."""
+    if width > 1:
+        s.vectorize(s.split(s.get_loops(block)[-1], [None, width])[1])
 
 
 def _schedule_sums(s, kernel, choices):
@@ -170,7 +182,8 @@ def _schedule_sums(s, kernel, choices):
                 s.parallel(s.get_loops(pad)[0])
             _vectorise(s, pad, divisors(int(s.get(s.get_loops(pad)[-1]).extent), high=WIDEST)[-1])
     # the innermost tile stays in registers
-    s.vectorize(inner[-1])
+    if tile[-1] > 1:
+        s.vectorize(inner[-1])
     for loop in inner[:-1]:
         s.unroll(loop)
     s.decompose_reduction(out, sums[0])
