@@ -131,6 +131,7 @@ def compare_seeds(races, networks, pairs):
             sums = pd.concat([network_sums(same, networks, [one, other]) for _, same in part.groupby("seed")])
             for network, seeds in sums[sums["layers"] == sums["of"]].groupby("network", sort=False):
                 if len(seeds) > 1:
+                    # a seed without a layer of both adds an empty table, whose columns hold no numbers
                     ratio = (seeds[entry_label(one)] / seeds[entry_label(other)]).astype(float)
                     rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "network": network,
                                  "seeds": len(ratio), "ratio": np.exp(np.log(ratio).mean()), "lowest": ratio.min(),

@@ -15,7 +15,7 @@ SKETCHES = ("tile first", "tile first, written once", "tile first, packed",
             "reduction first", "reduction first, written once", "reduction first, packed")
 ROW_SKETCHES = ("row by row", "stage by stage")
 VECTOR_LANES = (4, 128)          # float32 numbers in a vector loop: from a quarter to eight AVX-512 registers
-WIDEST = 64                      # float32 numbers in a vector loop that copies: four AVX-512 registers
+WIDEST = 64                      # float32 numbers in a vector loop of a sum or a copy: four AVX-512 registers
 TILES = (1, 2, 4, 8, 16, 32)
 MORE_TILES = (64, 128, 256, 512) # where only one dimension is cut: memory is fast where whole rows of weights are read
 REGISTER = 16                    # float32 numbers in an AVX-512 register
@@ -48,7 +48,8 @@ def _all_choices(kernel):
     """The choices of a kernel, with those that have one value."""
     spatial, reduced = kernel_axes(kernel)
     last = len(spatial) - 1
-    loose = _leaves_a_remainder(spatial)
+    loose, widths = _leaves_a_remainder(spatial), divisors(spatial[last], 8, WIDEST)
+    widths = (1, *widths) if loose and widths else widths
     tiles = TILES + MORE_TILES * (sum(n > 1 for n in spatial) == 1)
     if kernel.kind in ("softmax", "layer norm"):
         lanes = (1, *divisors(spatial[1], VECTOR_LANES[0], min(VECTOR_LANES[1], spatial[1] // 2)))
@@ -63,8 +64,7 @@ def _all_choices(kernel):
             Choice("threads", ("one", "first loop", "all outer loops"), False),
             Choice("unroll", (0, 16, 64, 512), True),
             *((Choice("padding", ("on the fly", "each task", "before"), False),) if _is_padded(kernel) else ()),
-            *(Choice(f"tile {i}", (1,) * loose + divisors(n, 8, 64) if i == last and divisors(n, 8, 64) else
-                     divisors(n, 1, 16), True) for i, n in enumerate(spatial)),
+            *(Choice(f"tile {i}", i == last and widths or divisors(n, 1, 16), True) for i, n in enumerate(spatial)),
             *(Choice(f"tiles {i}", divisors(n, high=MORE_TILES[-1]) if loose else
                      tuple(m for m in tiles if m <= max(1, n // 2)), True) for i, n in enumerate(spatial)),
             *(Choice(f"terms {i}", divisors(n, 1, 64), True) for i, n in enumerate(reduced)))
