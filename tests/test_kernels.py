@@ -39,6 +39,7 @@ from kit.kernels.layer_study import (
     TWO_PARTS,
     UNTUNED,
     SearchJob,
+    _winner,
     measured_table,
     merged_races,
     race_table,
@@ -46,7 +47,7 @@ from kit.kernels.layer_study import (
     run_search,
     search_path,
 )
-from kit.kernels.measure import PYTORCH, KernelLab, cpu_name, has_tvm
+from kit.kernels.measure import PYTORCH, KernelLab, Trials, cpu_name, has_tvm
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.network_pictures import (
     draw_layers,
@@ -634,6 +635,13 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     path.write_text(json.dumps(found[0] | {"elapsed": [2 * known for known in found[0]["elapsed"]]}))
     with pytest.raises(TypeError):
         run_race(kernel, 0, 1, tmp_path, 2)
+
+
+def test_the_winner_of_a_search_that_confirms_was_measured_twice_where_one_was():
+    jobs, seconds = ["a", "b", "a", "c"], np.array([4.0, 3.0, 6.0, 2.0])
+    tried = Trials(seconds, np.arange(4.0), jobs)
+    assert [_winner(tried.first(n), True) for n in (1, 2, 3, 4)] == ["a", "b", "a", "a"]
+    assert [_winner(tried.first(n), False) for n in (1, 2, 3, 4)] == ["a", "b", "b", "c"]
 
 
 @tvm_test

@@ -378,6 +378,65 @@ def test_a_model_that_is_not_doubted_brings_no_random_points(monkeypatch):
     assert (found[8].points == found[10**9].points).all()
 
 
+@pytest.mark.parametrize("repeats", [1, 2])
+@pytest.mark.parametrize("confirm", [1, 2, 5])
+def test_the_best_point_is_measured_again_until_it_is_confirmed(confirm, repeats):
+    asked, rng = [], np.random.default_rng(3)
+
+    def objective(points):
+        asked.extend((tuple(point), sum(point) + rng.normal()) for point in points.tolist())
+        return np.array([cost for _, cost in asked[-len(points):]])
+    measured, seen = Measured(objective, [4] * 4, 300, repeats, confirm), {}
+    draws = np.random.default_rng(0)
+    while measured.rounds_left >= 60:
+        measured(measured.unseen(draws, 3))
+        for point, cost in asked[sum(map(len, seen.values())):]:
+            seen.setdefault(point, []).append(cost)
+        means = {point: np.mean(costs) for point, costs in seen.items()}
+        best = min(means, key=means.get)
+        assert len(seen[best]) == confirm * repeats and measured.trace[-1] == pytest.approx(means[best])
+        assert len(measured.trace) == len(asked) and max(map(len, seen.values())) <= confirm * repeats
+    found = measured.result()
+    assert found.costs.tolist() == pytest.approx([means[tuple(point)] for point in found.points.tolist()])
+    assert tuple(found.best) == best and found.best_cost == pytest.approx(means[best])
+    assert max(len(costs) for costs in seen.values()) == confirm * repeats
+
+
+def test_the_last_points_that_could_not_be_confirmed_do_not_win():
+    costs = iter([3.0, 3.0, 3.0, 1.0])                 # the first point is confirmed, and the budget ends at the second
+    measured = Measured(lambda points: np.array([next(costs) for _ in points]), [2, 2], 4, confirm=3)
+    measured([[0, 0]])
+    measured([[1, 1]])
+    assert measured.result().best.tolist() == [0, 0] and measured.left == 0 and measured.trace == [3, 3, 3, 1]
+
+
+def test_points_that_fail_are_not_confirmed():
+    asked = []
+    measured = Measured(lambda points: (asked.append(len(points)), np.full(len(points), np.inf))[1], [3, 3], 9,
+                        confirm=3)
+    measured([[0, 0], [1, 1]])
+    assert asked == [2]
+
+
+def test_on_noisy_costs_confirmed_winners_are_truly_faster():
+    """Trap: one point in five is slow on most measurements and seems fast on a few; its luck must not win."""
+    truth, dims = np.random.default_rng(0).normal(size=(6, 4)), [4] * 6
+
+    def loss(seed, confirm):
+        noise = np.random.default_rng(seed)
+
+        def true(points):
+            return truth[np.arange(6), points].sum(axis=1)
+
+        def objective(points):
+            risky = points.sum(axis=1) % 5 == 0
+            return true(points) + risky * np.where(noise.random(len(points)) < 0.3, -2, 2)
+        found = explore_then_droplet(objective, dims, 100, np.random.default_rng(seed), confirm=confirm)
+        return true(found.best[None])[0] + (found.best.sum() % 5 == 0) * 0.8 - truth.min(axis=1).sum()
+    lost = {confirm: np.mean([loss(seed, confirm) for seed in range(20)]) for confirm in (1, 3)}
+    assert lost[3] < lost[1] - 0.5, lost
+
+
 def test_proposals_do_not_keep_a_search_from_starting_anew():
     """A list of poor points is left where a neighbourhood is spent, not measured to its end."""
     dims, poor = [3] * 8, np.array([[2, 2, 2, 2, *tail] for tail in space([3] * 4)])

@@ -22,7 +22,7 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import CARRIED, LEARNED, OURS, RIVAL
+from kit.kernels.results import CONFIRM, CONFIRMED, LEARNED, OURS, RIVAL, TRUSTED
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 
@@ -75,7 +75,7 @@ def run_search(job, folder):
         if strategy in LEARNED:
             learned = known_measurements(kernel, taught)
             more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None,
-                     "doubt_model": strategy == CARRIED}
+                     "doubt_model": strategy != TRUSTED, "confirm": CONFIRM if strategy == CONFIRMED else 1}
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted
@@ -96,11 +96,20 @@ def run_search(job, folder):
              "measurements": measurements, "seed": seed,
              "machine": this_machine(threads, cpu_type),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
-             "winners": {str(count): tried.jobs[int(tried.seconds[:count].argmin())] for count in counts}}
+             "winners": {str(count): _winner(tried.first(count), strategy == CONFIRMED) for count in counts}}
     if explicit:
         found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
     replace_file(path, json.dumps(found))
     return json.loads(json.dumps(found))
+
+
+def _winner(tried, confirmed):
+    """The job with the lowest mean of its trials; if `confirmed`, of those tried most often, up to twice."""
+    samples = {}
+    for job, seconds in zip(tried.jobs, tried.seconds):
+        samples.setdefault(job, []).append(seconds)
+    least = min(2, max(map(len, samples.values()))) if confirmed else 1
+    return min((job for job in samples if len(samples[job]) >= least), key=lambda job: np.mean(samples[job]))
 
 
 def finished_searches(folder):

@@ -19,29 +19,38 @@ class SearchResult(NamedTuple):
     """What a search found and what it spent; p points with g coordinates each."""
     best: np.ndarray          # (g,) int64; the point with the lowest mean
     best_cost: float          # its mean, which flatters a noisy winner; np.inf if no point was valid
-    trace: np.ndarray         # (measurements,) best cost so far; np.inf before all repeats of a valid point are in
+    trace: np.ndarray         # (measurements,) best cost so far; np.inf before all repeats of a valid point are in. It
+    #                           rises when the best point is measured again and was slower
     measurements: int         # rows asked of the objective
     queries: int              # rows asked of the model
     points: np.ndarray        # (p, g) int64, in the order measured, all different
-    costs: np.ndarray         # (p,) mean over the repeats of each point
+    costs: np.ndarray         # (p,) mean over the measurements of each point
 
 
 class Measured:
-    """Measures each point once, with its repeats, and never more than the budget; arguments as of `random_search`."""
+    """Measures each point once, with its repeats, and never more than the budget; arguments as of `random_search`.
 
-    def __init__(self, objective, dims, budget, repeats=1):
+    With `confirm` above 1, the best point is measured again until it was measured so many times.
+    """
+
+    def __init__(self, objective, dims, budget, repeats=1, confirm=1):
         self.dims = as_numbers("dims", dims, ("g",), "iu", 1, MOST_VALUES)
         expect(len(self.dims), "dims", self.dims, "the number of values of at least one coordinate")
         check_callable(locals(), "objective")
-        check_whole(locals(), repeats=1, budget=repeats)         # a budget for all repeats of at least one point
-        self.objective, self.budget, self.repeats = objective, budget, repeats
+        check_whole(locals(), repeats=1, confirm=1, budget=repeats)      # for all repeats of at least one point
+        self.objective, self.budget, self.repeats, self.confirmed = objective, budget, repeats, confirm
         self.size = prod(map(int, self.dims))          # Python integers: 9 ** 26 exceeds int64
         self.number, self.points, self.costs, self.samples, self.trace = {}, [], [], [], []
 
     @property
     def left(self):
         """Number of new points that can still be measured."""
-        return min((self.budget - len(self.trace)) // self.repeats, self.size - len(self.points))
+        return min(self.rounds_left, self.size - len(self.points))
+
+    @property
+    def rounds_left(self):
+        """How often a point can still be measured with its repeats."""
+        return (self.budget - len(self.trace)) // self.repeats
 
     def __call__(self, points):
         """Costs of `points` (k, g): known points are looked up, new ones measured; np.inf beyond the budget."""
@@ -57,7 +66,28 @@ class Measured:
 
     def _measure(self, new):
         """Ask the objective for new points, all once per round, so that a drift of the machine affects all alike."""
-        asked = np.tile(new, (self.repeats, 1))
+        samples = self._asked(np.tile(new, (self.repeats, 1))).reshape(self.repeats, -1).T
+        means, best = samples.mean(axis=1), self.trace[-1] if self.trace else np.inf
+        # a point can become the best only in the last round, when all its repeats are in
+        self.trace += [best] * (samples.size - len(new)) + np.minimum.accumulate(np.minimum(means, best)).tolist()
+        self.points += new
+        self.costs += means.tolist()
+        self.samples += list(samples)
+        self._confirm()
+
+    def _confirm(self):
+        """Measure the best point again until it was confirmed; another may be the best then, and be measured again."""
+        most = self.confirmed * self.repeats
+        while self.rounds_left and len(self.samples[best := int(np.argmin(self.costs))]) < most:
+            if self.costs[best] == np.inf:
+                return
+            more = self._asked(np.tile(self.points[best], (self.repeats, 1)))
+            self.samples[best] = np.append(self.samples[best], more)
+            self.costs[best] = self.samples[best].mean()
+            self.trace += [*[self.trace[-1]] * (len(more) - 1), min(self.costs)]
+
+    def _asked(self, asked):
+        """The objective's costs (k,) of `asked` (k, g), checked."""
         costs = np.asarray(self.objective(asked))
         if costs.dtype.kind not in "iufb":
             raise ValueError(f"the objective gave {costs!r:.80}; expected one number per point, np.inf for an invalid "
@@ -67,13 +97,7 @@ class Measured:
             raise ValueError(f"the objective gave shape {costs.shape}, {np.isnan(costs).sum()} NaN and "
                              f"{(costs == -np.inf).sum()} -inf for {len(asked)} points; expected one cost per point, "
                              "np.inf for an invalid one")
-        samples = costs.reshape(self.repeats, -1).T
-        means, best = samples.mean(axis=1), self.trace[-1] if self.trace else np.inf
-        # a point can become the best only in the last round, when all its repeats are in
-        self.trace += [best] * (len(asked) - len(new)) + np.minimum.accumulate(np.minimum(means, best)).tolist()
-        self.points += new
-        self.costs += means.tolist()
-        self.samples += list(samples)
+        return costs
 
     def knows(self, point):
         """Whether `point` (g,) was measured."""
@@ -88,7 +112,7 @@ class Measured:
         new, old = (self.samples[self.number[p.tobytes()]] for p in (point, than))
         if self.repeats == 1 or np.isinf(old).any() or new.mean() >= old.mean():
             return bool(new.mean() < old.mean())
-        stats = [value for sample in (new, old) for value in (sample.mean(), sample.std(ddof=1), self.repeats)]
+        stats = [value for sample in (new, old) for value in (sample.mean(), sample.std(ddof=1), len(sample))]
         return bool(ttest_ind_from_stats(*stats, equal_var=False).pvalue <= p_value)
 
     def unseen(self, rng, k):
@@ -106,6 +130,7 @@ class Measured:
     def result(self, queries=0):
         """Everything measured, as a SearchResult."""
         points, costs = np.array(self.points, np.int64), np.array(self.costs)
-        best = costs.argmin()
+        often = np.array([len(samples) for samples in self.samples])       # the last ones may be lucky and unconfirmed
+        best = np.where(often == often.max(), costs, np.inf).argmin() if self.confirmed > 1 else costs.argmin()
         return SearchResult(points[best], float(costs[best]), np.array(self.trace), len(self.trace), queries, points,
                             costs)

@@ -68,7 +68,7 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
 
 
 def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=None, strategy=genetic, queries=10_000,
-                         doubt_model=False, repeats=1, ordered=False, batch=4, p_value=0.05):
+                         doubt_model=False, confirm=1, repeats=1, ordered=False, batch=4, p_value=0.05):
     """The search to start with: measure a few promising points, then improve the best of them by coordinate descent.
 
     Without a model, the first points are random. With a model, they are the best points that a search of the whole
@@ -95,12 +95,18 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         For a model that learned from other problems, so that its best points may all be poor. The first proposals then
         differ in at least three coordinates, as far as the proposals allow. One point in 8 is random, as without a
         model.
+    confirm : int
+        For noisy costs. Of many points that are nearly as fast, the one with the luckiest measurement seems best. So
+        the best point is measured again, up to so many times in all, and its mean counts. Then another point may be
+        the best, and is measured again. All of this counts as measurements. The result is the best point that was
+        measured most often. 1: no point is measured again.
     repeats, ordered, batch, p_value
         As in `droplet`.
 
     Returns
     -------
     SearchResult
+        `trace` may rise where the best point is measured again.
 
     Raises
     ------
@@ -112,7 +118,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     >>> explore_then_droplet(lambda points: points.sum(axis=1), [5] * 5, 60, np.random.default_rng(0)).best.tolist()
     [0, 0, 0, 0, 0]
     """
-    measured, rng = Measured(objective, dims, budget, repeats), checked_rng(rng)
+    measured, rng = Measured(objective, dims, budget, repeats, confirm), checked_rng(rng)
     check_number(locals(), "a share, 0 to 1", "p_value")
     ordered = _order_flags(ordered, measured.dims)
     points = budget // repeats
