@@ -66,6 +66,7 @@ from kit.kernels.network_results import (
     network_sums,
     search_progress,
     time_shares,
+    winners_luck,
     winning_choices,
 )
 from kit.kernels.networks import layer_kernel, network_layers, network_names
@@ -805,10 +806,33 @@ def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(
     race = drawn_race(**{OURS: 1.0, "random": 2.0, PYTORCH: 3.0})
     searches = [{"kernel": "a", "seed": 0, "machine": race["machine"], "strategy": strategy, "seconds": seconds}
                 for strategy, seconds in ((OURS, [5.0, 1.04, 1.0]), ("random", [5.0, 4.0]), ("random", [5.0]))]
+    searches = [one | {"winners": {}} for one in searches]
     for name, found in zip(("race_1", "x", "y", "z"), (race, *searches)):
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     needed = dict(race_table(tmp_path)[["strategy", "needed"]].values)
     assert needed == {OURS: 2, "random": 3, PYTORCH: 0}
+
+
+def test_a_table_says_what_the_search_saw_of_its_winner(tmp_path):
+    """The mean of the winner's own trials where codes tell which these are; else the shortest trial."""
+    race = drawn_race(**{OURS: 1.0, RIVAL: 2.0, PYTORCH: 3.0})
+    about = {"kernel": "a", "seed": 0, "machine": race["machine"], "seconds": [5.0, 1.0, 2.0, 9.0]}
+    searches = [about | {"strategy": OURS, "winners": {"50": [1, 0]}, "codes": [[0, 0], [1, 0], [1, 0], [1, 1]]},
+                about | {"strategy": RIVAL, "winners": {"50": "a module"}},
+                about | {"strategy": RIVAL, "seconds": [0.1], "winners": {"1": "a module"}}]
+    for name, found in zip(("race_1", "x", "y", "z"), (race, *searches)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    seen = dict(race_table(tmp_path)[["strategy", "seen"]].values)
+    assert seen[OURS] == 1500 and seen[RIVAL] == 1000 and np.isnan(seen[PYTORCH])
+
+
+def test_luck_is_the_time_in_races_over_that_in_searches_layer_by_layer():
+    table = pd.DataFrame([("c", kernel, "x", 50, ms, seen) for kernel, ms, seen in (
+        ("a", 2.0, 1.0), ("a", 2.0, 4.0), ("b", 4.0, "1.0"), ("b", 9.0, ""))],
+        columns=["cpu", "kernel", "strategy", "measurements", "ms", "seen"])
+    row, = winners_luck(pd.concat([table, table.assign(strategy="y")]), ["x"]).to_dict("records")
+    assert row["layers"] == 2 and row["ratio"] == pytest.approx(2.0) and row["low"] <= 2 <= row["high"]
+    assert winners_luck(table, ["y"]).empty
 
 
 def test_measurements_saved_are_a_geometric_mean_over_layers():

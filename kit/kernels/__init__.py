@@ -18,6 +18,7 @@ from kit.kernels.network_results import (
     network_sums,
     search_progress,
     time_shares,
+    winners_luck,
     winning_choices,
 )
 from kit.kernels.networks import network_layers, network_names
@@ -30,5 +31,5 @@ __all__ = [
     "draw_curves", "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares",
     "draw_winning_choices", "has_tvm", "known_cost", "learn_and_search", "measurements_saved", "network_layers",
     "network_names", "network_sums", "schedule_choices", "schedule_space", "search_progress", "study_kernel",
-    "study_summary", "study_table", "time_shares", "winning_choices",
+    "study_summary", "study_table", "time_shares", "winners_luck", "winning_choices",
 ]

@@ -194,21 +194,24 @@ def race_table(folder):
     "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
     "high" are their quartiles, "schedule" the winner's codes. "needed" is how many measurements the search made until
     one was within 5% of the lowest that any search of this kernel and seed saw; one more than it made if none was, and
-    0 without a search. Of two races of a kernel and seed, the one with more starts counts, then with more entries.
+    0 without a search. "seen" is the "ms" of the winner in its search, the mean if it was measured several times there,
+    and NaN for untuned kernels, PyTorch and searches whose file is gone. Of two races of a kernel and seed, the one
+    with more starts counts, then with more entries.
     """
     races = _as_defined(Path(folder).glob("race_*.json"))
     races = sorted(races, key=lambda race: (race.get("starts", 1), len(race["entries"])))
-    needed, tables = _needed(folder), []
+    needed, seen, tables = _needed(folder), _seen(folder), []
     for race in races:
         rows = []
         for entry in race["entries"]:
             low, middle, high = 1e3 * np.quantile(entry["again"], (0.25, 0.5, 0.75))
+            search = race["kernel"], race["definition"], race["seed"], race["machine"]["cpu"], entry["strategy"]
             rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
                          "measurements": entry["measurements"], "seed": race["seed"], "race": race.get("race", ""),
                          "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
                          "high": round(high, 5), "rounds": len(entry["again"]),
-                         "needed": needed.get((race["kernel"], race["definition"], race["seed"],
-                                               race["machine"]["cpu"], entry["strategy"]), 0),
+                         "needed": needed.get(search, 0),
+                         "seen": round(1e3 * seen.get((*search, entry["measurements"]), np.nan), 5),
                          "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"]})
         tables.append(pd.DataFrame(rows))
     return _last_ones(tables, LAYER_SEED)
@@ -222,6 +225,21 @@ def _needed(folder):
         lowest[key] = min(lowest.get(key, np.inf), *one["seconds"])
         found[(*key, one["strategy"])] = max(found.get((*key, one["strategy"]), []), one["seconds"], key=len)
     return {key: measurements_needed(seconds, lowest[key[:-1]]) for key, seconds in found.items()}
+
+
+def _seen(folder):
+    """{(kernel, definition, seed, cpu, strategy, count): seconds of the winner of so many measurements, in its search}.
+
+    A search whose trials do not say what was measured, as those of MetaSchedule, measures nothing twice.
+    """
+    found = {}
+    for one in sorted(finished_searches(folder), key=lambda one: len(one["seconds"])):
+        about = one["kernel"], one["definition"], one["seed"], one["machine"]["cpu"], one["strategy"]
+        for count, winner in one["winners"].items():
+            first = one["seconds"][:int(count)]
+            same = [took for took, codes in zip(first, one.get("codes", ())) if codes == winner] or [min(first)]
+            found[(*about, int(count))] = float(np.mean(same))
+    return found
 
 
 def merged_races(*tables):

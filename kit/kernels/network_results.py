@@ -192,6 +192,23 @@ def measurements_saved(races, one, other):
             "one": float(both[one].mean()), "other": float(both[other].mean())}
 
 
+def winners_luck(races, strategies):
+    """The time of winners in races over the time that their searches saw -> DataFrame.
+
+    A row per machine, strategy and number of measurements. "ratio" is the geometric mean over "layers", "low" and
+    "high" its 95% interval by bootstrap over them: 1.04 says that the winner's time in its search was 4% too good.
+    `races` are as of `race_table`; rows without "seen" are left out.
+    """
+    rows, seen = [], pd.to_numeric(races["seen"], errors="coerce")
+    known = races.assign(log=np.log(races["ms"] / seen))[seen.notna() & races["strategy"].isin(strategies)]
+    for (cpu, strategy, count), part in known.groupby(["cpu", *ENTRY]):
+        layers = part.groupby("kernel")["log"].mean()
+        low, high = np.exp(bootstrap_interval(layers.to_numpy()))
+        rows.append({"cpu": cpu, "strategy": strategy, "measurements": count, "layers": len(layers),
+                     "ratio": np.exp(layers.mean()), "low": low, "high": high})
+    return pd.DataFrame(rows, columns=["cpu", *ENTRY, "layers", "ratio", "low", "high"])
+
+
 def entry_label(entry):
     """An entry as text."""
     strategy, measurements = entry
