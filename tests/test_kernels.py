@@ -39,7 +39,6 @@ from kit.kernels.layer_study import (
     TWO_PARTS,
     UNTUNED,
     SearchJob,
-    _winner,
     measured_table,
     merged_races,
     race_table,
@@ -70,7 +69,7 @@ from kit.kernels.network_results import (
     winning_choices,
 )
 from kit.kernels.networks import layer_kernel, network_layers, network_names
-from kit.kernels.results import CARRIED, OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
+from kit.kernels.results import CONFIRMED, OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
@@ -554,7 +553,7 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     study = study_kernel(kernel, tmp_path, 6, 8, 2, report=lines.append)
     table = study_table([study]).set_index("strategy")
     assert len(table) == 8 and (table["ms"] > 0).all() and len(lines) == 9
-    equal = [OURS, CARRIED, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]
+    equal = [OURS, CONFIRMED, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]
     assert (table["measurements"].loc[equal] == 6).all()
     write_kernel_tile(tmp_path / "other.npz", other, *measured(other), 0.03)
     studies = [study, {**study, "kernel": other.name, "file": "other.npz", "runtimes": measured(other)[1]}]
@@ -641,8 +640,9 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
 def test_the_winner_of_a_search_that_confirms_was_measured_twice_where_one_was():
     jobs, seconds = ["a", "b", "a", "c"], np.array([4.0, 3.0, 6.0, 2.0])
     tried = Trials(seconds, np.arange(4.0), jobs)
-    assert [_winner(tried.first(n), True) for n in (1, 2, 3, 4)] == ["a", "b", "a", "a"]
-    assert [_winner(tried.first(n), False) for n in (1, 2, 3, 4)] == ["a", "b", "b", "c"]
+    assert [tried.first(n).winner(True)[0] for n in (1, 2, 3, 4)] == ["a", "b", "a", "a"]
+    assert [tried.first(n).winner()[0] for n in (1, 2, 3, 4)] == ["a", "b", "b", "c"]
+    assert tried.winner(True) == ("a", 5.0) and tried.winner() == ("c", 2.0)
 
 
 @tvm_test

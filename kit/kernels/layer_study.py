@@ -96,20 +96,11 @@ def run_search(job, folder):
              "measurements": measurements, "seed": seed,
              "machine": this_machine(threads, cpu_type),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
-             "winners": {str(count): _winner(tried.first(count), strategy == CONFIRMED) for count in counts}}
+             "winners": {str(count): tried.first(count).winner(strategy == CONFIRMED)[0] for count in counts}}
     if explicit:
         found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
     replace_file(path, json.dumps(found))
     return json.loads(json.dumps(found))
-
-
-def _winner(tried, confirmed):
-    """The job with the lowest mean of its trials; if `confirmed`, of those tried most often, up to twice."""
-    samples = {}
-    for job, seconds in zip(tried.jobs, tried.seconds):
-        samples.setdefault(job, []).append(seconds)
-    least = min(2, max(map(len, samples.values()))) if confirmed else 1
-    return min((job for job in samples if len(samples[job]) >= least), key=lambda job: np.mean(samples[job]))
 
 
 def finished_searches(folder):

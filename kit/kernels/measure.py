@@ -51,6 +51,15 @@ class Trials(NamedTuple):
         """The first `count` trials."""
         return Trials(*(field[:count] for field in self))
 
+    def winner(self, confirmed=False):
+        """(job, seconds): the lowest mean of a job's trials; if `confirmed`, only of jobs tried twice, if there are."""
+        samples = {}
+        for job, seconds in zip(self.jobs, self.seconds):
+            samples.setdefault(job, []).append(seconds)
+        least = min(2, max(map(len, samples.values()))) if confirmed else 1
+        means = {job: float(np.mean(same)) for job, same in samples.items() if len(same) >= least}
+        return min(means.items(), key=lambda both: both[1])
+
 
 class KernelLab:
     """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""

@@ -14,7 +14,7 @@ from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials, cpu_name
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.results import CARRIED, OURS, RIVAL
+from kit.kernels.results import CONFIRM, CONFIRMED, OURS, RIVAL
 from kit.kernels.schedules import schedule_space
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
@@ -28,9 +28,9 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
 
     A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
     `tile` file. These take `budget` measurements each: explore-then-droplet, the same with a cost model of other layers
-    (`known_cost`), random, and MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary
-    search takes `trials`. The winners are measured again `rounds` times. An ImportError if TVM is not installed, a
-    RuntimeError if its process ended by itself. `cpu_type` as of KernelLab.
+    (`known_cost`), whose best schedule is measured three times, random, and MetaSchedule with its own Droplet, which
+    gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again `rounds` times. An
+    ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `cpu_type` as of KernelLab.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
     winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
@@ -45,10 +45,11 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     with closing(KernelLab(kernel, threads, cpu_type)) as lab:
         tried = _searched(lab, kernel, budget, trials, seed, cpu_type, report)
         report(f"{kernel.name}: measuring the winners again")
-        again = lab.measure_rounds([one.jobs[int(one.seconds.argmin())] for one in tried.values()], rounds)
+        winners = [one.winner(name == CONFIRMED) for name, one in tried.items()]
+        again = lab.measure_rounds([job for job, _ in winners], rounds)
     found = {name: {"measurements": len(one.seconds), "seconds": float(one.elapsed[-1]),
-                    "best": float(one.seconds.min()), "again": seconds.tolist()}
-             for (name, one), seconds in zip(tried.items(), again.T)}
+                    "best": best, "again": seconds.tolist()}
+             for (name, one), (_, best), seconds in zip(tried.items(), winners, again.T)}
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
     codes, runtimes = tried["random"].jobs, tried["random"].seconds.tolist()
@@ -73,10 +74,10 @@ def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
     note("untuned", Trials(np.array([lab.measure([None])[0][0]]), np.zeros(1), [None]))
     space = schedule_space(kernel)
     ordered = {"ordered": [choice.ordered for choice in space]}
-    for name, search in (("random", random_search), (OURS, explore_then_droplet), (CARRIED, explore_then_droplet)):
+    for name, search in (("random", random_search), (OURS, explore_then_droplet), (CONFIRMED, explore_then_droplet)):
         lab.trials, start = [], time.perf_counter()
         given = {} if name == "random" else ordered if name == OURS else {
-            **ordered, "model": known_cost(kernel), "doubt_model": True}
+            **ordered, "model": known_cost(kernel), "doubt_model": True, "confirm": CONFIRM}
         search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
         note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)
