@@ -230,7 +230,7 @@ def calls(w):
         "droplet": search | searched | dict(start=numbers([0, 0], none=...)),
         "explore_then_droplet": search | searched | dict(
             model=function(None, none=...), explore=whole(None, none=...), strategy=free(None), queries=whole(9),
-            doubt_model=free(False), confirm=whole(1)),
+            doubt_model=free(False), confirm=whole(1), stamina=whole(None, none=...)),
         "read_layout_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
         "read_tile_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
         "write_sample": dict(root=path(w.folder / "sample"), seed=whole(0), size=choice("tiny"), progress=free(False),

@@ -9,7 +9,15 @@ import pytest
 from scipy import stats
 
 from kit.search.budgets import Measured, SearchResult
-from kit.search.droplet_search import _different, _jumps, _neighbours, _speculation, droplet, explore_then_droplet
+from kit.search.droplet_search import (
+    _different,
+    _elsewhere,
+    _jumps,
+    _neighbours,
+    _speculation,
+    droplet,
+    explore_then_droplet,
+)
 from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import annealing, genetic, guided, optuna_search, random_search
 
@@ -435,6 +443,35 @@ def test_on_noisy_costs_confirmed_winners_are_truly_faster():
         return true(found.best[None])[0] + (found.best.sum() % 5 == 0) * 0.8 - truth.min(axis=1).sum()
     lost = {confirm: np.mean([loss(seed, confirm) for seed in range(20)]) for confirm in (1, 3)}
     assert lost[3] < lost[1] - 0.5, lost
+
+
+def test_a_new_descent_begins_at_the_best_point_far_from_the_ends_of_the_others():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        dims, costs = np.array([3, 1, 3, 2, 3]), iter(rng.normal(size=20))       # four vary, so two must differ
+        measured = Measured(lambda points, costs=costs: np.array([next(costs) for _ in points]), dims, 20)
+        measured(measured.unseen(rng, 20))
+        left = [measured.points[i] for i in rng.permutation(20)[:rng.integers(1, 4)]]
+        known = [(c, p.tolist()) for p, c in zip(measured.points, measured.costs)
+                 if all(sum(a != b for a, b in zip(p, end)) >= 2 for end in left)]
+        found = _elsewhere(measured, left, rng).tolist()
+        assert found == min(known)[1] if known else found in [p.tolist() for p in left]
+    few = Measured(lambda points: points.sum(axis=1), [2, 2], 4)
+    few([[0, 0]])
+    assert _elsewhere(few, [np.array([0, 0])], np.random.default_rng(0)).tolist() != [0, 0]
+
+
+def test_a_search_that_starts_anew_leaves_a_good_region_for_a_better_one():
+    """Trap: five regions, each with its best point; the descent of one region never sees the others' best."""
+    def loss(seed, stamina):
+        ends = np.random.default_rng(100 + seed).integers(4, size=(5, 10))
+
+        def objective(points):
+            return ((points[:, None] != ends).sum(axis=2) - np.arange(5.0)).min(axis=1)
+        return explore_then_droplet(objective, [4] * 10, 280, np.random.default_rng(seed),
+                                    stamina=stamina).best_cost + 4
+    found = {stamina: np.mean([loss(seed, stamina) for seed in range(8)]) for stamina in (None, 64)}
+    assert found[64] == 0 < found[None], found
 
 
 def test_proposals_do_not_keep_a_search_from_starting_anew():

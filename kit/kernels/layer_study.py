@@ -22,7 +22,7 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import CONFIRM, CONFIRMED, LEARNED, OURS, RIVAL, TRUSTED
+from kit.kernels.results import CONFIRM, CONFIRMED, LEARNED, OURS, RESTARTED, RIVAL, STAMINA, TRUSTED
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 
@@ -30,6 +30,7 @@ UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
 SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, *LEARNED)
 TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
+CONFIRM_BEST = CONFIRMED, RESTARTED
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
 MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
@@ -75,7 +76,8 @@ def run_search(job, folder):
         if strategy in LEARNED:
             learned = known_measurements(kernel, taught)
             more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None,
-                     "doubt_model": strategy != TRUSTED, "confirm": CONFIRM if strategy == CONFIRMED else 1}
+                     "doubt_model": strategy != TRUSTED, "confirm": CONFIRM if strategy in CONFIRM_BEST else 1,
+                     "stamina": STAMINA if strategy == RESTARTED else None}
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted
@@ -96,7 +98,7 @@ def run_search(job, folder):
              "measurements": measurements, "seed": seed,
              "machine": this_machine(threads, cpu_type),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
-             "winners": {str(count): tried.first(count).winner(strategy == CONFIRMED)[0] for count in counts}}
+             "winners": {str(count): tried.first(count).winner(strategy in CONFIRM_BEST)[0] for count in counts}}
     if explicit:
         found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
     replace_file(path, json.dumps(found))

@@ -8,8 +8,9 @@ OURS, RIVAL = "explore then droplet", "MetaSchedule"
 CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
 TRUSTED = f"{CARRIED}, trusted"              # the same, without `doubt_model`
 CONFIRMED = f"{CARRIED}, confirmed"          # as CARRIED; the best schedule must have been measured CONFIRM times
-LEARNED = CARRIED, TRUSTED, CONFIRMED
-CONFIRM = 3
+RESTARTED = f"{CARRIED}, confirmed, restarted"         # as CONFIRMED; a descent takes STAMINA measurements
+LEARNED = CARRIED, TRUSTED, CONFIRMED, RESTARTED
+CONFIRM, STAMINA = 3, 64
 TIE = 0.05                       # identical schedules differ by 1 to 3% in turns, by 10% and more between runs
 
 

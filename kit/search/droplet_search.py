@@ -68,7 +68,7 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
 
 
 def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=None, strategy=genetic, queries=10_000,
-                         doubt_model=False, confirm=1, repeats=1, ordered=False, batch=4, p_value=0.05):
+                         doubt_model=False, confirm=1, stamina=None, repeats=1, ordered=False, batch=4, p_value=0.05):
     """The search to start with: measure a few promising points, then improve the best of them by coordinate descent.
 
     Without a model, the first points are random. With a model, they are the best points that a search of the whole
@@ -100,6 +100,10 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         the best point is measured again, up to so many times in all, and its mean counts. Then another point may be
         the best, and is measured again. All of this counts as measurements. The result is the best point that was
         measured most often. 1: no point is measured again.
+    stamina : int, optional
+        Measurements of one descent. Then the next descent begins at the best point that differs from the ends of the
+        earlier ones in at least half of the coordinates. For spaces with several good regions and few coordinates: 64
+        measurements are enough for the descent of a kernel. None: the only limit is the budget.
     repeats, ordered, batch, p_value
         As in `droplet`.
 
@@ -123,7 +127,8 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     ordered = _order_flags(ordered, measured.dims)
     points = budget // repeats
     explore = min(EXPLORED if model is None else 8, -(-points // 4)) if explore is None else explore
-    check_whole(locals(), batch=1, explore=1, queries=1)
+    stamina = budget if stamina is None else stamina
+    check_whole(locals(), batch=1, explore=1, queries=1, stamina=1)
     explore = min(explore, points)
     searched, proposed = 0, ()
     if model is None:
@@ -135,17 +140,22 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         measured(_different(proposed, explore) if doubt_model else proposed[:explore])
         searched = found.measurements + found.queries
     process = GaussianProcess(measured.dims, ordered, model, rng)
-    start, wanders = measured.best_first()[0], model is None or doubt_model
+    start, wanders, left = measured.best_first()[0], model is None or doubt_model, []
     while measured.left:
-        _descend(measured, start, ordered, rng, batch, p_value, process, proposed, wanders)
-        start = _kicked(measured, rng) if measured.left else start
+        until = len(measured.trace) + stamina
+        best = _descend(measured, start, ordered, rng, batch, p_value, process, proposed, wanders, until)
+        if len(measured.trace) < until:
+            start = _kicked(measured, rng) if measured.left else start
+        else:
+            left.append(best)                              # the proposals of the model lie near the first of them
+            start, proposed = _elsewhere(measured, left, rng), ()
     return measured.result(searched + process.queries)
 
 
-def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=(), wanders=False):
-    """Coordinate descent from `best` until neighbours and speculation are spent, or the budget is."""
+def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=(), wanders=False, until=np.inf):
+    """Coordinate descent from `best` until nothing is left to measure or `until` measurements are made -> the best."""
     cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
-    while measured.left:
+    while measured.left and len(measured.trace) < until:
         k = min(batch, measured.left)
         near = _neighbours(best, measured.dims, ordered)
         near = {point: direction for point, direction in (near[i] for i in rng.permutation(len(near)))
@@ -158,7 +168,7 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
         else:
             chosen = _most_promising([*near, *far], proposed, _jumps(best, measured.dims, rng), measured, process, k)
         if not chosen:
-            return
+            break
         if wanders and len(measured.points) % WANDER < k:
             chosen[-1:] = map(tuple, measured.unseen(rng, 1).tolist())
         for point, new in zip(chosen, measured(chosen)):
@@ -167,6 +177,16 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
         for point in map(np.array, chosen):
             best = point if measured.faster(point, best, p_value) else best
         cost = measured(best[None])[0]
+    return best
+
+
+def _elsewhere(measured, left, rng):
+    """The best point that differs from all in `left` in at least half of the coordinates; if none does, a new one."""
+    far = np.count_nonzero(measured.dims > 1) / 2
+    for point in measured.best_first():
+        if ((point != left).sum(axis=1) >= far).all():
+            return point
+    return measured.unseen(rng, 1)[0] if measured.left else left[-1]
 
 
 def _most_promising(local, proposed, jumps, measured, process, k):
