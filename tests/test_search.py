@@ -471,7 +471,7 @@ def test_a_search_that_starts_anew_leaves_a_good_region_for_a_better_one():
         return explore_then_droplet(objective, [4] * 10, 280, np.random.default_rng(seed),
                                     stamina=stamina).best_cost + 4
     found = {stamina: np.mean([loss(seed, stamina) for seed in range(8)]) for stamina in (None, 64)}
-    assert found[64] == 0 < found[None], found
+    assert 3 * found[64] < found[None], found
 
 
 def test_proposals_do_not_keep_a_search_from_starting_anew():
