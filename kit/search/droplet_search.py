@@ -140,15 +140,15 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         measured(_different(proposed, explore) if doubt_model else proposed[:explore])
         searched = found.measurements + found.queries
     process = GaussianProcess(measured.dims, ordered, model, rng)
-    start, wanders, left = measured.best_first()[0], model is None or doubt_model, []
+    start, wanders, ends = measured.best_first()[0], model is None or doubt_model, []
     while measured.left:
         until = len(measured.trace) + stamina
         best = _descend(measured, start, ordered, rng, batch, p_value, process, proposed, wanders, until)
         if len(measured.trace) < until:
             start = _kicked(measured, rng) if measured.left else start
         else:
-            left.append(best)                              # the proposals of the model lie near the first of them
-            start, proposed = _elsewhere(measured, left, rng), ()
+            ends.append(best)                          # the proposals of the model lie near the first of them
+            start, proposed = _elsewhere(measured, ends, rng), ()
     return measured.result(searched + process.queries)
 
 
@@ -180,13 +180,13 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
     return best
 
 
-def _elsewhere(measured, left, rng):
-    """The best point that differs from all in `left` in at least half of the coordinates; if none does, a new one."""
+def _elsewhere(measured, ends, rng):
+    """The best point that differs from all of `ends` in at least half of the coordinates; if none does, a new one."""
     far = np.count_nonzero(measured.dims > 1) / 2
     for point in measured.best_first():
-        if ((point != left).sum(axis=1) >= far).all():
+        if ((point != ends).sum(axis=1) >= far).all():
             return point
-    return measured.unseen(rng, 1)[0] if measured.left else left[-1]
+    return measured.unseen(rng, 1)[0] if measured.left else ends[-1]
 
 
 def _most_promising(local, proposed, jumps, measured, process, k):
