@@ -69,7 +69,7 @@ from kit.kernels.network_results import (
     winning_choices,
 )
 from kit.kernels.networks import layer_kernel, network_layers, network_names
-from kit.kernels.results import CONFIRMED, OURS, RIVAL, draw_curves, draw_study, study_summary, study_table
+from kit.kernels.results import OURS, RESTARTED, RIVAL, draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
@@ -553,7 +553,7 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     study = study_kernel(kernel, tmp_path, 6, 8, 2, report=lines.append)
     table = study_table([study]).set_index("strategy")
     assert len(table) == 8 and (table["ms"] > 0).all() and len(lines) == 9
-    equal = [OURS, CONFIRMED, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]
+    equal = [OURS, RESTARTED, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]
     assert (table["measurements"].loc[equal] == 6).all()
     write_kernel_tile(tmp_path / "other.npz", other, *measured(other), 0.03)
     studies = [study, {**study, "kernel": other.name, "file": "other.npz", "runtimes": measured(other)[1]}]

@@ -98,7 +98,8 @@ def carried_cost(trees, kernel):
 def known_cost(kernel, networks=()):
     """The cost of a kernel's schedules by trees that learned from `known_measurements`, or None if there are none.
 
-    It is the `model` of kit.search: `explore_then_droplet(..., model=known_cost(kernel), doubt_model=True, confirm=3)`.
+    It is the `model` of kit.search:
+    `explore_then_droplet(..., model=known_cost(kernel), doubt_model=True, confirm=3, stamina=64)`.
     """
     known = known_measurements(kernel, networks)
     return carried_cost(fit_carried(known), kernel) if known else None
