@@ -73,13 +73,14 @@ class Measured:
         self.points += new
         self.costs += means.tolist()
         self.samples += list(samples)
-        self._confirm()
+        if self.confirmed > 1:                         # else nothing to do, and thousands of costs to look through
+            self._confirm()
 
     def _confirm(self):
         """Measure the best point again until it was confirmed; another may be the best then, and be measured again."""
-        most = self.confirmed * self.repeats
-        while self.rounds_left and len(self.samples[best := int(np.argmin(self.costs))]) < most:
-            if self.costs[best] == np.inf:
+        while self.rounds_left:
+            best = int(np.argmin(self.costs))
+            if self.costs[best] == np.inf or len(self.samples[best]) == self.confirmed * self.repeats:
                 return
             more = self._asked(np.tile(self.points[best], (self.repeats, 1)))
             self.samples[best] = np.append(self.samples[best], more)
@@ -131,6 +132,6 @@ class Measured:
         """Everything measured, as a SearchResult."""
         points, costs = np.array(self.points, np.int64), np.array(self.costs)
         often = np.array([len(samples) for samples in self.samples])       # the last ones may be lucky and unconfirmed
-        best = np.where(often == often.max(), costs, np.inf).argmin() if self.confirmed > 1 else costs.argmin()
+        best = np.where(often == often.max(), costs, np.inf).argmin()
         return SearchResult(points[best], float(costs[best]), np.array(self.trace), len(self.trace), queries, points,
                             costs)
