@@ -643,6 +643,9 @@ def test_the_winner_of_a_search_that_confirms_was_measured_twice_where_one_was()
     assert [tried.first(n).winner(True)[0] for n in (1, 2, 3, 4)] == ["a", "b", "a", "a"]
     assert [tried.first(n).winner()[0] for n in (1, 2, 3, 4)] == ["a", "b", "b", "c"]
     assert tried.winner(True) == ("a", 5.0) and tried.winner() == ("c", 2.0)
+    failed = Trials(np.array([1.0, 3.0, np.inf]), np.arange(3.0), ["a", "b", "a"])
+    assert failed.winner(True) == ("b", 3.0) and failed.first(1).winner(True) == ("a", 1.0)
+    assert Trials(np.array([np.inf]), np.zeros(1), ["a"]).winner(True) == ("a", np.inf)
 
 
 @tvm_test

@@ -418,6 +418,14 @@ def test_the_last_points_that_could_not_be_confirmed_do_not_win():
     assert measured.result().best.tolist() == [0, 0] and measured.left == 0 and measured.trace == [3, 3, 3, 1]
 
 
+def test_a_point_that_fails_when_it_is_measured_again_does_not_win():
+    costs = iter([3.0, np.inf, 4.0])
+    measured = Measured(lambda points: np.array([next(costs) for _ in points]), [2, 2], 3, confirm=3)
+    measured([[0, 0]])
+    measured([[1, 1]])
+    assert measured.result().best.tolist() == [1, 1] and measured.result().best_cost == 4
+
+
 def test_points_that_fail_are_not_confirmed():
     asked = []
     measured = Measured(lambda points: (asked.append(len(points)), np.full(len(points), np.inf))[1], [3, 3], 9,

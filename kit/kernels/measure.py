@@ -56,9 +56,10 @@ class Trials(NamedTuple):
         samples = {}
         for job, seconds in zip(self.jobs, self.seconds):
             samples.setdefault(job, []).append(seconds)
-        least = min(2, max(map(len, samples.values()))) if confirmed else 1
-        means = {job: float(np.mean(same)) for job, same in samples.items() if len(same) >= least}
-        return min(means.items(), key=lambda both: both[1])
+        means = {job: float(np.mean(same)) for job, same in samples.items()}
+        most = max((len(samples[job]) for job, mean in means.items() if mean < np.inf), default=1)
+        least = min(2, most) if confirmed else 1
+        return min(((job, mean) for job, mean in means.items() if len(samples[job]) >= least), key=lambda both: both[1])
 
 
 class KernelLab:

@@ -131,7 +131,8 @@ class Measured:
     def result(self, queries=0):
         """Everything measured, as a SearchResult."""
         points, costs = np.array(self.points, np.int64), np.array(self.costs)
-        often = np.array([len(samples) for samples in self.samples])       # the last ones may be lucky and unconfirmed
+        # the last ones may be lucky and unconfirmed; one that failed when it was measured again confirms nothing
+        often = np.array([len(samples) for samples in self.samples]) * np.isfinite(costs)
         best = np.where(often == often.max(), costs, np.inf).argmin()
         return SearchResult(points[best], float(costs[best]), np.array(self.trace), len(self.trace), queries, points,
                             costs)
