@@ -22,7 +22,7 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import CONFIRM, CONFIRMED, LEARNED, OURS, RESTARTED, RIVAL, STAMINA, TRUSTED
+from kit.kernels.results import LEARNED, OURS, RIVAL, confirms
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 
@@ -30,7 +30,6 @@ UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
 SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, *LEARNED)
 TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
-CONFIRM_BEST = CONFIRMED, RESTARTED
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
 MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
@@ -75,9 +74,7 @@ def run_search(job, folder):
         begun = time.perf_counter()
         if strategy in LEARNED:
             learned = known_measurements(kernel, taught)
-            more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None,
-                     "doubt_model": strategy != TRUSTED, "confirm": CONFIRM if strategy in CONFIRM_BEST else 1,
-                     "stamina": STAMINA if strategy == RESTARTED else None}
+            more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None, **LEARNED[strategy]}
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted
@@ -98,7 +95,7 @@ def run_search(job, folder):
              "measurements": measurements, "seed": seed,
              "machine": this_machine(threads, cpu_type),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
-             "winners": {str(count): tried.first(count).winner(strategy in CONFIRM_BEST)[0] for count in counts}}
+             "winners": {str(count): tried.first(count).winner(confirms(strategy))[0] for count in counts}}
     if explicit:
         found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
     replace_file(path, json.dumps(found))
@@ -193,12 +190,13 @@ def race_table(folder):
     """
     races = _as_defined(Path(folder).glob("race_*.json"))
     races = sorted(races, key=lambda race: (race.get("starts", 1), len(race["entries"])))
-    needed, seen, tables = _needed(folder), _seen(folder), []
+    searches, tables = finished_searches(folder), []
+    needed, seen = _needed(searches), _seen(searches)
     for race in races:
         rows = []
         for entry in race["entries"]:
             low, middle, high = 1e3 * np.quantile(entry["again"], (0.25, 0.5, 0.75))
-            search = race["kernel"], race["definition"], race["seed"], race["machine"]["cpu"], entry["strategy"]
+            search = *_layer_of(race), entry["strategy"]
             rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
                          "measurements": entry["measurements"], "seed": race["seed"], "race": race.get("race", ""),
                          "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
@@ -210,28 +208,32 @@ def race_table(folder):
     return _last_ones(tables, LAYER_SEED)
 
 
-def _needed(folder):
-    """{(kernel, definition, seed, cpu, strategy): "needed" of `race_table`}; of several searches the longest counts."""
+def _layer_of(found):
+    """What searches and races of a layer, seed and machine have in common."""
+    return found["kernel"], found["definition"], found["seed"], found["machine"]["cpu"]
+
+
+def _needed(searches):
+    """{(*layer, strategy): "needed" of `race_table`}; of several searches the longest counts."""
     found, lowest = {}, {}
-    for one in finished_searches(folder):
-        key = one["kernel"], one["definition"], one["seed"], one["machine"]["cpu"]
+    for one in searches:
+        key = _layer_of(one)
         lowest[key] = min(lowest.get(key, np.inf), *one["seconds"])
         found[(*key, one["strategy"])] = max(found.get((*key, one["strategy"]), []), one["seconds"], key=len)
     return {key: measurements_needed(seconds, lowest[key[:-1]]) for key, seconds in found.items()}
 
 
-def _seen(folder):
-    """{(kernel, definition, seed, cpu, strategy, count): seconds of the winner of so many measurements, in its search}.
+def _seen(searches):
+    """{(*layer, strategy, count): seconds of the winner of so many measurements, in its search}.
 
     A search whose trials do not say what was measured, as those of MetaSchedule, measures nothing twice.
     """
     found = {}
-    for one in sorted(finished_searches(folder), key=lambda one: len(one["seconds"])):
-        about = one["kernel"], one["definition"], one["seed"], one["machine"]["cpu"], one["strategy"]
+    for one in sorted(searches, key=lambda one: len(one["seconds"])):
         for count, winner in one["winners"].items():
             first = one["seconds"][:int(count)]
             same = [took for took, codes in zip(first, one.get("codes", ())) if codes == winner] or [min(first)]
-            found[(*about, int(count))] = float(np.mean(same))
+            found[(*_layer_of(one), one["strategy"], int(count))] = float(np.mean(same))
     return found
 
 

@@ -41,16 +41,20 @@ def compare_searches(races, pairs):
             if not len(log):
                 continue
             layers = log.groupby("kernel").mean()
-            low, high = np.exp(bootstrap_interval(layers.to_numpy()))
             spent = seconds.loc[log.index].sum()
             ratio = np.exp(layers)
-            rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "layers": len(layers),
-                         "runs": len(log), "ratio": np.exp(layers.mean()), "low": low, "high": high,
-                         "faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
-                         "slower": int((ratio > 1 + TIE).sum()),
+            rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "runs": len(log),
+                         **_mean_ratio(layers), "faster": int((ratio < 1 - TIE).sum()),
+                         "ties": int((abs(ratio - 1) <= TIE).sum()), "slower": int((ratio > 1 + TIE).sum()),
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
     return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
                                        "ties", "slower", "time"])
+
+
+def _mean_ratio(logs):
+    """The geometric mean of ratios with its 95% interval by bootstrap, of their logarithms (layers,), a Series."""
+    low, high = np.exp(bootstrap_interval(logs.to_numpy()))
+    return {"layers": len(logs), "ratio": float(np.exp(logs.mean())), "low": low, "high": high}
 
 
 def complete_races(races, entries):
@@ -169,10 +173,8 @@ def search_progress(races, strategies, base):
         spent = seconds[within].groupby("kernel").mean()
         for strategy in strategies:
             for entry in sorted(entry for entry in logs if entry[0] == strategy and logs[entry].notna().all()):
-                low, high = np.exp(bootstrap_interval(logs[entry].to_numpy()))
-                rows.append({"cpu": cpu, "strategy": strategy, "measurements": int(entry[1]), "layers": len(logs),
-                             "ratio": np.exp(logs[entry].mean()), "low": low, "high": high,
-                             "seconds": spent[entry].mean(), "base": entry_label(base)})
+                rows.append({"cpu": cpu, "strategy": strategy, "measurements": int(entry[1]),
+                             **_mean_ratio(logs[entry]), "seconds": spent[entry].mean(), "base": entry_label(base)})
     return pd.DataFrame(rows, columns=["cpu", "strategy", "measurements", "layers", "ratio", "low", "high", "seconds",
                                        "base"])
 
@@ -187,9 +189,7 @@ def measurements_saved(races, one, other):
     needed = races.pivot_table("needed", ["cpu", *RUN], "strategy", aggfunc="max")
     both = needed[[one, other]].dropna()
     log = np.log(both[one] / both[other]).groupby(["cpu", "kernel"]).mean()
-    low, high = np.exp(bootstrap_interval(log.to_numpy()))
-    return {"layers": len(log), "ratio": float(np.exp(log.mean())), "low": low, "high": high,
-            "one": float(both[one].mean()), "other": float(both[other].mean())}
+    return {**_mean_ratio(log), "one": float(both[one].mean()), "other": float(both[other].mean())}
 
 
 def winners_luck(races, strategies):
@@ -202,10 +202,8 @@ def winners_luck(races, strategies):
     rows, seen = [], pd.to_numeric(races["seen"], errors="coerce")
     known = races.assign(log=np.log(races["ms"] / seen))[seen.notna() & races["strategy"].isin(strategies)]
     for (cpu, strategy, count), part in known.groupby(["cpu", *ENTRY]):
-        layers = part.groupby("kernel")["log"].mean()
-        low, high = np.exp(bootstrap_interval(layers.to_numpy()))
-        rows.append({"cpu": cpu, "strategy": strategy, "measurements": count, "layers": len(layers),
-                     "ratio": np.exp(layers.mean()), "low": low, "high": high})
+        rows.append({"cpu": cpu, "strategy": strategy, "measurements": count,
+                     **_mean_ratio(part.groupby("kernel")["log"].mean())})
     return pd.DataFrame(rows, columns=["cpu", *ENTRY, "layers", "ratio", "low", "high"])
 
 

@@ -6,12 +6,18 @@ from kit.plots import MARKS, PALETTE, QUIET, dress, new_axes
 
 OURS, RIVAL = "explore then droplet", "MetaSchedule"
 CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
-TRUSTED = f"{CARRIED}, trusted"              # the same, without `doubt_model`
-CONFIRMED = f"{CARRIED}, confirmed"          # as CARRIED; the best schedule must have been measured CONFIRM times
-RESTARTED = f"{CARRIED}, confirmed, restarted"         # as CONFIRMED; a descent takes STAMINA measurements
-LEARNED = CARRIED, TRUSTED, CONFIRMED, RESTARTED
-CONFIRM, STAMINA = 3, 64
+TRUSTED, CONFIRMED, RESTARTED = f"{CARRIED}, trusted", f"{CARRIED}, confirmed", f"{CARRIED}, confirmed, restarted"
+LEARNED = {                      # the searches with such a model: their settings of `explore_then_droplet`
+    CARRIED: {"doubt_model": True},
+    TRUSTED: {},
+    CONFIRMED: {"doubt_model": True, "confirm": 3},
+    RESTARTED: {"doubt_model": True, "confirm": 3, "stamina": 64}}
 TIE = 0.05                       # identical schedules differ by 1 to 3% in turns, by 10% and more between runs
+
+
+def confirms(strategy):
+    """Whether a search measures its best schedule again."""
+    return "confirm" in LEARNED.get(strategy, {})
 
 
 def study_table(studies):

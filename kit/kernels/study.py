@@ -14,7 +14,7 @@ from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials, cpu_name
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.results import CONFIRM, OURS, RESTARTED, RIVAL, STAMINA
+from kit.kernels.results import LEARNED, OURS, RESTARTED, RIVAL, confirms
 from kit.kernels.schedules import schedule_space
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
@@ -45,7 +45,7 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     with closing(KernelLab(kernel, threads, cpu_type)) as lab:
         tried = _searched(lab, kernel, budget, trials, seed, cpu_type, report)
         report(f"{kernel.name}: measuring the winners again")
-        winners = [one.winner(name == RESTARTED) for name, one in tried.items()]
+        winners = [one.winner(confirms(name)) for name, one in tried.items()]
         again = lab.measure_rounds([job for job, _ in winners], rounds)
     found = {name: {"measurements": len(one.seconds), "seconds": float(one.elapsed[-1]),
                     "best": best, "again": seconds.tolist()}
@@ -77,8 +77,7 @@ def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
     for name, search in (("random", random_search), (OURS, explore_then_droplet), (RESTARTED, explore_then_droplet)):
         lab.trials, start = [], time.perf_counter()
         given = {} if name == "random" else ordered if name == OURS else {
-            **ordered, "model": known_cost(kernel), "doubt_model": True, "confirm": CONFIRM,
-            "stamina": STAMINA}
+            **ordered, "model": known_cost(kernel), **LEARNED[name]}
         search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
         note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)
