@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 from kit.files import replace_file, whole_file
-from kit.kernels import network_layers
+from kit.kernels import network_layers, read_races
 from kit.kernels.carried import MEASURED
 from kit.kernels.layer_study import (
     LEARNED,
@@ -59,8 +59,8 @@ def planned(networks, texts, seeds, searches, threads, cpu_type, taught):
 
 def write_rows(folder):
     """Add the races of the folder to the table, and its random measurements to what the kit knows."""
-    stored, measured = ([pd.read_csv(path, keep_default_na=False)] if path.is_file() else []
-                        for path in (TABLE, MEASURED))
+    stored = [read_races(TABLE)] if TABLE.is_file() else []
+    measured = [pd.read_csv(MEASURED, keep_default_na=False)] if MEASURED.is_file() else []
     replace_file(TABLE, merged_races(*stored, race_table(folder)).to_csv(index=False))
     lines = measured_table(folder, *measured).to_csv(index=False)
     with whole_file(MEASURED) as part:

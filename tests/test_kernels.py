@@ -63,6 +63,7 @@ from kit.kernels.network_results import (
     complete_races,
     measurements_saved,
     network_sums,
+    read_races,
     search_progress,
     time_shares,
     winners_luck,
@@ -831,7 +832,7 @@ def test_a_table_says_what_the_search_saw_of_its_winner(tmp_path):
 
 def test_luck_is_the_time_in_races_over_that_in_searches_layer_by_layer():
     table = pd.DataFrame([("c", kernel, "x", 50, ms, seen) for kernel, ms, seen in (
-        ("a", 2.0, 1.0), ("a", 2.0, 4.0), ("b", 4.0, "1.0"), ("b", 9.0, ""))],
+        ("a", 2.0, 1.0), ("a", 2.0, 4.0), ("b", 4.0, 1.0), ("b", 9.0, np.nan))],
         columns=["cpu", "kernel", "strategy", "measurements", "ms", "seen"])
     row, = winners_luck(pd.concat([table, table.assign(strategy="y")]), ["x"]).to_dict("records")
     assert row["layers"] == 2 and row["ratio"] == pytest.approx(2.0) and row["low"] <= 2 <= row["high"]
@@ -945,6 +946,18 @@ def test_networks_are_compared_by_their_sums_and_their_search_times():
     assert none.empty and [*none] == [*row]
 
 
+def test_a_search_time_that_is_not_known_leaves_the_kernel_times_alone(tmp_path):
+    lost = RACES.assign(race="a", seen=1.0)
+    lost.loc[(lost["kernel"] == "layer norm 128x768") & (lost["strategy"] == "x"), ["seconds", "seen"]] = np.nan
+    lost.assign(schedule="").to_csv(tmp_path / "races.csv", index=False)
+    read = read_races(tmp_path / "races.csv")
+    assert (read.pop("schedule") == "").all()
+    pd.testing.assert_frame_equal(read, lost, check_dtype=False)
+    for compare in (compare_searches, lambda races, pairs: compare_networks(races, ["bert"], *pairs[0])):
+        (before,), (after,) = (compare(races, [(("y", 50), ("x", 50))]).to_dict("records") for races in (RACES, lost))
+        assert before.pop("time") == 3 and np.isnan(after.pop("time")) and before == after
+
+
 def test_seeds_are_compared_over_whole_networks_alone():
     layers, rng = network_layers("bert"), np.random.default_rng(0)
     rows = [(kernel.name, strategy, 50, seed, "1", "a CPU", rng.uniform(1, 2), 1.0) for kernel, _ in layers
@@ -1045,8 +1058,7 @@ def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
 
 
 def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_their_spaces():
-    stored = pd.read_csv(Path(__file__).resolve().parents[1] / "notebooks" / "kernels_networks.csv",
-                         keep_default_na=False)
+    stored = read_races(Path(__file__).resolve().parents[1] / "notebooks" / "kernels_networks.csv")
     layers = {kernel.name: kernel for name in network_names() for kernel, _ in network_layers(name)}
     assert set(stored["kernel"]) <= set(layers)
     assert not stored.duplicated([*LAYER_SEED, "race", "strategy", "measurements"]).any()

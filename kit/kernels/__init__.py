@@ -16,6 +16,7 @@ from kit.kernels.network_results import (
     complete_races,
     measurements_saved,
     network_sums,
+    read_races,
     search_progress,
     time_shares,
     winners_luck,
@@ -30,6 +31,6 @@ __all__ = [
     "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "complete_races",
     "draw_curves", "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares",
     "draw_winning_choices", "has_tvm", "known_cost", "learn_and_search", "measurements_saved", "network_layers",
-    "network_names", "network_sums", "schedule_choices", "schedule_space", "search_progress", "study_kernel",
-    "study_summary", "study_table", "time_shares", "winners_luck", "winning_choices",
+    "network_names", "network_sums", "read_races", "schedule_choices", "schedule_space", "search_progress",
+    "study_kernel", "study_summary", "study_table", "time_shares", "winners_luck", "winning_choices",
 ]

@@ -13,6 +13,11 @@ SORTS = ("convolution 1x1", "larger convolution", "depthwise convolution", "dens
          "softmax and layer norm")
 
 
+def read_races(path):
+    """A stored table of `race_table`; "seconds" and "seen" that are not known are NaN, other empty cells are texts."""
+    return pd.read_csv(path, keep_default_na=False, na_values={"seconds": [""], "seen": [""]})
+
+
 def compare_searches(races, pairs):
     """Ratios of one entry's kernel time to another's, layer by layer -> DataFrame, a row per machine and pair.
 
@@ -29,7 +34,7 @@ def compare_searches(races, pairs):
         "ratio" is the geometric mean over layers of one's time over the other's, "low" and "high" its 95% interval by
         bootstrap over layers (the mean over the races of a layer counts once). Only times of the same race are
         compared; "runs" counts the races. "faster", "ties" and "slower" count layers, with ties within 5%. "time" is
-        the ratio of the search times, summed. Pairs that no race has are left out.
+        the ratio of the search times, summed; NaN if one of them is not known. Pairs that no race has are left out.
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
@@ -41,7 +46,7 @@ def compare_searches(races, pairs):
             if not len(log):
                 continue
             layers = log.groupby("kernel").mean()
-            spent = seconds.loc[log.index].sum()
+            spent = seconds.loc[log.index].sum(skipna=False)
             ratio = np.exp(layers)
             rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "runs": len(log),
                          **_mean_ratio(layers), "faster": int((ratio < 1 - TIE).sum()),
@@ -104,7 +109,8 @@ def compare_networks(races, networks, one, other):
 
     `one` and `other` are (strategy, measurements). "ratio" is one's time over the other's, summed as in `network_sums`
     over the "layers" of the network's "of" distinct layers that have both. "time" is the ratio of the search times,
-    each layer once. "faster", "ties" and "slower" count layers, with ties within 5%; "loses on" names the slower ones.
+    each layer once; NaN if one of them is not known. "faster", "ties" and "slower" count layers, with ties within 5%;
+    "loses on" names the slower ones.
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
@@ -112,7 +118,7 @@ def compare_networks(races, networks, one, other):
         seconds = seconds.reindex(columns=[one, other]).dropna().groupby("kernel").mean()
         for row in network_sums(part, networks, [one, other]).to_dict("records"):
             both = ms[ms.index.isin([kernel.name for kernel, _ in network_layers(row["network"])])]
-            ratio, spent = both[one] / both[other], seconds.loc[both.index].sum()
+            ratio, spent = both[one] / both[other], seconds.reindex(both.index).sum(skipna=False)
             rows.append({"cpu": cpu, "network": row["network"], "layers": row["layers"], "of": row["of"],
                          "ratio": row[entry_label(one)] / row[entry_label(other)],
                          "time": spent[one] / spent[other] if spent[other] else np.nan,
@@ -199,8 +205,8 @@ def winners_luck(races, strategies):
     "high" its 95% interval by bootstrap over them: 1.04 says that the winner's time in its search was 4% too good.
     `races` are as of `race_table`; rows without "seen" are left out.
     """
-    rows, seen = [], pd.to_numeric(races["seen"], errors="coerce")
-    known = races.assign(log=np.log(races["ms"] / seen))[seen.notna() & races["strategy"].isin(strategies)]
+    rows, known = [], races[races["seen"].notna() & races["strategy"].isin(strategies)]
+    known = known.assign(log=np.log(known["ms"] / known["seen"]))
     for (cpu, strategy, count), part in known.groupby(["cpu", *ENTRY]):
         rows.append({"cpu": cpu, "strategy": strategy, "measurements": count,
                      **_mean_ratio(part.groupby("kernel")["log"].mean())})
