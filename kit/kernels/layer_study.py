@@ -22,13 +22,13 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import LEARNED, OURS, RIVAL, confirms
+from kit.kernels.results import LEARNED, RIVAL, SETTINGS, confirms
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 
 UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
-SEARCHES = (OURS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, *LEARNED)
+SEARCHES = (*SETTINGS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT)
 TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
@@ -66,15 +66,15 @@ def run_search(job, folder):
     if path.is_file():
         return json.loads(path.read_text())
     kernel, strategy, measurements, seed, threads, cpu_type, taught = job
-    explicit, learned = strategy in (OURS, RANDOM, *LEARNED), []
+    explicit, learned = strategy in (RANDOM, *SETTINGS), []
     if explicit:
         space = schedule_space(kernel)
-        search, more = ((random_search, {}) if strategy == RANDOM else
-                        (explore_then_droplet, {"ordered": [choice.ordered for choice in space]}))
+        search, more = (random_search, {}) if strategy == RANDOM else (
+            explore_then_droplet, {"ordered": [choice.ordered for choice in space], **SETTINGS[strategy]})
         begun = time.perf_counter()
         if strategy in LEARNED:
             learned = known_measurements(kernel, taught)
-            more |= {"model": carried_cost(fit_carried(learned), kernel) if learned else None, **LEARNED[strategy]}
+            more["model"] = carried_cost(fit_carried(learned), kernel) if learned else None
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted

@@ -14,7 +14,7 @@ from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials, cpu_name
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.results import LEARNED, OURS, RESTARTED, RIVAL, confirms
+from kit.kernels.results import LEARNED, OURS, RESTARTED, RIVAL, SETTINGS, confirms
 from kit.kernels.schedules import schedule_space
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
@@ -27,10 +27,11 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
     A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
-    `tile` file. These take `budget` measurements each: explore-then-droplet, the same with a cost model of other layers
-    (`known_cost`), whose best schedule is measured three times, random, and MetaSchedule with its own Droplet, which
-    gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again `rounds` times. An
-    ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `cpu_type` as of KernelLab.
+    `tile` file. These take `budget` measurements each: explore-then-droplet, which measures its best schedule three
+    times, the same with a cost model of other layers (`known_cost`), random, and MetaSchedule with its own Droplet,
+    which gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again `rounds`
+    times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `cpu_type` as of
+    KernelLab.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
     winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
@@ -73,11 +74,13 @@ def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
                f"{one.elapsed[-1]:.0f} s")
     note("untuned", Trials(np.array([lab.measure([None])[0][0]]), np.zeros(1), [None]))
     space = schedule_space(kernel)
-    ordered = {"ordered": [choice.ordered for choice in space]}
-    for name, search in (("random", random_search), (OURS, explore_then_droplet), (RESTARTED, explore_then_droplet)):
+    ordered = [choice.ordered for choice in space]
+    for name in ("random", OURS, RESTARTED):
         lab.trials, start = [], time.perf_counter()
-        given = {} if name == "random" else ordered if name == OURS else {
-            **ordered, "model": known_cost(kernel), **LEARNED[name]}
+        search, given = (random_search, {}) if name == "random" else (
+            explore_then_droplet, {"ordered": ordered, **SETTINGS[name]})
+        if name in LEARNED:
+            given["model"] = known_cost(kernel)
         search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
         note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)
