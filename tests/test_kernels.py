@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -460,6 +461,35 @@ def test_a_lab_is_an_objective_and_remembers_its_trials(labs):
     known, seconds, codes = zip(*lab.trials)
     assert result.measurements == len(lab.trials) == 12 and list(known) == sorted(known)
     assert result.best_cost == min(seconds) and tuple(result.best) == codes[int(np.argmin(seconds))]
+
+
+def stack_pointer():
+    return int(Path("/proc/self/syscall").read_text().split()[-2], 16)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or platform.machine() != "x86_64", reason="only there is this file known")
+def test_a_measurement_runs_at_each_alignment_of_the_stack():
+    for _ in range(20):                          # calls of Python become shorter when they are repeated
+        pointers = [kernel_lab._aligned(count, stack_pointer) for count in kernel_lab.ARGUMENTS]
+    assert len({pointer % 64 for pointer in pointers}) == 4 and len({pointer % 16 for pointer in pointers}) == 1
+
+
+@pytest.mark.parametrize("once", [1e-6, 2e-3, 0.008, 0.012, 0.1])
+def test_a_time_is_the_mean_over_alignments_of_the_shortest_of_several_runs(once):
+    asked, drawn = [], np.random.default_rng(0)
+
+    def seconds(number, repeat):
+        asked.append((number, [once * drawn.uniform(1, 2) for _ in range(repeat)]))
+        return asked[-1][1]
+    found = kernel_lab._typical(kernel_lab._Timer(None, seconds), 0.03)
+    (_, (first,)), *rest = asked
+    if once > 0.03:
+        assert not rest and found == first
+        return
+    assert found == pytest.approx(np.mean([min(took) for _, took in rest]))
+    spent = sum(number * len(took) * first for number, took in rest)           # if all runs take as long as the first
+    assert 0.015 < spent <= 0.033 and 1 <= len(rest) <= 4 and len({len(took) for _, took in rest}) == 1
+    assert len(rest) == 4 or len(rest[0][1]) == 1
 
 
 @tvm_test

@@ -31,6 +31,7 @@ CHILD = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); pickle
 REPEAT_SECONDS, TRIAL_SECONDS = 1e-3, 0.03      # per repeat and per measurement, at least one run each
 HOPELESS, GLANCE_SECONDS = 1.3, 4e-3            # so many times slower than the best so far: measured for 4 ms alone
 MOST_REPEATS = 30
+ARGUMENTS = 0, 1, 8, 9                          # so many in a call put the stack at each of its four alignments
 BATCH = 16                                      # candidates compiled before the first of them is timed, at most
 CLOSE_ENOUGH = 1e-3                             # for float32 sums of products of standard normal numbers
 PYTORCH = "PyTorch"                             # the job that measures PyTorch's own kernel
@@ -64,9 +65,10 @@ class Trials(NamedTuple):
 
 class KernelLab:
     """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""
-    # A measurement takes about 30 ms and is the shortest of up to 30 repeats; caches are not flushed between them. A
-    # first run is compared with NumPy's result. A schedule that does not compile, crashes, exceeds a limit (seconds
-    # per candidate compiled and per measurement) or computes a wrong result costs np.inf.
+    # A measurement takes about 30 ms. It is the mean over the four alignments of the stack, of the shortest of up to 7
+    # repeats at each. Caches are not flushed between repeats. A first run is compared with NumPy's result. A schedule
+    # that does not compile, crashes, exceeds a limit (seconds per candidate compiled and per measurement) or computes a
+    # wrong result costs np.inf.
     # `cpu_type`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU.
 
     def __init__(self, kernel, threads=1, cpu_type=None, build_limit=15.0, run_limit=10.0):
@@ -285,19 +287,38 @@ def _time_one(pipe, job, kernel, inputs, known, cpu_type):
     if not apart <= CLOSE_ENOUGH * max(1.0, np.abs(known).max()):
         pipe.send((np.inf, f"the result is wrong by {apart:.1e}"))
         return
-    took = _shortest(run, GLANCE_SECONDS)
+    took = _typical(run, GLANCE_SECONDS)
     while True:
-        took = _shortest(run, TRIAL_SECONDS) if took <= HOPELESS * best else took
+        took = _typical(run, TRIAL_SECONDS) if took <= HOPELESS * best else took
         pipe.send((took, ""))
         best, took = pipe.recv(), 0.0
 
 
-def _shortest(run, seconds):
-    """The shortest of several runs of a kernel that take so many seconds together, or of one run that takes longer."""
+def _typical(run, seconds):
+    """Seconds of a kernel: the shortest of several runs at each alignment of the stack, and the mean of these.
+
+    The runs take so many seconds together. A kernel that takes longer runs once.
+    """
     once = run.seconds(1, 1)[0]
+    if once >= seconds:
+        return once
     number = int(max(1, REPEAT_SECONDS / once))
     repeat = int(np.clip(seconds / (number * once), 1, MOST_REPEATS))
-    return once if once >= seconds else min(run.seconds(number, repeat))
+    counts = np.random.default_rng().permutation(ARGUMENTS)[:repeat].tolist()
+    return float(np.mean([min(_aligned(count, run.seconds, number, repeat // len(counts))) for count in counts]))
+
+
+def _aligned(count, call, *args):
+    """`call(*args)` at another alignment of the stack, for each `count` of ARGUMENTS of a call in between.
+
+    Where the stack of a process begins is drawn in steps of 16 bytes, and forked processes inherit it. LLVM puts the
+    registers that a kernel spills, of 32 or 64 bytes each, there without aligning them. So a kernel with spills may
+    take 15 to 35% longer in one process than in another.
+    """
+    answers = []
+    between = ctypes.CFUNCTYPE(None, *[ctypes.c_long] * count)
+    between(lambda *_: answers.append(call(*args)))(*range(count))
+    return answers[0]
 
 
 class _Timer(NamedTuple):
