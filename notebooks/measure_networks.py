@@ -22,7 +22,6 @@ from kit.files import replace_file, whole_file
 from kit.kernels import network_layers, read_races
 from kit.kernels.carried import MEASURED
 from kit.kernels.layer_study import (
-    RANDOM,
     SEARCHES,
     SearchJob,
     measured_table,
@@ -32,7 +31,7 @@ from kit.kernels.layer_study import (
     run_search,
     search_path,
 )
-from kit.kernels.results import LEARNED, OURS, RIVAL
+from kit.kernels.searches import LEARNED, OURS, RANDOM, RIVAL
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"

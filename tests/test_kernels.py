@@ -35,7 +35,6 @@ from kit.kernels.carried import (
 from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
     LAYER_SEED,
-    LEARNED,
     SEARCHES,
     TWO_PARTS,
     UNTUNED,
@@ -71,8 +70,9 @@ from kit.kernels.network_results import (
     winning_choices,
 )
 from kit.kernels.networks import layer_kernel, network_layers, network_names
-from kit.kernels.results import OURS, RESTARTED, RIVAL, draw_curves, draw_study, study_summary, study_table
+from kit.kernels.results import draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
+from kit.kernels.searches import LEARNED, OURS, RESTARTED, RIVAL
 from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
 from kit.kernels.traces import TraceSpace
@@ -222,7 +222,7 @@ def test_a_number_behind_a_search_is_its_number_of_measurements(project):
     measurer = script_of_notebooks(project, "measure_networks")
     assert measurer.named_searches(f"random; {RIVAL} 3000;{TWO_PARTS[1]} 100", 300) == [
         ("random", 300), (RIVAL, 3000), (TWO_PARTS[1], 100)]
-    with pytest.raises(ValueError, match="^no search grid; there are explore then droplet; "):
+    with pytest.raises(ValueError, match=f"^no search grid; there are {OURS}; {OURS}, carried over; "):
         measurer.named_searches("grid 5;random", 300)
     jobs = measurer.planned(["resnet18", "resnet50"], ["7x7 224"], [0, 5], [("random", 9), (RIVAL, 7)], 1, None, ())
     assert [[(job.strategy, job.measurements, job.seed) for job in same] for same in jobs] == [
@@ -651,15 +651,18 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search in LEARNED)) for search in SEARCHES]
     found = [run_search(job, tmp_path) for job in jobs]
     assert {len(one["seconds"]) for one in found[:6]} == {6} and all(one["winners"] for one in found)
-    assert [bool(one.get("taught")) for one in found] == [search in LEARNED for search in SEARCHES]
-    assert found[1]["taught"] == [taught.name]
+    taughts = {search: one.get("taught") for search, one in zip(SEARCHES, found)}
+    assert {search: taughts[search] for search in LEARNED} == dict.fromkeys(LEARNED, [taught.name])
+    assert taughts[OURS] == taughts["random"] == []
     race = run_race(kernel, 0, 1, tmp_path, 2)
     entries = {(one["strategy"], one["measurements"]): one for one in race["entries"]}
     halves = {(search, 3) for search in TWO_PARTS} | {(TWO_PARTS[1], 2), (TWO_PARTS[1], 4)}
     assert entries.keys() == {(search, 6) for search in SEARCHES} | halves | {("untuned", 0), ("PyTorch", 0)}
     assert len(entries) == len(race["entries"]) and np.isfinite([one["again"][0] for one in race["entries"]]).all()
-    random, fastest = found[SEARCHES.index("random")], entries["random", 6]["schedule"]
-    assert tuple(fastest) == tuple(random["codes"][int(np.argmin(random["seconds"]))])
+    plain = found[SEARCHES.index("random")]
+    assert tuple(entries["random", 6]["schedule"]) == tuple(plain["codes"][int(np.argmin(plain["seconds"]))])
+    tried = Trials(np.array(found[0]["seconds"]), None, [*map(tuple, found[0]["codes"])])
+    assert tuple(entries[OURS, 6]["schedule"]) == tried.winner(confirmed=True)[0]
     monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
     assert [run_search(job, tmp_path) for job in jobs] == found and run_race(kernel, 0, 1, tmp_path, 2) == race
     table = race_table(tmp_path)

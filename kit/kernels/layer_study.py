@@ -22,16 +22,15 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
-from kit.kernels.results import LEARNED, RIVAL, SETTINGS, confirms
 from kit.kernels.schedules import schedule_space
-from kit.search import explore_then_droplet, random_search
+from kit.kernels.searches import LEARNED, RANDOM, RIVAL, SETTINGS, confirms, kernel_search
 
-UNTUNED, RANDOM, RIVAL_DROPLET = "untuned", "random", f"{RIVAL} and its Droplet"
+UNTUNED, RIVAL_DROPLET = "untuned", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
 SEARCHES = (*SETTINGS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT)
 TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
-STARTS, ROUNDS = 3, 5                        # a kernel's time depends on where a process has its arrays, up to 20%
+STARTS, ROUNDS = 3, 5                        # a kernel's time differs from process to process, up to 20%
 MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
 LAYER_SEED = ["kernel", "seed", "cpu", "threads", "tvm"]            # what races of the same winners have in common
 
@@ -66,19 +65,18 @@ def run_search(job, folder):
     if path.is_file():
         return json.loads(path.read_text())
     kernel, strategy, measurements, seed, threads, cpu_type, taught = job
-    explicit, learned = strategy in (RANDOM, *SETTINGS), []
+    explicit, learned, model = strategy in (RANDOM, *SETTINGS), [], None
     if explicit:
-        space = schedule_space(kernel)
-        search, more = (random_search, {}) if strategy == RANDOM else (
-            explore_then_droplet, {"ordered": [choice.ordered for choice in space], **SETTINGS[strategy]})
+        dims = [len(choice.values) for choice in schedule_space(kernel)]
         begun = time.perf_counter()
         if strategy in LEARNED:
             learned = known_measurements(kernel, taught)
-            more["model"] = carried_cost(fit_carried(learned), kernel) if learned else None
+            model = carried_cost(fit_carried(learned), kernel) if learned else None
+        search, more = kernel_search(strategy, kernel, model)
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, cpu_type)) as lab:
             start = time.perf_counter() - fitted
-            search(lab, [len(choice.values) for choice in space], measurements, np.random.default_rng(seed), **more)
+            search(lab, dims, measurements, np.random.default_rng(seed), **more)
             tried = lab.tried_since(start)
     elif strategy == RIVAL_DESCENT:
         first = -(-measurements // 3)
@@ -134,7 +132,7 @@ def measured_table(folder, *stored):
 def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
-    All rounds are repeated with new processes, `STARTS` times, because each has its arrays in other places of memory. A
+    All rounds are repeated with new processes, `STARTS` times, because times differ from process to process. A
     race of the same winners is read. Of two searches with one strategy the longer takes part, but all of `TWO_PARTS`.
     Returns {"entries": [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again"
     (starts * rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before

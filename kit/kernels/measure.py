@@ -313,7 +313,8 @@ def _aligned(count, call, *args):
 
     Where the stack of a process begins is drawn in steps of 16 bytes, and forked processes inherit it. LLVM puts the
     registers that a kernel spills, of 32 or 64 bytes each, there without aligning them. So a kernel with spills may
-    take 15 to 35% longer in one process than in another.
+    take 10 to 25% longer in one process than in another. The counts were found by reading the stack pointer in CPython
+    3.10 to 3.13 on Linux, x86-64.
     """
     answers = []
     between = ctypes.CFUNCTYPE(None, *[ctypes.c_long] * count)

@@ -3,7 +3,8 @@ import numpy as np
 
 from kit.kernels.measure import PYTORCH
 from kit.kernels.network_results import ENTRY, RUN, SORTS, entry_label, network_sums
-from kit.kernels.results import SETTINGS, TIE
+from kit.kernels.results import TIE
+from kit.kernels.searches import SETTINGS
 from kit.plots import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks
 
 

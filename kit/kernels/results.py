@@ -2,25 +2,10 @@
 import numpy as np
 import pandas as pd
 
+from kit.kernels.searches import OURS, RIVAL
 from kit.plots import MARKS, PALETTE, QUIET, dress, new_axes
 
-OURS, RIVAL = "explore then droplet", "MetaSchedule"
-CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
-TRUSTED, CONFIRMED, RESTARTED = f"{CARRIED}, trusted", f"{CARRIED}, confirmed", f"{CARRIED}, confirmed, restarted"
-STEADY = {"confirm": 3, "stamina": 64}       # for times with noise, and for spaces with several good regions
-SETTINGS = {                     # of `explore_then_droplet`, for each of our searches
-    OURS: STEADY,
-    CARRIED: {"doubt_model": True},
-    TRUSTED: {},
-    CONFIRMED: {"doubt_model": True, "confirm": 3},
-    RESTARTED: {"doubt_model": True, **STEADY}}
-LEARNED = tuple(name for name in SETTINGS if name != OURS)           # the searches with such a model
 TIE = 0.05                       # identical schedules differ by 1 to 3% in turns, by 10% and more between runs
-
-
-def confirms(strategy):
-    """Whether a search measures its best schedule again."""
-    return "confirm" in SETTINGS.get(strategy, {})
 
 
 def study_table(studies):

@@ -14,12 +14,12 @@ from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials, cpu_name
 from kit.kernels.metaschedule import meta_schedule
-from kit.kernels.results import LEARNED, OURS, RESTARTED, RIVAL, SETTINGS, confirms
 from kit.kernels.schedules import schedule_space
+from kit.kernels.searches import LEARNED, OURS, RANDOM, RESTARTED, RIVAL, confirms, kernel_search
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
 from kit.models import TileModel
-from kit.search import explore_then_droplet, fingerprint, guided, random_search
+from kit.search import fingerprint, guided
 from kit.train import TrainSettings, train
 
 
@@ -73,15 +73,11 @@ def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
         report(f"{kernel.name}: {name}: {1e3 * one.seconds.min():.3f} ms, {len(one.seconds)} measurements, "
                f"{one.elapsed[-1]:.0f} s")
     note("untuned", Trials(np.array([lab.measure([None])[0][0]]), np.zeros(1), [None]))
-    space = schedule_space(kernel)
-    ordered = [choice.ordered for choice in space]
-    for name in ("random", OURS, RESTARTED):
+    dims = [len(choice.values) for choice in schedule_space(kernel)]
+    for name in (RANDOM, OURS, RESTARTED):
         lab.trials, start = [], time.perf_counter()
-        search, given = (random_search, {}) if name == "random" else (
-            explore_then_droplet, {"ordered": ordered, **SETTINGS[name]})
-        if name in LEARNED:
-            given["model"] = known_cost(kernel)
-        search(lab, [len(choice.values) for choice in space], budget, np.random.default_rng(seed), **given)
+        search, more = kernel_search(name, kernel, known_cost(kernel) if name in LEARNED else None)
+        search(lab, dims, budget, np.random.default_rng(seed), **more)
         note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)
     in_time = max(1, int((meta.elapsed <= tried[OURS].elapsed[-1]).sum()))
