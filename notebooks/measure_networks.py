@@ -31,7 +31,7 @@ from kit.kernels.layer_study import (
     run_search,
     search_path,
 )
-from kit.kernels.searches import LEARNED, OURS, RANDOM, RIVAL
+from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"
@@ -49,7 +49,7 @@ def planned(networks, texts, seeds, searches, threads, cpu_type, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
-    return [[SearchJob(kernel, search, count, seed, threads, cpu_type, taught if search in LEARNED else ())
+    return [[SearchJob(kernel, search, count, seed, threads, cpu_type, taught if search == CARRIED else ())
              for search, count in searches]
             for seed in seeds for kernel in kernels]
 

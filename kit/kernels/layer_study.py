@@ -23,7 +23,7 @@ from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.schedules import schedule_space
-from kit.kernels.searches import LEARNED, RANDOM, RIVAL, SETTINGS, confirms, kernel_search
+from kit.kernels.searches import CARRIED, RANDOM, RIVAL, SETTINGS, confirmations, kernel_search
 
 UNTUNED, RIVAL_DROPLET = "untuned", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
@@ -43,7 +43,7 @@ class SearchJob(NamedTuple):
     seed: int = 0
     threads: int = 1
     cpu_type: str | None = None          # as of KernelLab
-    taught: tuple = ()       # one of LEARNED learns from these networks; (): from all that do not have the kernel
+    taught: tuple = ()       # CARRIED learns from these networks; (): from all that do not have the kernel
 
 
 def this_machine(threads, cpu_type=None):
@@ -69,7 +69,7 @@ def run_search(job, folder):
     if explicit:
         dims = [len(choice.values) for choice in schedule_space(kernel)]
         begun = time.perf_counter()
-        if strategy in LEARNED:
+        if strategy == CARRIED:
             learned = known_measurements(kernel, taught)
             model = carried_cost(fit_carried(learned), kernel) if learned else None
         search, more = kernel_search(strategy, kernel, model)
@@ -93,7 +93,7 @@ def run_search(job, folder):
              "measurements": measurements, "seed": seed,
              "machine": this_machine(threads, cpu_type),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
-             "winners": {str(count): tried.first(count).winner(confirms(strategy))[0] for count in counts}}
+             "winners": {str(count): tried.first(count).winner(confirmations(strategy))[0] for count in counts}}
     if explicit:
         found |= {"codes": tried.jobs, "taught": [known.name for known, _, _ in learned]}
     replace_file(path, json.dumps(found))

@@ -24,6 +24,7 @@ import torch
 
 from kit.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from kit.kernels.schedules import schedule_kernel
+from kit.search.budgets import lowest_confirmed
 from kit.training import cpu_fields, default_workers, device_name
 
 INSTALL = "pip install -r notebooks/requirements-kernels.txt"
@@ -52,15 +53,14 @@ class Trials(NamedTuple):
         """The first `count` trials."""
         return Trials(*(field[:count] for field in self))
 
-    def winner(self, confirmed=False):
-        """(job, seconds): the lowest mean of a job's trials; if `confirmed`, only of jobs tried twice, if there are."""
+    def winner(self, confirm=1):
+        """(job, seconds): the lowest mean of a job's trials, chosen as a search with `confirm` chooses its result."""
         samples = {}
         for job, seconds in zip(self.jobs, self.seconds):
             samples.setdefault(job, []).append(seconds)
-        means = {job: float(np.mean(same)) for job, same in samples.items()}
-        most = max((len(samples[job]) for job, mean in means.items() if mean < np.inf), default=1)
-        least = min(2, most) if confirmed else 1
-        return min(((job, mean) for job, mean in means.items() if len(samples[job]) >= least), key=lambda both: both[1])
+        jobs = list(samples)
+        best = jobs[lowest_confirmed([samples[job] for job in jobs], confirm)]
+        return best, float(np.mean(samples[best]))
 
 
 class KernelLab:

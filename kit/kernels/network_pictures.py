@@ -4,7 +4,7 @@ import numpy as np
 from kit.kernels.measure import PYTORCH
 from kit.kernels.network_results import ENTRY, RUN, SORTS, entry_label, network_sums
 from kit.kernels.results import TIE
-from kit.kernels.searches import SETTINGS
+from kit.kernels.searches import OURS
 from kit.plots import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks
 
 
@@ -22,7 +22,7 @@ def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
     ax.axvline(1, color=QUIET, linewidth=1)
     for place, entry in enumerate(entries):
         ax.plot(ratio[entry], range(len(ratio)), MARKS[place], color=PALETTE[place], label=entry_label(entry),
-                markersize=6, markerfacecolor=PALETTE[place] if entry[0] in SETTINGS else "white")
+                markersize=6, markerfacecolor=PALETTE[place] if entry[0].startswith(OURS) else "white")
     ax.set_yticks(range(len(ratio)), ratio.index, fontsize="small")
     ax.set_xscale("log")
     low, high = ax.get_xlim()
@@ -84,7 +84,7 @@ def draw_progress(progress, by="measurements", ax=None, title=""):
     """
     ax = new_axes(ax)
     for place, (strategy, rows) in enumerate(progress.groupby("strategy", sort=False)):
-        ours = strategy in SETTINGS
+        ours = strategy.startswith(OURS)
         either_side = [rows["ratio"] - rows["low"], rows["high"] - rows["ratio"]]
         ax.errorbar(rows[by] * 1.02 ** place, rows["ratio"], either_side, color=PALETTE[place],
                     marker=MARKS[place], label=strategy, capsize=3, linewidth=2 if ours else 1.2,

@@ -4,20 +4,13 @@ from kit.search import explore_then_droplet, random_search
 
 OURS, RANDOM, RIVAL = "explore then droplet", "random", "MetaSchedule"
 CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
-TRUSTED, CONFIRMED, RESTARTED = f"{CARRIED}, trusted", f"{CARRIED}, confirmed", f"{CARRIED}, confirmed, restarted"
 STEADY = {"confirm": 3, "stamina": 64}       # for times with noise, and for spaces with several good regions
-SETTINGS = {                     # of `explore_then_droplet`, for each of our searches
-    OURS: STEADY,
-    CARRIED: {"doubt_model": True},
-    TRUSTED: {},
-    CONFIRMED: {"doubt_model": True, "confirm": 3},
-    RESTARTED: {"doubt_model": True, **STEADY}}
-LEARNED = tuple(name for name in SETTINGS if name != OURS)           # the searches with such a model
+SETTINGS = {OURS: STEADY, CARRIED: {"doubt_model": True, **STEADY}}             # of `explore_then_droplet`
 
 
-def confirms(strategy):
-    """Whether a search measures its best schedule again."""
-    return "confirm" in SETTINGS.get(strategy, {})
+def confirmations(strategy):
+    """How often a search measures its best schedule, at most."""
+    return SETTINGS.get(strategy, {}).get("confirm", 1)
 
 
 def kernel_search(strategy, kernel, model=None):

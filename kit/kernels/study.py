@@ -15,7 +15,7 @@ from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials, cpu_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.schedules import schedule_space
-from kit.kernels.searches import LEARNED, OURS, RANDOM, RESTARTED, RIVAL, confirms, kernel_search
+from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, confirmations, kernel_search
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
 from kit.models import TileModel
@@ -27,11 +27,11 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
     A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
-    `tile` file. These take `budget` measurements each: explore-then-droplet, which measures its best schedule three
-    times, the same with a cost model of other layers (`known_cost`), random, and MetaSchedule with its own Droplet,
-    which gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again `rounds`
-    times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `cpu_type` as of
-    KernelLab.
+    `tile` file. These take `budget` measurements each: explore-then-droplet, which measures its best schedule up to
+    three times, the same with a cost model of other layers (`known_cost`), random, and MetaSchedule with its own
+    Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again
+    `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `cpu_type` as
+    of KernelLab.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
     winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
@@ -46,7 +46,7 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     with closing(KernelLab(kernel, threads, cpu_type)) as lab:
         tried = _searched(lab, kernel, budget, trials, seed, cpu_type, report)
         report(f"{kernel.name}: measuring the winners again")
-        winners = [one.winner(confirms(name)) for name, one in tried.items()]
+        winners = [one.winner(confirmations(name)) for name, one in tried.items()]
         again = lab.measure_rounds([job for job, _ in winners], rounds)
     found = {name: {"measurements": len(one.seconds), "seconds": float(one.elapsed[-1]),
                     "best": best, "again": seconds.tolist()}
@@ -74,9 +74,9 @@ def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
                f"{one.elapsed[-1]:.0f} s")
     note("untuned", Trials(np.array([lab.measure([None])[0][0]]), np.zeros(1), [None]))
     dims = [len(choice.values) for choice in schedule_space(kernel)]
-    for name in (RANDOM, OURS, RESTARTED):
+    for name in (RANDOM, OURS, CARRIED):
         lab.trials, start = [], time.perf_counter()
-        search, more = kernel_search(name, kernel, known_cost(kernel) if name in LEARNED else None)
+        search, more = kernel_search(name, kernel, known_cost(kernel) if name == CARRIED else None)
         search(lab, dims, budget, np.random.default_rng(seed), **more)
         note(name, lab.tried_since(start))
     meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)

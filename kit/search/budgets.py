@@ -12,6 +12,7 @@ from scipy.stats import ttest_ind_from_stats
 
 from kit.checks import as_numbers, check_callable, check_whole, expect
 
+ALIKE = 0.01               # measurements of a point that differ by a smaller share than this are alike
 MOST_VALUES = 4096         # of a coordinate: droplet tries each one, and its process holds a square table of them
 
 
@@ -30,7 +31,7 @@ class SearchResult(NamedTuple):
 class Measured:
     """Measures each point once, with its repeats, and never more than the budget; arguments as of `random_search`.
 
-    With `confirm` above 1, the best point is measured again until it was measured so many times.
+    With `confirm` above 1, the best point is measured again until it is `confirmed_points`.
     """
 
     def __init__(self, objective, dims, budget, repeats=1, confirm=1):
@@ -80,7 +81,7 @@ class Measured:
         """Measure the best point again until it was confirmed; another may be the best then, and be measured again."""
         while self.rounds_left:
             best = int(np.argmin(self.costs))
-            if self.costs[best] == np.inf or len(self.samples[best]) == self.confirmed * self.repeats:
+            if self.costs[best] == np.inf or confirmed_points(self.samples, self.confirmed, self.repeats)[best]:
                 return
             more = self._asked(np.tile(self.points[best], (self.repeats, 1)))
             self.samples[best] = np.append(self.samples[best], more)
@@ -131,8 +132,28 @@ class Measured:
     def result(self, queries=0):
         """Everything measured, as a SearchResult."""
         points, costs = np.array(self.points, np.int64), np.array(self.costs)
-        # the last ones may be lucky and unconfirmed; one that failed when it was measured again confirms nothing
-        often = np.array([len(samples) for samples in self.samples]) * np.isfinite(costs)
-        best = np.where(often == often.max(), costs, np.inf).argmin()
+        best = lowest_confirmed(self.samples, self.confirmed, self.repeats)
         return SearchResult(points[best], float(costs[best]), np.array(self.trace), len(self.trace), queries, points,
                             costs)
+
+
+def confirmed_points(samples, confirm, repeats=1):
+    """Which points (p,) bool were measured often enough, so that no lucky one of them is the best.
+
+    `samples` are p arrays of costs, `repeats` costs per measurement. A point is confirmed if it was measured `confirm`
+    times, or if its two or more measurements are alike: they differ by less than 1%.
+    """
+    rounds = [np.reshape(costs, (-1, repeats)).mean(axis=1) for costs in samples]
+    apart = np.array([np.ptp(costs) / (abs(costs.mean()) or 1.0) if len(costs) > 1 and np.isfinite(costs).all()
+                      else np.nan for costs in rounds])
+    return (apart < ALIKE) | (np.array([len(costs) for costs in rounds]) >= confirm)
+
+
+def lowest_confirmed(samples, confirm, repeats=1):
+    """The index of the point with the lowest mean of the confirmed ones; if none is, of those measured most often."""
+    costs = np.array([np.mean(same) for same in samples])
+    sure = confirmed_points(samples, confirm, repeats) & np.isfinite(costs)
+    if not sure.any():                                 # one that failed when it was measured again confirms nothing
+        often = np.array([len(same) for same in samples]) * np.isfinite(costs)
+        sure = often == often.max()
+    return int(np.where(sure, costs, np.inf).argmin())

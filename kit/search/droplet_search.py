@@ -98,8 +98,8 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     confirm : int
         For noisy costs. Of many points that are nearly as fast, the one with the luckiest measurement seems best. So
         the best point is measured again, up to so many times in all, and its mean counts. Then another point may be
-        the best, and is measured again. All of this counts as measurements. The result is the best point that was
-        measured most often. 1: no point is measured again.
+        the best, and is measured again. All of this counts as measurements. Two measurements are enough if they differ
+        by less than 1%. The result is the best of the confirmed points. 1: no point is measured again.
     stamina : int, optional
         Measurements of one descent. Then the next descent begins at the best point that differs from the ends of the
         earlier ones in at least half of the coordinates. For spaces with several good regions and few coordinates: 64
