@@ -1,6 +1,6 @@
 """Search for fast schedules of the layers of known networks, and add the results to `kernels_networks.csv`.
 
-    python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--minutes 60]
+    python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--starts 3] [--minutes 60]
         [--searches "explore then droplet;random;MetaSchedule 3000"] [--layers "conv2d 1x1,softmax"]
         [--taught resnet18] [--cpu-type x86-64-v3] [--folder submissions/networks] [--only-left]
 
@@ -23,6 +23,7 @@ from kit.kernels import network_layers, read_races
 from kit.kernels.carried import MEASURED
 from kit.kernels.layer_study import (
     SEARCHES,
+    STARTS,
     SearchJob,
     measured_table,
     merged_races,
@@ -75,6 +76,8 @@ def main():
     parser.add_argument("--taught", default="", help="networks that the cost model of a search \"carried over\" learns "
                         "from; by default all that do not have the layer")
     parser.add_argument("--measurements", type=int, default=300)
+    parser.add_argument("--starts", type=int, default=STARTS, help="processes of a race; a race that has fewer gets "
+                        "the missing ones")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cpu-type", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "
                         "compiled for; by default that of this machine")
@@ -98,7 +101,7 @@ def main():
             print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
                   f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
         race = run_race(jobs[0].kernel, jobs[0].seed, given.threads, given.folder,
-                        cpu_type=given.cpu_type)
+                        cpu_type=given.cpu_type, starts=given.starts)
         print(f"{race['kernel']}: " + ", ".join(
             f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
             for one in race["entries"]), flush=True)

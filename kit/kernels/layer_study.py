@@ -129,16 +129,44 @@ def measured_table(folder, *stored):
     return _last_ones([*stored, *new], ["kernel", "cpu", "threads"])
 
 
-def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None):
+def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None, starts=STARTS):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
-    All rounds are repeated with new processes, `STARTS` times, because times differ from process to process. A
-    race of the same winners is read. Of two searches with one strategy the longer takes part, but all of `TWO_PARTS`.
+    All rounds are repeated with new processes, `starts` times, because times differ from process to process. A race of
+    the same winners is read; if it has fewer starts, only the missing ones are run. Of two searches with one strategy
+    the longer takes part, but all of `TWO_PARTS`.
     Returns {"entries": [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again"
-    (starts * rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before
-    its last measurement takes part with what it had. "race" is a digest of which searches take part.
+    (all rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before its
+    last measurement takes part with what it had. "race" is a digest of which searches take part.
     """
-    searches, about = {}, (kernel.name, definition(kernel), seed, threads, cpu_name(cpu_type))
+    about = kernel.name, definition(kernel), seed, threads, cpu_name(cpu_type)
+    searches = _longest_searches(folder, about)
+    name = repr([*about, *sorted((found["strategy"], found["measurements"]) for found in searches)])
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{digest}.json")
+    entries, runners = _racers(searches)
+    race = json.loads(path.read_text()) if path.is_file() else {"starts": 0, "entries": []}
+    if [{name: value for name, value in one.items() if name != "again"} for one in race["entries"]] != entries:
+        race = {"starts": 0, "entries": []}                  # there is none, or a search was made again
+    if race["starts"] >= starts:
+        return race
+    distinct, measured = list(dict.fromkeys(runners[1:])), []             # a winner of several searches runs once
+    for _ in range(starts - race["starts"]):
+        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
+            measured.append(lab.measure_rounds(distinct, rounds))
+            untuned = [lab.measure([None])[0][0]]
+    again = {None: untuned, **dict(zip(distinct, np.concatenate(measured).T.tolist()))}
+    before = [entry["again"] for entry in race["entries"]] or [[]] * len(entries)
+    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "race": digest, "starts": starts,
+            "machine": this_machine(threads, cpu_type), "entries": [
+                {**entry, "again": known + again[runner]} for entry, runner, known in zip(entries, runners, before)]}
+    replace_file(path, json.dumps(race))
+    return race
+
+
+def _longest_searches(folder, about):
+    """The finished searches of (kernel, definition, seed, threads, cpu) that take part in its race."""
+    searches = {}
     for found in finished_searches(folder):
         machine = found["machine"]
         mine = found["kernel"], found["definition"], found["seed"], machine["threads"], machine["cpu"]
@@ -146,34 +174,21 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None):
         rival = searches.get(kind)
         if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
             searches[kind] = found
-    name = repr([*about, STARTS, *sorted((found["strategy"], found["measurements"]) for found in searches.values())])
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{digest}.json")
-    entries, runners = [], []
-    for found in searches.values():
+    return list(searches.values())
+
+
+def _racers(searches):
+    """The entries of a race without their times, and what KernelLab runs for each; None is the untuned kernel."""
+    alone = {"measurements": 0, "seconds": 0.0, "schedule": None}
+    entries, runners = [{"strategy": UNTUNED, **alone}, {"strategy": PYTORCH, **alone}], [None, PYTORCH]
+    for found in searches:
         for count, winner in found["winners"].items():
             plain, last = not isinstance(winner, str), len(found["elapsed"])      # a search may end early
             entries.append({"strategy": found["strategy"], "measurements": int(count),
                             "seconds": found["elapsed"][min(int(count), last) - 1],
                             "schedule": winner if plain else None})
             runners.append(tuple(winner) if plain else winner)
-    alone = {"measurements": 0, "seconds": 0.0, "schedule": None}
-    race = json.loads(path.read_text()) if path.is_file() else {"entries": []}
-    if [{name: value for name, value in one.items() if name != "again"} for one in race["entries"][2:]] == entries:
-        return race                                          # else a search was made again
-    distinct, measured = list(dict.fromkeys([PYTORCH, *runners])), []     # a winner of several searches runs once
-    for _ in range(STARTS):
-        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
-            measured.append(lab.measure_rounds(distinct, rounds))
-            untuned = [lab.measure([None])[0][0]]
-    again = dict(zip(distinct, np.concatenate(measured).T.tolist()))
-    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "race": digest, "starts": STARTS,
-            "machine": this_machine(threads, cpu_type)}
-    race["entries"] = [
-        {"strategy": UNTUNED, **alone, "again": untuned}, {"strategy": PYTORCH, **alone, "again": again[PYTORCH]},
-        *({**entry, "again": again[runner]} for entry, runner in zip(entries, runners))]
-    replace_file(path, json.dumps(race))
-    return race
+    return entries, runners
 
 
 def race_table(folder):
