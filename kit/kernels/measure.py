@@ -24,7 +24,7 @@ import torch
 
 from kit.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from kit.kernels.schedules import schedule_kernel
-from kit.search.budgets import lowest_confirmed
+from kit.search import lowest_confirmed
 from kit.training import cpu_fields, default_workers, device_name
 
 INSTALL = "pip install -r notebooks/requirements-kernels.txt"
