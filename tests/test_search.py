@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kit.search.budgets import Measured, SearchResult, confirmed_points
+from kit.search.budgets import Measured, SearchResult, is_confirmed
 from kit.search.droplet_search import (
     _different,
     _elsewhere,
@@ -388,7 +388,7 @@ def test_a_model_that_is_not_doubted_brings_no_random_points(monkeypatch):
 
 
 def plainly_confirmed(seen, confirm, repeats):
-    """{point: whether it was measured often enough}, as `confirmed_points`, from {point: its costs in order}."""
+    """{point: whether it was measured often enough}, as `is_confirmed`, from {point: its costs in order}."""
     apart = {}
     for point, costs in seen.items():
         rounds = [sum(costs[i:i + repeats]) / repeats for i in range(0, len(costs), repeats)]
@@ -426,7 +426,7 @@ def test_the_best_point_is_measured_again_until_it_is_confirmed(confirm, repeats
 
 def test_which_points_are_confirmed():
     def confirmed(*samples, confirm=3, repeats=1):
-        return confirmed_points([np.array(costs, float) for costs in samples], confirm, repeats).tolist()
+        return [is_confirmed(np.array(costs, float), confirm, repeats) for costs in samples]
     assert confirmed([5], [5, 5.04], [5, 5.06], [5, 6, 7]) == [False, True, False, True]
     assert confirmed([5], [-5, -6], [-5, -5.01], [5, np.inf]) == [False, False, True, False]
     assert confirmed([0, 0], [0, 1e-9]) == [True, False]
@@ -458,7 +458,8 @@ def test_points_that_fail_are_not_confirmed():
     assert asked == [2]
 
 
-def test_on_noisy_costs_confirmed_winners_are_truly_faster():
+@pytest.mark.parametrize("two_values", [False, True])
+def test_on_noisy_costs_confirmed_winners_are_truly_faster(two_values):
     """Trap: one point in five is slow on average and seems fast on a few measurements; its luck must not win."""
     truth, dims = np.random.default_rng(0).normal(size=(6, 4)), [4] * 6
 
@@ -470,11 +471,13 @@ def test_on_noisy_costs_confirmed_winners_are_truly_faster():
 
         def objective(points):
             risky = points.sum(axis=1) % 5 == 0
-            return true(points) + risky * noise.normal(0.8, 2, len(points))
+            luck = np.where(noise.random(len(points)) < 0.3, -2, 2) if two_values else noise.normal(0.8, 2, len(points))
+            return true(points) + risky * luck
         found = explore_then_droplet(objective, dims, 100, np.random.default_rng(seed), confirm=confirm)
         return true(found.best[None])[0] + (found.best.sum() % 5 == 0) * 0.8 - truth.min(axis=1).sum()
     lost = {confirm: np.mean([loss(seed, confirm) for seed in range(20)]) for confirm in (1, 3)}
-    assert lost[3] < lost[1] - 0.5, lost
+    # with two values, two lucky measurements are alike, so 9% of such points are confirmed by luck
+    assert lost[3] < lost[1] - (0.4 if two_values else 0.5), lost
 
 
 def test_a_new_descent_begins_at_the_best_point_far_from_the_ends_of_the_others():

@@ -58,8 +58,7 @@ class Trials(NamedTuple):
         samples = {}
         for job, seconds in zip(self.jobs, self.seconds):
             samples.setdefault(job, []).append(seconds)
-        jobs = list(samples)
-        best = jobs[lowest_confirmed([samples[job] for job in jobs], confirm)]
+        best = list(samples)[lowest_confirmed(list(samples.values()), confirm)]
         return best, float(np.mean(samples[best]))
 
 

@@ -31,7 +31,7 @@ class SearchResult(NamedTuple):
 class Measured:
     """Measures each point once, with its repeats, and never more than the budget; arguments as of `random_search`.
 
-    With `confirm` above 1, the best point is measured again until it is `confirmed_points`.
+    With `confirm` above 1, the best point is measured again until it `is_confirmed`.
     """
 
     def __init__(self, objective, dims, budget, repeats=1, confirm=1):
@@ -81,7 +81,7 @@ class Measured:
         """Measure the best point again until it was confirmed; another may be the best then, and be measured again."""
         while self.rounds_left:
             best = int(np.argmin(self.costs))
-            if self.costs[best] == np.inf or confirmed_points(self.samples, self.confirmed, self.repeats)[best]:
+            if self.costs[best] == np.inf or is_confirmed(self.samples[best], self.confirmed, self.repeats):
                 return
             more = self._asked(np.tile(self.points[best], (self.repeats, 1)))
             self.samples[best] = np.append(self.samples[best], more)
@@ -137,22 +137,22 @@ class Measured:
                             costs)
 
 
-def confirmed_points(samples, confirm, repeats=1):
-    """Which points (p,) bool were measured often enough, so that no lucky one of them is the best.
+def is_confirmed(costs, confirm, repeats=1):
+    """Whether a point was measured often enough, so that it is not the best by luck.
 
-    `samples` are p arrays of costs, `repeats` costs per measurement. A point is confirmed if it was measured `confirm`
-    times, or if its two or more measurements are alike: they differ by less than 1%.
+    `costs` are its measurements, `repeats` costs each. It is confirmed if these are `confirm` measurements, or if two or
+    more are alike: they differ by less than 1%.
     """
-    rounds = [np.reshape(costs, (-1, repeats)).mean(axis=1) for costs in samples]
-    apart = np.array([np.ptp(costs) / (abs(costs.mean()) or 1.0) if len(costs) > 1 and np.isfinite(costs).all()
-                      else np.nan for costs in rounds])
-    return (apart < ALIKE) | (np.array([len(costs) for costs in rounds]) >= confirm)
+    rounds = np.reshape(costs, (-1, repeats)).mean(axis=1)
+    if len(rounds) >= confirm:
+        return True
+    return bool(len(rounds) > 1 and np.isfinite(rounds).all() and np.ptp(rounds) / (abs(rounds.mean()) or 1.0) < ALIKE)
 
 
 def lowest_confirmed(samples, confirm, repeats=1):
     """The index of the point with the lowest mean of the confirmed ones; if none is, of those measured most often."""
     costs = np.array([np.mean(same) for same in samples])
-    sure = confirmed_points(samples, confirm, repeats) & np.isfinite(costs)
+    sure = np.array([is_confirmed(same, confirm, repeats) for same in samples]) & np.isfinite(costs)
     if not sure.any():                                 # one that failed when it was measured again confirms nothing
         often = np.array([len(same) for same in samples]) * np.isfinite(costs)
         sure = often == often.max()
