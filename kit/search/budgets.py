@@ -140,8 +140,8 @@ class Measured:
 def is_confirmed(costs, confirm, repeats=1):
     """Whether a point was measured often enough, so that it is not the best by luck.
 
-    `costs` are its measurements, `repeats` costs each. It is confirmed if these are `confirm` measurements, or if two or
-    more are alike: they differ by less than 1%.
+    `costs` are its measurements, `repeats` costs each. It is confirmed if these are `confirm` measurements, or if two
+    or more are alike: they differ by less than 1%.
     """
     rounds = np.reshape(costs, (-1, repeats)).mean(axis=1)
     if len(rounds) >= confirm:
