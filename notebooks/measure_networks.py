@@ -31,6 +31,7 @@ from kit.kernels.layer_study import (
     run_race,
     run_search,
     search_path,
+    starts_left,
 )
 from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL
 
@@ -50,6 +51,10 @@ def planned(networks, texts, seeds, searches, threads, cpu_type, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
+    for name in taught:
+        network_layers(name)                                 # an unknown name fails now, not after the first searches
+    if not kernels:
+        raise ValueError(f"no layer of {', '.join(networks)} has {' or '.join(map(repr, texts))} in its name")
     return [[SearchJob(kernel, search, count, seed, threads, cpu_type, taught if search == CARRIED else ())
              for search, count in searches]
             for seed in seeds for kernel in kernels]
@@ -86,12 +91,12 @@ def main():
     parser.add_argument("--only-left", action="store_true", help="run nothing")
     given = parser.parse_args()
     try:
-        searches = named_searches(given.searches, given.measurements)
+        plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")),
+                       named_searches(given.searches, given.measurements), given.threads, given.cpu_type,
+                       tuple(filter(None, given.taught.split(","))))
     except ValueError as fault:
         parser.error(str(fault))
     given.folder.mkdir(parents=True, exist_ok=True)
-    plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")), searches,
-                   given.threads, given.cpu_type, tuple(filter(None, given.taught.split(","))))
     start = time.monotonic()
     for jobs in plan:
         if given.only_left or time.monotonic() - start > 60 * given.minutes:
@@ -106,10 +111,19 @@ def main():
             f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
             for one in race["entries"]), flush=True)
         write_rows(given.folder)
-    write_rows(given.folder)
-    left = [job for jobs in plan for job in jobs if not search_path(given.folder, job).is_file()]
-    print(f"{len(left)} of {sum(map(len, plan))} searches left" + "".join(
-        f"\n  {job.kernel.name}: {job.strategy}, seed {job.seed}" for job in left))
+    if not given.only_left:
+        write_rows(given.folder)
+    print_left(plan, given)
+
+
+def print_left(plan, given):
+    """Say which searches are not finished, and which races lack starts."""
+    searches = [job for jobs in plan for job in jobs if not search_path(given.folder, job).is_file()]
+    races = [jobs[0] for jobs in plan if starts_left(
+        jobs[0].kernel, jobs[0].seed, given.threads, given.folder, given.cpu_type, given.starts)]
+    print(f"{len(searches)} of {sum(map(len, plan))} searches and {len(races)} of {len(plan)} races left" + "".join(
+        f"\n  {job.kernel.name}: {job.strategy}, seed {job.seed}" for job in searches) + "".join(
+        f"\n  {job.kernel.name}: race, seed {job.seed}" for job in races))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
+from kit.kernels import carried as kernel_carried
 from kit.kernels import measure as kernel_lab
 from kit.kernels import metaschedule
 from kit.kernels.carried import (
@@ -45,6 +46,7 @@ from kit.kernels.layer_study import (
     run_race,
     run_search,
     search_path,
+    starts_left,
 )
 from kit.kernels.measure import PYTORCH, KernelLab, Trials, cpu_name, has_tvm
 from kit.kernels.metaschedule import meta_schedule
@@ -227,6 +229,24 @@ def test_a_number_behind_a_search_is_its_number_of_measurements(project):
     jobs = measurer.planned(["resnet18", "resnet50"], ["7x7 224"], [0, 5], [("random", 9), (RIVAL, 7)], 1, None, ())
     assert [[(job.strategy, job.measurements, job.seed) for job in same] for same in jobs] == [
         [("random", 9, seed), (RIVAL, 7, seed)] for seed in (0, 5)]
+    with pytest.raises(ValueError, match="^no layer of bert, unet has 'conv 1x1' or '7x7' in its name$"):
+        measurer.planned(["bert", "unet"], ["conv 1x1", "7x7"], [0], [("random", 9)], 1, None, ())
+    for networks, taught in ((["resnet"], ()), (["bert"], ("resnet",))):
+        with pytest.raises(ValueError, match="resnet.*resnet18"):
+            measurer.planned(networks, [""], [0], [("random", 9)], 1, None, taught)
+
+
+def test_what_is_left_is_said_and_nothing_is_written(project, tmp_path, monkeypatch, capsys):
+    measurer = script_of_notebooks(project, "measure_networks")
+    monkeypatch.setattr(measurer, "TABLE", tmp_path / "races.csv")
+    monkeypatch.setattr(measurer, "MEASURED", tmp_path / "measured.csv.gz")
+    monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--layers", "softmax", "--seeds", "0,1",
+                                      "--searches", "random", "--folder", str(tmp_path / "jobs"), "--only-left"])
+    measurer.main()
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["2 of 2 searches and 2 of 2 races left", *(f"  softmax 1536x128: {what}, seed {seed}" for what in (
+        "random", "race") for seed in (0, 1))]
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs"]
 
 
 def counted_flops(network, x):
@@ -661,7 +681,7 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     taught = layer_of("bert", "batch matmul 12x128x64x128")
     run_search(SearchJob(taught, "random", 4), tmp_path)
     run_search(SearchJob(kernel, "random", 3), tmp_path)                  # shorter than the next: not in the race
-    run_search(SearchJob(kernel, TWO_PARTS[1], 4), tmp_path)              # shorter, too, but it begins otherwise
+    run_search(SearchJob(kernel, TWO_PARTS[1], 3), tmp_path)              # shorter, too, but it begins otherwise
     monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
     measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
     jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
@@ -671,10 +691,13 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     assert all(2 <= counts[search] <= 6 for search in TWO_PARTS)          # a descent ends where no neighbour is better
     taughts = {search: one.get("taught") for search, one in zip(SEARCHES, found)}
     assert taughts[CARRIED] == [taught.name] and taughts[OURS] == taughts["random"] == []
+    assert starts_left(kernel, 0, 1, tmp_path) == 3
     race = run_race(kernel, 0, 1, tmp_path, 2)
+    assert [starts_left(kernel, 0, 1, tmp_path, starts=starts) for starts in (1, 3, 5)] == [0, 0, 2]
     entries = {(one["strategy"], one["measurements"]): one for one in race["entries"]}
-    halves = {(search, 3) for search in TWO_PARTS} | {(TWO_PARTS[1], 2), (TWO_PARTS[1], 4)}
-    assert entries.keys() == {(search, 6) for search in SEARCHES} | halves | {("untuned", 0), ("PyTorch", 0)}
+    names = {search: search for search in SEARCHES} | {CARRIED: f"{CARRIED}, taught bert"}
+    assert entries.keys() == {(name, 6) for name in names.values()} | {
+        (TWO_PARTS[1], 3), ("untuned", 0), ("PyTorch", 0)}
     assert len(entries) == len(race["entries"]) and np.isfinite([one["again"][0] for one in race["entries"]]).all()
     plain = found[SEARCHES.index("random")]
     assert tuple(entries["random", 6]["schedule"]) == tuple(plain["codes"][int(np.argmin(plain["seconds"]))])
@@ -688,7 +711,7 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     longer = run_race(kernel, 0, 1, tmp_path, 2, starts=5)
     assert longer["starts"] == 5 and longer["race"] == race["race"] and len(longer["entries"]) == len(race["entries"])
     for one, before in zip(longer["entries"], race["entries"]):
-        assert one == {**before, "again": before["again"] + [7.0] * (1 if one["strategy"] == "untuned" else 4)}
+        assert one == {**before, "again": before["again"] + [7.0] * (2 if one["strategy"] == "untuned" else 4)}
     monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
     assert run_race(kernel, 0, 1, tmp_path, 2) == longer
     path = search_path(tmp_path, jobs[0])                                 # this search was made again, in another time
@@ -828,13 +851,20 @@ def test_measurements_of_another_definition_do_not_count(tmp_path, monkeypatch):
     assert found == layer and codes.tolist() == [[0, 1], [1, 1]] and seconds.tolist() == [2e-6, np.inf]
 
 
+def test_the_stored_measurements_are_of_layers_as_they_are_defined_now():
+    stored = pd.read_csv(kernel_carried.MEASURED, keep_default_na=False)
+    now = {kernel.name: definition(kernel) for name in network_names() for kernel, _ in network_layers(name)}
+    assert len(stored) and (stored["definition"] == stored["kernel"].map(now)).all()
+
+
 def test_trees_need_a_layer_to_learn_from():
     with pytest.raises(ValueError, match="^measured is ..; expected the measurements of at least one layer$"):
         fit_carried([])
 
 
 def drawn_race(kernel="a", seed=0, **ms):
-    entries = [{"strategy": name, "measurements": 50, "seconds": 1.23, "schedule": [1, 0] if name == OURS else None,
+    entries = [{"strategy": name, "measurements": 0 if name == PYTORCH else 50, "seconds": 1.23,
+                "schedule": [1, 0] if name == OURS else None,
                 "again": [1e-3 * value, 3e-3 * value, 2e-3 * value]} for name, value in ms.items()]
     return {"kernel": kernel, "seed": seed, "starts": 3, "entries": entries,
             "machine": {"cpu": "a CPU", "threads": 1, "tvm": "0", "torch": "0", "date": "1970-01-01"}}
@@ -861,10 +891,21 @@ def test_a_race_of_an_older_definition_of_a_layer_does_not_count(tmp_path):
     assert race_table(tmp_path).empty
 
 
-def test_a_race_with_more_starts_counts_before_a_longer_one(tmp_path):
+def test_a_longer_race_with_fewer_starts_replaces_no_other(tmp_path):
     for name, race in (("a", drawn_race(random=9.0)), ("b", {**drawn_race(**{OURS: 1.0, "random": 2.0}), "starts": 1})):
-        (tmp_path / f"race_{name}.json").write_text(json.dumps(race))
-    assert race_table(tmp_path)["ms"].tolist() == [18.0]
+        (tmp_path / f"race_{name}.json").write_text(json.dumps({**race, "race": name}))
+    assert race_table(tmp_path)[["race", "ms"]].values.tolist() == [["b", 2.0], ["b", 4.0], ["a", 18.0]]
+
+
+def test_several_threads_make_another_machine(tmp_path):
+    one, four = drawn_race(random=9.0), drawn_race(random=1.0)
+    four["machine"]["threads"] = 4
+    searches = [{"kernel": "a", "seed": 0, "machine": race["machine"], "strategy": "random", "seconds": [1.0, seconds],
+                 "winners": {"50": "a module"}} for race, seconds in ((one, 0.9), (four, 0.1))]
+    for name, found in zip(("race_1", "race_2", "x", "y"), (one, four, *searches)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    assert race_table(tmp_path).set_index("cpu")[["ms", "needed", "seen"]].to_dict("index") == {
+        "a CPU": {"ms": 18.0, "needed": 2, "seen": 900}, "a CPU, 4 threads": {"ms": 2.0, "needed": 2, "seen": 100}}
 
 
 def test_needed_counts_until_within_5_percent_of_the_lowest_that_any_search_saw(tmp_path):
@@ -889,6 +930,9 @@ def test_a_table_says_what_the_search_saw_of_its_winner(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
     seen = dict(race_table(tmp_path)[["strategy", "seen"]].values)
     assert seen[OURS] == 1500 and seen[RIVAL] == 1000 and np.isnan(seen[PYTORCH])
+    (tmp_path / "x.json").unlink()                                        # what is not known is not 0
+    lost = race_table(tmp_path).set_index("strategy")
+    assert pd.isna(lost.loc[OURS, ["needed", "seen"]]).all() and lost.loc[PYTORCH, "needed"] == 0
 
 
 def test_luck_is_the_time_in_races_over_that_in_searches_layer_by_layer():
@@ -901,12 +945,15 @@ def test_luck_is_the_time_in_races_over_that_in_searches_layer_by_layer():
 
 
 def test_measurements_saved_are_a_geometric_mean_over_layers():
-    table = pd.DataFrame([("c", kernel, seed, "1", strategy, need) for seed in (0, 1) for kernel, strategy, need in (
+    table = pd.DataFrame([("c", kernel, seed, "1", strategy, need, 8) for seed in (0, 1) for kernel, strategy, need in (
         ("a", "x", 2), ("a", "y", 8), ("b", "x", 9), ("b", "y", 9), ("d", "x", 1))],
-        columns=["cpu", "kernel", "seed", "race", "strategy", "needed"])
+        columns=["cpu", "kernel", "seed", "race", "strategy", "needed", "measurements"])
+    table["needed"] = table["needed"].astype("Int64")
     saved = measurements_saved(table, "x", "y")
     assert saved["layers"] == 2 and saved["ratio"] == pytest.approx(0.5) and saved["low"] <= 0.5 <= saved["high"]
-    assert (saved["one"], saved["other"]) == (5.5, 8.5)
+    assert [saved[name] for name in ("runs", "one", "other", "one never", "other never")] == [4, 5.5, 8.5, 2, 2]
+    table.loc[0, "needed"] = pd.NA                                        # seed 0 of layer a is not known
+    assert measurements_saved(table, "x", "y")["runs"] == 3
 
 
 def test_a_later_race_replaces_the_earlier_ones_that_it_covers_and_leaves_the_others():
@@ -923,6 +970,8 @@ def test_a_later_race_replaces_the_earlier_ones_that_it_covers_and_leaves_the_ot
     assert merged_races(fewer, wider)["race"].tolist() == ["2"] * 3       # in this order it is covered
     assert len(merged_races(old, again.assign(cpu="another"))) == 5
     assert merged_races().empty and merged_races(old).equals(old)
+    whole = old.astype({"measurements": int})
+    pd.testing.assert_frame_equal(merged_races(whole, pd.DataFrame()), whole)          # whole numbers stay whole
 
 
 RACES = pd.DataFrame([(kernel, strategy, count, seed, "1", "a CPU", ms, seconds) for seed in (0, 1)
@@ -1008,8 +1057,9 @@ def test_networks_are_compared_by_their_sums_and_their_search_times():
 
 
 def test_a_search_time_that_is_not_known_leaves_the_kernel_times_alone(tmp_path):
-    lost = RACES.assign(race="a", seen=1.0)
-    lost.loc[(lost["kernel"] == "layer norm 128x768") & (lost["strategy"] == "x"), ["seconds", "seen"]] = np.nan
+    lost = RACES.assign(race="a", seen=1.0, needed=pd.array([3] * len(RACES), "Int64"))
+    mine = (lost["kernel"] == "layer norm 128x768") & (lost["strategy"] == "x")
+    lost.loc[mine, ["seconds", "seen"]], lost.loc[mine, "needed"] = np.nan, pd.NA
     lost.assign(schedule="").to_csv(tmp_path / "races.csv", index=False)
     read = read_races(tmp_path / "races.csv")
     assert (read.pop("schedule") == "").all()
@@ -1017,6 +1067,12 @@ def test_a_search_time_that_is_not_known_leaves_the_kernel_times_alone(tmp_path)
     for compare in (compare_searches, lambda races, pairs: compare_networks(races, ["bert"], *pairs[0])):
         (before,), (after,) = (compare(races, [(("y", 50), ("x", 50))]).to_dict("records") for races in (RACES, lost))
         assert before.pop("time") == 3 and np.isnan(after.pop("time")) and before == after
+    none = RACES.assign(seconds=RACES["seconds"].where(RACES["strategy"] == "y"))         # of x, no time is known
+    (row,), two = compare_searches(none, [(("y", 50), ("x", 50))]).to_dict("records"), ["x", "y"]
+    assert row["ratio"] == compare_searches(RACES, [(("y", 50), ("x", 50))])["ratio"][0] and np.isnan(row["time"])
+    told = search_progress(none, two, ("y", 50)).set_index("strategy")["seconds"]
+    assert np.isnan(told["x"]) and told["y"] == search_progress(RACES, two, ("y", 50)).set_index("strategy")[
+        "seconds"]["y"]
 
 
 def test_seeds_are_compared_over_whole_networks_alone():

@@ -60,7 +60,10 @@ def search_path(folder, job):
 
 
 def run_search(job, folder):
-    """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}."""
+    """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}.
+
+    "strategy" names the networks that were `taught`, if the job chose them: such a search has races of its own.
+    """
     path = search_path(folder, job)
     if path.is_file():
         return json.loads(path.read_text())
@@ -87,9 +90,9 @@ def run_search(job, folder):
         tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1,
                               cpu_type=cpu_type)
         tried = tried.first(measurements)
-    counts = [-(-measurements // 2)] if strategy in TWO_PARTS else [count for count in COUNTS if count < measurements]
-    counts.append(measurements)
-    found = {"kernel": kernel.name, "definition": definition(kernel), "strategy": strategy,
+    counts = [count for count in COUNTS if count < measurements and strategy not in TWO_PARTS] + [measurements]
+    found = {"kernel": kernel.name, "definition": definition(kernel),
+             "strategy": strategy + f", taught {' and '.join(taught)}" * bool(taught),
              "measurements": measurements, "seed": seed,
              "machine": this_machine(threads, cpu_type),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
@@ -139,6 +142,31 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None, starts
     (all rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before its
     last measurement takes part with what it had. "race" is a digest of which searches take part.
     """
+    path, race, entries, runners = _known_race(kernel, seed, threads, folder, cpu_type)
+    if race["starts"] >= starts:
+        return race
+    distinct, measured, untuned = list(dict.fromkeys(runners[1:])), [], []     # a winner of several searches runs once
+    for _ in range(starts - race["starts"]):
+        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
+            measured.append(lab.measure_rounds(distinct, rounds))
+            untuned.append(lab.measure([None])[0][0])
+    again = {None: untuned, **dict(zip(distinct, np.concatenate(measured).T.tolist()))}
+    before = [entry["again"] for entry in race["entries"]] or [[]] * len(entries)
+    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed,
+            "race": path.stem.rpartition("-")[2], "starts": starts,
+            "machine": this_machine(threads, cpu_type), "entries": [
+                {**entry, "again": known + again[runner]} for entry, runner, known in zip(entries, runners, before)]}
+    replace_file(path, json.dumps(race))
+    return race
+
+
+def starts_left(kernel, seed, threads, folder, cpu_type=None, starts=STARTS):
+    """How many starts `run_race` would run, with the same arguments."""
+    return max(0, starts - _known_race(kernel, seed, threads, folder, cpu_type)[1]["starts"])
+
+
+def _known_race(kernel, seed, threads, folder, cpu_type):
+    """(path of a race, what is known of it, its entries without their times, what KernelLab runs for each entry)."""
     about = kernel.name, definition(kernel), seed, threads, cpu_name(cpu_type)
     searches = _longest_searches(folder, about)
     name = repr([*about, *sorted((found["strategy"], found["measurements"]) for found in searches)])
@@ -148,20 +176,7 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None, starts
     race = json.loads(path.read_text()) if path.is_file() else {"starts": 0, "entries": []}
     if [{name: value for name, value in one.items() if name != "again"} for one in race["entries"]] != entries:
         race = {"starts": 0, "entries": []}                  # there is none, or a search was made again
-    if race["starts"] >= starts:
-        return race
-    distinct, measured = list(dict.fromkeys(runners[1:])), []             # a winner of several searches runs once
-    for _ in range(starts - race["starts"]):
-        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
-            measured.append(lab.measure_rounds(distinct, rounds))
-            untuned = [lab.measure([None])[0][0]]
-    again = {None: untuned, **dict(zip(distinct, np.concatenate(measured).T.tolist()))}
-    before = [entry["again"] for entry in race["entries"]] or [[]] * len(entries)
-    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed, "race": digest, "starts": starts,
-            "machine": this_machine(threads, cpu_type), "entries": [
-                {**entry, "again": known + again[runner]} for entry, runner, known in zip(entries, runners, before)]}
-    replace_file(path, json.dumps(race))
-    return race
+    return path, race, entries, runners
 
 
 def _longest_searches(folder, about):
@@ -197,33 +212,35 @@ def race_table(folder):
     "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
     "high" are their quartiles, "schedule" the winner's codes. "needed" is how many measurements the search made until
     one was within 5% of the lowest that any search of this kernel and seed saw; one more than it made if none was, and
-    0 without a search. "seen" is the "ms" of the winner in its search, the mean if it was measured several times there,
-    and NaN for untuned kernels, PyTorch and searches whose file is gone. Of two races of a kernel and seed, the one
-    with more starts counts, then with more entries.
+    0 without a search, and empty if the search's file is gone. "seen" is the "ms" of the winner in its search, the mean
+    if it was measured several times there, and NaN for untuned kernels, PyTorch and searches whose file is gone. "cpu"
+    names the threads, too, if there are several. A race is left out if another one of the kernel and seed has all its
+    entries and more starts, or as many starts and more entries.
     """
     races = _as_defined(Path(folder).glob("race_*.json"))
     races = sorted(races, key=lambda race: (race.get("starts", 1), len(race["entries"])))
     searches, tables = finished_searches(folder), []
     needed, seen = _needed(searches), _seen(searches)
     for race in races:
-        rows = []
+        rows, threads = [], race["machine"]["threads"]
         for entry in race["entries"]:
             low, middle, high = 1e3 * np.quantile(entry["again"], (0.25, 0.5, 0.75))
-            search = *_layer_of(race), entry["strategy"]
+            search, asked = (*_layer_of(race), entry["strategy"]), entry["measurements"]
             rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
-                         "measurements": entry["measurements"], "seed": race["seed"], "race": race.get("race", ""),
+                         "measurements": asked, "seed": race["seed"], "race": race.get("race", ""),
                          "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
                          "high": round(high, 5), "rounds": len(entry["again"]),
-                         "needed": needed.get(search, 0),
-                         "seen": round(1e3 * seen.get((*search, entry["measurements"]), np.nan), 5),
-                         "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"]})
-        tables.append(pd.DataFrame(rows))
-    return _last_ones(tables, LAYER_SEED)
+                         "needed": needed.get(search) if asked else 0,
+                         "seen": round(1e3 * seen.get((*search, asked), np.nan), 5),
+                         "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"],
+                         "cpu": race["machine"]["cpu"] + f", {threads} threads" * (threads > 1)})
+        tables.append(pd.DataFrame(rows).astype({"needed": "Int64"}))
+    return merged_races(*tables)
 
 
 def _layer_of(found):
     """What searches and races of a layer, seed and machine have in common."""
-    return found["kernel"], found["definition"], found["seed"], found["machine"]["cpu"]
+    return found["kernel"], found["definition"], found["seed"], found["machine"]["cpu"], found["machine"]["threads"]
 
 
 def _needed(searches):
@@ -276,4 +293,5 @@ def _last_ones(tables, same):
 
 def _joined(tables):
     """Tables as one, with "place", the number of the table that a row is of."""
-    return pd.concat([table.assign(place=i) for i, table in enumerate(tables)]) if tables else pd.DataFrame()
+    tables = [table.assign(place=i) for i, table in enumerate(tables) if len(table)]       # an empty one has no types
+    return pd.concat(tables) if tables else pd.DataFrame()

@@ -65,8 +65,9 @@ class Trials(NamedTuple):
 class KernelLab:
     """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""
     # A measurement takes about 30 ms. It is the mean over the four alignments of the stack, of the shortest of up to 7
-    # repeats at each. Caches are not flushed between repeats. A first run is compared with NumPy's result. A schedule
-    # that does not compile, crashes, exceeds a limit (seconds per candidate compiled and per measurement) or computes a
+    # repeats at each. A kernel of more than 7.5 ms runs at fewer alignments, drawn at random; one of more than 30 ms
+    # runs once. Caches are not flushed between repeats. A first run is compared with NumPy's result. A schedule that
+    # does not compile, crashes, exceeds a limit (seconds per candidate compiled and per measurement) or computes a
     # wrong result costs np.inf.
     # `cpu_type`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU.
 

@@ -14,8 +14,9 @@ SORTS = ("convolution 1x1", "larger convolution", "depthwise convolution", "dens
 
 
 def read_races(path):
-    """A stored table of `race_table`; "seconds" and "seen" that are not known are NaN, other empty cells are texts."""
-    return pd.read_csv(path, keep_default_na=False, na_values={"seconds": [""], "seen": [""]})
+    """A stored table of `race_table`; numbers that are not known are NaN or NA, other empty cells are texts."""
+    unknown = {name: [""] for name in ("seconds", "seen", "needed")}
+    return pd.read_csv(path, keep_default_na=False, na_values=unknown, dtype={"needed": "Int64"})
 
 
 def compare_searches(races, pairs):
@@ -38,7 +39,7 @@ def compare_searches(races, pairs):
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
-        ms, seconds = (part.pivot_table(values, RUN, ENTRY) for values in ("ms", "seconds"))
+        ms, seconds = _by_run(part)
         for one, other in pairs:
             if one not in ms or other not in ms:
                 continue
@@ -54,6 +55,13 @@ def compare_searches(races, pairs):
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
     return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
                                        "ties", "slower", "time"])
+
+
+def _by_run(part):
+    """Milliseconds of kernels and seconds of searches of one machine: a row per race, a column per entry."""
+    ms = part.pivot_table("ms", RUN, ENTRY)
+    seconds = part.pivot_table("seconds", RUN, ENTRY)
+    return ms, seconds.reindex(index=ms.index, columns=ms.columns)         # without those that no race knows
 
 
 def _mean_ratio(logs):
@@ -171,7 +179,7 @@ def search_progress(races, strategies, base):
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
-        ms, seconds = (part.pivot_table(values, RUN, ENTRY) for values in ("ms", "seconds"))
+        ms, seconds = _by_run(part)
         if base not in ms:
             continue
         within = ms[base].notna()
@@ -189,13 +197,20 @@ def measurements_saved(races, one, other):
     """How many measurements the strategy `one` needs relative to `other` -> dictionary.
 
     A search needs as many as until one was within 5% of the lowest that any search of the layer and seed saw ("needed"
-    of `race_table`). "ratio" is the geometric mean over layers of one's number over the other's, "low" and "high" its
-    95% interval by bootstrap over layers; "layers" counts these, "one" and "other" are the mean numbers.
+    of `race_table`). A search without such a measurement counts as one more than it made. "ratio" is the geometric mean
+    over layers of one's number over the other's, "low" and "high" its 95% interval by bootstrap over layers; "layers"
+    counts these. "one" and "other" are the medians over "runs", a layer and seed each; "one never" and "other never"
+    count the runs without such a measurement.
     """
-    needed = races.pivot_table("needed", ["cpu", *RUN], "strategy", aggfunc="max")
-    both = needed[[one, other]].dropna()
+    runs, made = ["cpu", *RUN], races.assign(needed=races["needed"].astype(float))
+    made = made[made["strategy"].isin([one, other])]
+    needed, most = (made.pivot_table(column, runs, "strategy", aggfunc="max").reindex(columns=[one, other])
+                    for column in ("needed", "measurements"))
+    both = needed.dropna()
     log = np.log(both[one] / both[other]).groupby(["cpu", "kernel"]).mean()
-    return {**_mean_ratio(log), "one": float(both[one].mean()), "other": float(both[other].mean())}
+    never = (both > most.loc[both.index]).sum()
+    return {**_mean_ratio(log), "runs": len(both), "one": float(both[one].median()),
+            "other": float(both[other].median()), "one never": int(never[one]), "other never": int(never[other])}
 
 
 def winners_luck(races, strategies):

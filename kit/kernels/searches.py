@@ -5,6 +5,7 @@ from kit.search import explore_then_droplet, random_search
 OURS, RANDOM, RIVAL = "explore then droplet", "random", "MetaSchedule"
 CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
 STEADY = {"confirm": 3, "stamina": 64}       # for times with noise, and for spaces with several good regions
+# finished searches are known by these names: a search with other settings needs another name
 SETTINGS = {OURS: STEADY, CARRIED: {"doubt_model": True, **STEADY}}             # of `explore_then_droplet`
 
 

@@ -18,10 +18,11 @@ MOST_VALUES = 4096         # of a coordinate: droplet tries each one, and its pr
 
 class SearchResult(NamedTuple):
     """What a search found and what it spent; p points with g coordinates each."""
-    best: np.ndarray          # (g,) int64; the point with the lowest mean
+    best: np.ndarray          # (g,) int64; the point with the lowest mean; with `confirm`, of those that are confirmed
     best_cost: float          # its mean, which flatters a noisy winner; np.inf if no point was valid
-    trace: np.ndarray         # (measurements,) best cost so far; np.inf before all repeats of a valid point are in. It
-    #                           rises when the best point is measured again and was slower
+    trace: np.ndarray         # (measurements,) lowest mean so far; np.inf before all repeats of a valid point are in.
+    #                           It rises when the best point is measured again and was slower, and may end below
+    #                           `best_cost` if the last points could not be confirmed
     measurements: int         # rows asked of the objective
     queries: int              # rows asked of the model
     points: np.ndarray        # (p, g) int64, in the order measured, all different
