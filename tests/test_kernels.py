@@ -897,6 +897,16 @@ def test_a_longer_race_with_fewer_starts_replaces_no_other(tmp_path):
     assert race_table(tmp_path)[["race", "ms"]].values.tolist() == [["b", 2.0], ["b", 4.0], ["a", 18.0]]
 
 
+def test_a_kernel_that_exceeds_the_limit_takes_infinity_and_spoils_no_other_number(tmp_path):
+    race = drawn_race(untuned=1.0, random=9.0)
+    for again in ([np.inf], [np.inf, np.inf, np.inf, 1.0], [np.inf, np.inf]):
+        race["entries"][0]["again"] = again
+        (tmp_path / "race_1.json").write_text(json.dumps(race))
+        race_table(tmp_path).to_csv(tmp_path / "races.csv", index=False)
+        slow, fast = read_races(tmp_path / "races.csv")[["low", "ms", "high"]].values.tolist()
+        assert slow[1:] == [np.inf] * 2 and fast == [13.5, 18.0, 22.5]
+
+
 def test_several_threads_make_another_machine(tmp_path):
     one, four = drawn_race(random=9.0), drawn_race(random=1.0)
     four["machine"]["threads"] = 4

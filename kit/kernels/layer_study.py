@@ -210,12 +210,12 @@ def race_table(folder):
     """The races in a folder as a table: a row per kernel, strategy, number of measurements, and seed.
 
     "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
-    "high" are their quartiles, "schedule" the winner's codes. "needed" is how many measurements the search made until
-    one was within 5% of the lowest that any search of this kernel and seed saw; one more than it made if none was, and
-    0 without a search, and empty if the search's file is gone. "seen" is the "ms" of the winner in its search, the mean
-    if it was measured several times there, and NaN for untuned kernels, PyTorch and searches whose file is gone. "cpu"
-    names the threads, too, if there are several. A race is left out if another one of the kernel and seed has all its
-    entries and more starts, or as many starts and more entries.
+    "high" are their quartiles, inf if the kernel exceeded the lab's limit, "schedule" the winner's codes. "needed" is
+    how many measurements the search made until one was within 5% of the lowest that any search of this kernel and seed
+    saw; one more than it made if none was, 0 without a search, and empty if the search's file is gone. "seen" is the
+    "ms" of the winner in its search, the mean if it was measured several times there, and NaN for untuned kernels,
+    PyTorch and searches whose file is gone. "cpu" names the threads, too, if there are several. A race is left out if
+    another one of the kernel and seed has all its entries and more starts, or as many starts and more entries.
     """
     races = _as_defined(Path(folder).glob("race_*.json"))
     races = sorted(races, key=lambda race: (race.get("starts", 1), len(race["entries"])))
@@ -224,7 +224,7 @@ def race_table(folder):
     for race in races:
         rows, threads = [], race["machine"]["threads"]
         for entry in race["entries"]:
-            low, middle, high = 1e3 * np.quantile(entry["again"], (0.25, 0.5, 0.75))
+            low, middle, high = 1e3 * _quartiles(entry["again"])
             search, asked = (*_layer_of(race), entry["strategy"]), entry["measurements"]
             rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
                          "measurements": asked, "seed": race["seed"], "race": race.get("race", ""),
@@ -236,6 +236,12 @@ def race_table(folder):
                          "cpu": race["machine"]["cpu"] + f", {threads} threads" * (threads > 1)})
         tables.append(pd.DataFrame(rows).astype({"needed": "Int64"}))
     return merged_races(*tables)
+
+
+def _quartiles(seconds):
+    """The quartiles (3,); inf where a kernel exceeded the lab's limit, as untuned ones of large layers do."""
+    with np.errstate(invalid="ignore"):                      # between two of inf, the difference is not a number
+        return np.nan_to_num(np.quantile(seconds, (0.25, 0.5, 0.75)), nan=np.inf, posinf=np.inf)
 
 
 def _layer_of(found):
