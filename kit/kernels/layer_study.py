@@ -183,11 +183,9 @@ def _longest_searches(folder, about):
     """The finished searches of (kernel, definition, seed, threads, cpu) that take part in its race."""
     searches = {}
     for found in finished_searches(folder):
-        machine = found["machine"]
-        mine = found["kernel"], found["definition"], found["seed"], machine["threads"], machine["cpu"]
         kind = found["strategy"], found["strategy"] in TWO_PARTS and found["measurements"]
         rival = searches.get(kind)
-        if mine == about and (rival is None or found["measurements"] > rival["measurements"]):
+        if _layer_of(found) == about and (rival is None or found["measurements"] > rival["measurements"]):
             searches[kind] = found
     return list(searches.values())
 
@@ -245,8 +243,8 @@ def _quartiles(seconds):
 
 
 def _layer_of(found):
-    """What searches and races of a layer, seed and machine have in common."""
-    return found["kernel"], found["definition"], found["seed"], found["machine"]["cpu"], found["machine"]["threads"]
+    """What searches and races of a layer, seed and machine have in common: (kernel, definition, seed, threads, cpu)."""
+    return found["kernel"], found["definition"], found["seed"], found["machine"]["threads"], found["machine"]["cpu"]
 
 
 def _needed(searches):
