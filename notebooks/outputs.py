@@ -40,6 +40,8 @@ SHORT = {"10": {"steps": 100, "seeds": 1, "collections": "tile:xla,layout:xla:ra
          "12": {"steps": 100, "gnn_steps": 50, "seeds": 1, "collections": "layout:xla:random"}, "13": {}}
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")        # in memory
 STYLE = re.compile(r"T_[0-9a-f]{5}(?=[\"_ ])")   # pandas draws a name for each table
+NO_RULES = '<style type="text/css">\n</style>\n'
+CELL_NAMES = re.compile(r'(?<=<t[hd])(?: id="T_\w+")? class="[\w ]+"(?: (?=>))?|(?<=<table) id="T_\w+"')
 ABSOLUTE = re.compile(r"(?<![\w./:~<-])/(?:home|root|Users|tmp|var|mnt|work|opt|data|private)/[\w.-]+")
 
 
@@ -82,6 +84,11 @@ def plain(text, places):
     return ADDRESS.sub("", text)
 
 
+def light_table(html):
+    """A table of pandas without the names of its cells, if it has no rule of style that needs them."""
+    return CELL_NAMES.sub("", html.removeprefix(NO_RULES)) if html.startswith(NO_RULES) else html
+
+
 def strange(text):
     """What of a text must not be kept, in words; None if there is nothing."""
     secrets = [value for name, value in os.environ.items()
@@ -113,7 +120,7 @@ def kept_outputs(outputs, number, places, colours, width=WIDTH):
                 content = base64.b64encode(small_picture(base64.b64decode(content), colours, width)).decode() + "\n"
             else:
                 content = STYLE.sub(lambda found: tables.setdefault(found[0], f"T_{number:02d}_{len(tables)}"),
-                                    plain(content, places))
+                                    light_table(plain(content, places)))
             more = {"execution_count": number} if output.output_type == "execute_result" else {}
             kept.append(nbformat.v4.new_output(output.output_type, data={form: content}, **more))
         else:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import nbformat
 import numpy as np
@@ -99,7 +100,7 @@ def test_tables_and_objects_look_alike_after_every_run(tmp_path):
     table = pd.DataFrame({"score": [0.5]}).style
 
     def result():
-        html = pd.DataFrame({"score": [0.5]}).style.to_html()
+        html = pd.DataFrame({"score": [0.5]}).style.set_properties(color="red").to_html()
         return [new_output("execute_result", {"text/plain": repr(table), "text/html": html}, execution_count=7),
                 new_output("display_data", {"text/plain": "<object at 0x7f12ab>"}),
                 new_output("stream", text=f"written: {tmp_path}/out.csv\n")]
@@ -109,6 +110,18 @@ def test_tables_and_objects_look_alike_after_every_run(tmp_path):
     kept = nbformat.reads(one, 4).cells[2].outputs
     assert [set(found.data) for found in kept[:2]] == [{"text/html"}, {"text/plain"}]
     assert kept[0].execution_count == 2 and "T_02_0_row0_col0" in kept[0].data["text/html"]
+
+
+def test_a_table_without_rules_of_style_keeps_its_cells_alone():
+    frame = pd.DataFrame({"score": [0.5, 0.25]}, index=pd.MultiIndex.from_product([["a"], ["x", "y"]]))
+    html = frame.style.to_html()
+    light = outputs.light_table(html)
+    assert "T_" in html and "T_" not in light and "class" not in light and "style" not in light
+    before, after = ([(cell.tag, cell.text, cell.get("rowspan")) for cell in ElementTree.fromstring(
+        one[one.index("<table"):].replace("&nbsp;", " ")).iter()] for one in (html, light))
+    assert before == after and ("td", "0.500000", None) in after and ("th", "a", "2") in after
+    styled = frame.style.highlight_min().to_html()
+    assert outputs.light_table(styled) == styled
 
 
 def test_pictures_are_small_and_lose_colours_where_a_notebook_grows_too_large(monkeypatch):
