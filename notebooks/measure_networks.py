@@ -2,7 +2,7 @@
 
     python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--starts 3] [--minutes 60]
         [--searches "explore then droplet;random;MetaSchedule 3000"] [--layers "conv2d 1x1,softmax"]
-        [--taught resnet18] [--cpu-type x86-64-v3] [--folder submissions/networks] [--only-left]
+        [--taught resnet18] [--target x86-64-v3] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
 finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. The
@@ -33,7 +33,8 @@ from kit.kernels.layer_study import (
     search_path,
     starts_left,
 )
-from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL
+from kit.kernels.measure import GPU
+from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, SETTINGS
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"
@@ -47,15 +48,18 @@ def named_searches(text, measurements):
     return [(name, int(count or measurements)) for name, count in found]
 
 
-def planned(networks, texts, seeds, searches, threads, cpu_type, taught):
+def planned(networks, texts, seeds, searches, threads, target, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
+    if target == GPU and (ours := [search for search, _ in searches if search in (RANDOM, *SETTINGS)]):
+        raise ValueError(f"{'; '.join(ours)}: the space of schedules of these searches is for CPUs; on a GPU, choose "
+                         f"{'; '.join(search for search in SEARCHES if search not in (RANDOM, *SETTINGS))}")
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
     for name in taught:
         network_layers(name)                                 # an unknown name fails now, not after the first searches
     if not kernels:
         raise ValueError(f"no layer of {', '.join(networks)} has {' or '.join(map(repr, texts))} in its name")
-    return [[SearchJob(kernel, search, count, seed, threads, cpu_type, taught if search == CARRIED else ())
+    return [[SearchJob(kernel, search, count, seed, threads, target, taught if search == CARRIED else ())
              for search, count in searches]
             for seed in seeds for kernel in kernels]
 
@@ -84,15 +88,15 @@ def main():
     parser.add_argument("--starts", type=int, default=STARTS, help="processes of a race; a race that has fewer gets "
                         "the missing ones")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cpu-type", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "
-                        "compiled for; by default that of this machine")
+    parser.add_argument("--target", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "
+                        "compiled for, or cuda for the GPU; by default the CPU of this machine")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path)
     parser.add_argument("--only-left", action="store_true", help="run nothing")
     given = parser.parse_args()
     try:
         plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")),
-                       named_searches(given.searches, given.measurements), given.threads, given.cpu_type,
+                       named_searches(given.searches, given.measurements), given.threads, given.target,
                        tuple(filter(None, given.taught.split(","))))
     except ValueError as fault:
         parser.error(str(fault))
@@ -106,7 +110,7 @@ def main():
             print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
                   f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
         race = run_race(jobs[0].kernel, jobs[0].seed, given.threads, given.folder,
-                        cpu_type=given.cpu_type, starts=given.starts)
+                        target=given.target, starts=given.starts)
         print(f"{race['kernel']}: " + ", ".join(
             f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
             for one in race["entries"]), flush=True)
@@ -120,7 +124,7 @@ def print_left(plan, given):
     """Say which searches are not finished, and which races lack starts."""
     searches = [job for jobs in plan for job in jobs if not search_path(given.folder, job).is_file()]
     races = [jobs[0] for jobs in plan if starts_left(
-        jobs[0].kernel, jobs[0].seed, given.threads, given.folder, given.cpu_type, given.starts)]
+        jobs[0].kernel, jobs[0].seed, given.threads, given.folder, given.target, given.starts)]
     print(f"{len(searches)} of {sum(map(len, plan))} searches and {len(races)} of {len(plan)} races left" + "".join(
         f"\n  {job.kernel.name}: {job.strategy}, seed {job.seed}" for job in searches) + "".join(
         f"\n  {job.kernel.name}: race, seed {job.seed}" for job in races))

@@ -138,7 +138,7 @@ def test_seconds_come_from_the_data_sheet():
     assert seconds_on(card, Work(1e12, 0, 0)) == 2.0                         # half of the peak is reached
     assert seconds_on(card, Work(0, 7e10, 0)) == pytest.approx(1.0)          # 70% of the bandwidth
     assert seconds_on(card, Work(1e12, 7e10, 0)) == pytest.approx(3.0)
-    assert seconds_on(card, Work(0, 0, 100_000)) == pytest.approx(2.0)
+    assert seconds_on(card, Work(0, 0, 100_000)) == pytest.approx(5.0)
 
 
 def test_an_unknown_network_has_no_estimate(monkeypatch):
@@ -222,7 +222,7 @@ def test_the_tables_of_the_recipes_come_from_these_functions():
         rows[label] = [f"{1e3 * time:.0f} ms, {time * recipe.settings.steps / 3600:.1f} h" for time in times]
     for collection in ("tile:xla", RANDOM, DEFAULT, "layout:nlp:random", "layout:nlp:default"):
         rows[f"`{collection}`"] = [f"{training_hours([collection], {'recipe': 'full', 'seeds': 1}, card, count):.1f} h"
-                                   for card, count in (("T4", 1), ("T4", 2), ("A100", 1))]
+                                   for card, count in (("T4", 1), ("T4", 2), ("A100", 1), ("H200", 1))]
     for label, cells in rows.items():
         assert f"| {label} | {' | '.join(cells)} |" in page, f"| {label} | {' | '.join(cells)} |"
     for collection, nodes in (("tile:xla", 40), (RANDOM, 2257), ("layout:nlp:random", 905)):
@@ -232,6 +232,21 @@ def test_the_tables_of_the_recipes_come_from_these_functions():
         out, work = shape.width // (2 if shape.config_attention else 1), step_work(shape, 1, 1)
         assert work.bytes == 4 * out * passes and round(work.operations / 1e6, 1) == millions
         assert f"{passes} times" in page and f"{millions} million" in page
-    for number in ("20 microseconds", "16%", "14,105", "5,659", *(f"{count} per" for count in hours.LAUNCHES.values())):
+    for number in ("50 microseconds", "16%", "14,105", "5,659", *(f"{count} per" for count in hours.LAUNCHES.values())):
         assert number in page, number
     assert not re.search("P100", page)
+
+
+def test_the_recipes_compare_the_calculation_with_the_measurements_of_the_benchmarks():
+    page = (PROJECT / "notebooks" / "recipes.md").read_text()
+    measured = dict(re.findall(r"^\| (.+?), float32 \| ([\d.]+) \|",
+                               (PROJECT / "tests" / "benchmarks" / "README.md").read_text(), re.MULTILINE))
+    cases = [(f"GNN, {kind}, {nodes:,} nodes", f"layout:xla:{kind}", "gnn", nodes)
+             for kind in ("random", "default") for nodes in (1000, 2850)]
+    cases += [("token model, 1,000 nodes", RANDOM, "token", 1000), ("tile model, 8 kernels", "tile:xla", "tile", 40)]
+    for label, collection, name, nodes in cases:
+        recipe = recipes_for(collection, "full")[name]
+        settings = recipe.settings
+        work = step_work(recipe.shape, nodes, settings.configs_per_step, settings.graphs_per_step)
+        mine, theirs = 1e3 * seconds_on(CARDS["H200"], work), 1e3 * float(measured[label])
+        assert f"| {label} | {mine:.1f} ms | {theirs:.1f} ms | {theirs / mine:.2f} |" in page, label

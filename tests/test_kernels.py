@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import runpy
 import sys
 import time
 from contextlib import closing
@@ -48,7 +49,7 @@ from kit.kernels.layer_study import (
     search_path,
     starts_left,
 )
-from kit.kernels.measure import PYTORCH, KernelLab, Trials, cpu_name, has_tvm
+from kit.kernels.measure import PYTORCH, KernelLab, Trials, has_tvm, processor_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.network_pictures import (
     draw_layers,
@@ -544,8 +545,8 @@ def test_a_candidate_that_crashes_hangs_or_is_wrong_costs_infinity_and_spoils_no
 def assemble(line, kernel, codes):
     """In the child: the machine code of a schedule for two types of x86-64 CPUs."""
     import tvm
-    built = [tvm.compile(kernel_lab.schedule_kernel(kernel, codes), kernel_lab.cpu_target(1, cpu_type))
-             for cpu_type in ("x86-64-v3", "x86-64-v4")]
+    built = [tvm.compile(kernel_lab.schedule_kernel(kernel, codes), kernel_lab.kernel_target(1, target))
+             for target in ("x86-64-v3", "x86-64-v4")]
     line.send([one.mod.inspect_source("asm") for one in built])
 
 
@@ -558,22 +559,22 @@ def test_kernels_are_compiled_for_the_type_of_cpu_that_is_asked_for():
     without, wide = child.hear()
     child.close()
     assert "zmm" not in without and "ymm" in without and "zmm" in wide      # registers of AVX-512, and of AVX2
-    with closing(KernelLab(kernel, cpu_type="x86-64-v3")) as lab:
+    with closing(KernelLab(kernel, target="x86-64-v3")) as lab:
         (seconds, fault), = lab.measure([codes])
     assert fault == "" and seconds < np.inf
-    assert kernel_lab.cpu_name("x86-64-v3") == f"{kernel_lab.cpu_name()}, kernels for x86-64-v3"
+    assert kernel_lab.processor_name("x86-64-v3") == f"{kernel_lab.processor_name()}, kernels for x86-64-v3"
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="only Linux tells the family of a CPU there")
 def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch):
     text = Path("/proc/cpuinfo").read_text()
     told = [re.search(rf"^{key}\s*: (\d+)$", text, re.MULTILINE) for key in ("cpu family", "model")]
-    name = cpu_name()
+    name = processor_name()
     assert all(told) == ("(family" in name)
     if all(told):
         assert name.endswith(f" (family {told[0][1]}, model {told[1][1]})") and len(name) > 24
     monkeypatch.setattr(kernel_lab, "cpu_fields", dict)
-    assert cpu_name() == name.partition(" (family")[0]
+    assert processor_name() == name.partition(" (family")[0]
 
 
 def fail(line):
@@ -618,14 +619,15 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
         learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
 
 
-def decide(line, kernel):
+def decide(line, kernel, gpu=False):
     """In the child: the space of each of MetaSchedule's sketches, and what random codes decide and compute."""
     import tvm
 
     from kit.kernels.definitions import kernel_function
-    metaschedule.without_other_intrinsics()
+    metaschedule.without_other_intrinsics("cuda" if gpu else None)
     from tvm.s_tir import meta_schedule as ms
-    context = ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=kernel_lab.cpu_target(1),
+    target = tvm.target.Target("nvidia/nvidia-t4") if gpu else kernel_lab.kernel_target(1)
+    context = ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=target,
                              space_generator="post-order-apply", search_strategy="replay-trace", task_name="main")
     rng, found = np.random.default_rng(0), []
     for sketch in context.generate_design_space():
@@ -653,6 +655,87 @@ def test_codes_of_a_trace_are_its_decisions_and_any_codes_cut_the_same_extents(k
     assert answers and all(fault == "" for _, fault in answers)
 
 
+@tvm_test
+def test_codes_of_a_trace_for_a_gpu_are_its_decisions_too():
+    child = kernel_lab.TvmChild(decide, 1, SMALL["conv2d"], True)
+    sketches = child.hear()
+    child.close()
+    assert sketches
+    for same, every, drawn, extents, module in sketches:
+        assert same and every and all([math.prod(cut) for cut in cuts] == extents for cuts in drawn)
+        assert module is None or "threadIdx.x" in module
+
+
+def schedule_for_a_gpu(line, kernels):
+    """In the child: TVM's default schedules for a GPU, lowered, without a GPU."""
+    import tvm
+
+    from kit.kernels.definitions import kernel_function
+    target = tvm.target.Target("nvidia/nvidia-t4")
+    line.send([kernel_lab._default_schedule(tvm.IRModule({"main": kernel_function(kernel)}), target).script()
+               for kernel in kernels])
+
+
+@tvm_test
+def test_an_untuned_kernel_has_threads_on_a_gpu():
+    child = kernel_lab.TvmChild(schedule_for_a_gpu, 1, [*SMALL.values()])
+    scripts = child.hear()
+    child.close()
+    assert len(scripts) == len(SMALL) and all("threadIdx.x" in script for script in scripts)
+
+
+def descend(line, kernel, free_rejects):
+    """In the child: what a descent from three traces measures with a budget of 10, if most codes are rejected."""
+    import tvm
+
+    from kit.kernels import traces
+    from kit.kernels.definitions import kernel_function
+    metaschedule.without_other_intrinsics()
+    from tvm.s_tir import meta_schedule as ms
+    module = tvm.IRModule({"main": kernel_function(kernel)})
+    context = ms.TuneContext(module, target=kernel_lab.kernel_target(1), space_generator="post-order-apply",
+                             search_strategy="replay-trace", task_name="main")
+    sketches, rng, asked, right = context.generate_design_space(), np.random.default_rng(0), [], TraceSpace.scheduled
+    seen = []
+
+    def fussy(space, codes):
+        seen.append(tuple(codes))
+        return right(space, codes) if np.random.default_rng(codes).random() < 0.5 else None
+
+    def measure(jobs):
+        asked.append(list(jobs))
+        return rng.random(len(jobs)).tolist()
+    TraceSpace.scheduled = fussy
+    traces.descend_traces([sketch.trace for sketch in sketches], module, context, measure, 10, rng, free_rejects)
+    line.send((asked, len(seen)))
+
+
+@tvm_test
+@pytest.mark.parametrize("free_rejects", [False, True])
+def test_a_descent_keeps_to_its_budget_and_counts_rejected_codes_unless_they_are_free(free_rejects):
+    child = kernel_lab.TvmChild(descend, 1, SMALL["conv2d"], free_rejects)
+    asked, seen = child.hear()
+    child.close()
+    jobs = [job for batch in asked for job in batch]
+    assert len(jobs) == len(set(jobs))
+    assert (len(jobs) == 10 and seen > 10) if free_rejects else (len(jobs) < 10 and seen == 10)
+
+
+def test_a_gpu_is_named_or_missed_and_takes_no_search_in_our_space(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="^the target is cuda, and this PyTorch sees no GPU; leave the target out for"):
+        processor_name("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a {device.type} card")
+    assert processor_name("cuda") == "a cuda card"
+    planned = runpy.run_path(str(Path(__file__).resolve().parents[1] / "notebooks" / "measure_networks.py"))["planned"]
+    with pytest.raises(ValueError, match="^random; explore then droplet: the space of schedules of these searches is "
+                       "for CPUs; on a GPU, choose MetaSchedule; "):
+        planned(["bert"], [""], [0], [("random", 4), (OURS, 4), (RIVAL, 4)], 1, "cuda", ())
+    assert all(job.target == "cuda" for jobs in planned(["bert"], [""], [0], [(RIVAL, 4)], 1, "cuda", ())
+               for job in jobs)
+
+
 def layer_of(network, name):
     """A layer of a known network by its name."""
     found, = (kernel for kernel, _ in network_layers(network) if kernel.name == name)
@@ -662,7 +745,7 @@ def layer_of(network, name):
 class DrawnLab:
     """In the place of KernelLab: everything takes seven seconds."""
 
-    def __init__(self, kernel, threads, cpu_type):
+    def __init__(self, kernel, threads, target):
         self.seconds = 7.0
 
     def close(self):
@@ -1157,7 +1240,7 @@ def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
     job = SearchJob(SMALL["matmul"], OURS, 50)
     others = [job._replace(kernel=SMALL["matmul"]._replace(stride=2)), job._replace(strategy="random"),
               job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2),
-              job._replace(cpu_type="x86-64-v3")]
+              job._replace(target="x86-64-v3")]
     assert len({search_path(tmp_path, one) for one in (job, *others)}) == 7
 
 

@@ -19,7 +19,7 @@ import torch
 from kit.files import replace_file
 from kit.kernels.carried import carried_cost, definition, fit_carried, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
-from kit.kernels.measure import PYTORCH, KernelLab, cpu_name
+from kit.kernels.measure import PYTORCH, KernelLab, processor_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.schedules import schedule_space
@@ -27,7 +27,8 @@ from kit.kernels.searches import CARRIED, RANDOM, RIVAL, SETTINGS, confirmations
 
 UNTUNED, RIVAL_DROPLET = "untuned", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
-SEARCHES = (*SETTINGS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT)
+RIVAL_RANDOM = f"{RIVAL}, random"                  # drawn at random from MetaSchedule's space
+SEARCHES = (*SETTINGS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, RIVAL_RANDOM)
 TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time differs from process to process, up to 20%
@@ -42,19 +43,19 @@ class SearchJob(NamedTuple):
     measurements: int
     seed: int = 0
     threads: int = 1
-    cpu_type: str | None = None          # as of KernelLab
+    target: str | None = None          # as of KernelLab
     taught: tuple = ()       # CARRIED learns from these networks; (): from all that do not have the kernel
 
 
-def this_machine(threads, cpu_type=None):
+def this_machine(threads, target=None):
     """What a row of the table says about the machine."""
-    return {"cpu": cpu_name(cpu_type), "threads": threads, "tvm": version("apache-tvm"),
+    return {"cpu": processor_name(target), "threads": threads, "tvm": version("apache-tvm"),
             "torch": torch.__version__, "date": date.today().isoformat()}
 
 
 def search_path(folder, job):
     """Where a job's JSON is; the name also tells the machine, so that folders of several machines can be joined."""
-    about = [*job[:5], *job.taught, cpu_name(job.cpu_type), definition(job.kernel)]
+    about = [*job[:5], *job.taught, processor_name(job.target), definition(job.kernel)]
     name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
     return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
 
@@ -67,7 +68,7 @@ def run_search(job, folder):
     path = search_path(folder, job)
     if path.is_file():
         return json.loads(path.read_text())
-    kernel, strategy, measurements, seed, threads, cpu_type, taught = job
+    kernel, strategy, measurements, seed, threads, target, taught = job
     explicit, learned, model = strategy in (RANDOM, *SETTINGS), [], None
     if explicit:
         dims = [len(choice.values) for choice in schedule_space(kernel)]
@@ -77,24 +78,24 @@ def run_search(job, folder):
             model = carried_cost(fit_carried(learned), kernel) if learned else None
         search, more = kernel_search(strategy, kernel, model)
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
-        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
+        with closing(KernelLab(kernel, threads, target)) as lab:
             start = time.perf_counter() - fitted
             search(lab, dims, measurements, np.random.default_rng(seed), **more)
             tried = lab.tried_since(start)
     elif strategy == RIVAL_DESCENT:
         first = -(-measurements // 3)
         tried = meta_schedule(kernel, first, seed, threads, descent=measurements - first,
-                              cpu_type=cpu_type).first(measurements)
+                              target=target).first(measurements)
     else:
-        droplet = 0 if strategy == RIVAL else measurements // 3
+        droplet = measurements // 3 if strategy == RIVAL_DROPLET else 0
         tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1,
-                              cpu_type=cpu_type)
+                              target=target, evolve=strategy != RIVAL_RANDOM)
         tried = tried.first(measurements)
     counts = [count for count in COUNTS if count < measurements and strategy not in TWO_PARTS] + [measurements]
     found = {"kernel": kernel.name, "definition": definition(kernel),
              "strategy": strategy + f", taught {' and '.join(taught)}" * bool(taught),
              "measurements": measurements, "seed": seed,
-             "machine": this_machine(threads, cpu_type),
+             "machine": this_machine(threads, target),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
              "winners": {str(count): tried.first(count).winner(confirmations(strategy))[0] for count in counts}}
     if explicit:
@@ -132,7 +133,7 @@ def measured_table(folder, *stored):
     return _last_ones([*stored, *new], ["kernel", "cpu", "threads"])
 
 
-def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None, starts=STARTS):
+def run_race(kernel, seed, threads, folder, rounds=ROUNDS, target=None, starts=STARTS):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
     All rounds are repeated with new processes, `starts` times, because times differ from process to process. A race of
@@ -142,32 +143,32 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS, cpu_type=None, starts
     (all rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before its
     last measurement takes part with what it had. "race" is a digest of which searches take part.
     """
-    path, race, entries, runners = _known_race(kernel, seed, threads, folder, cpu_type)
+    path, race, entries, runners = _known_race(kernel, seed, threads, folder, target)
     if race["starts"] >= starts:
         return race
     distinct, measured, untuned = list(dict.fromkeys(runners[1:])), [], []     # a winner of several searches runs once
     for _ in range(starts - race["starts"]):
-        with closing(KernelLab(kernel, threads, cpu_type)) as lab:
+        with closing(KernelLab(kernel, threads, target)) as lab:
             measured.append(lab.measure_rounds(distinct, rounds))
             untuned.append(lab.measure([None])[0][0])
     again = {None: untuned, **dict(zip(distinct, np.concatenate(measured).T.tolist()))}
     before = [entry["again"] for entry in race["entries"]] or [[]] * len(entries)
     race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed,
             "race": path.stem.rpartition("-")[2], "starts": starts,
-            "machine": this_machine(threads, cpu_type), "entries": [
+            "machine": this_machine(threads, target), "entries": [
                 {**entry, "again": known + again[runner]} for entry, runner, known in zip(entries, runners, before)]}
     replace_file(path, json.dumps(race))
     return race
 
 
-def starts_left(kernel, seed, threads, folder, cpu_type=None, starts=STARTS):
+def starts_left(kernel, seed, threads, folder, target=None, starts=STARTS):
     """How many starts `run_race` would run, with the same arguments."""
-    return max(0, starts - _known_race(kernel, seed, threads, folder, cpu_type)[1]["starts"])
+    return max(0, starts - _known_race(kernel, seed, threads, folder, target)[1]["starts"])
 
 
-def _known_race(kernel, seed, threads, folder, cpu_type):
+def _known_race(kernel, seed, threads, folder, target):
     """(path of a race, what is known of it, its entries without their times, what KernelLab runs for each entry)."""
-    about = kernel.name, definition(kernel), seed, threads, cpu_name(cpu_type)
+    about = kernel.name, definition(kernel), seed, threads, processor_name(target)
     searches = _longest_searches(folder, about)
     name = repr([*about, *sorted((found["strategy"], found["measurements"]) for found in searches)])
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""Compile and time kernels on this machine's CPU, each in its own process, so that a crash ends nothing else.
+"""Compile and time kernels on this machine's CPU or GPU, each in its own process: a crash ends nothing else.
 
 TVM runs in a child process only. That child has loaded TVM and forks one process per candidate. The candidates of a
 batch are compiled on all cores and then timed one after another, while nothing else runs.
@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ ARGUMENTS = 0, 1, 8, 9                          # so many in a call put the stac
 BATCH = 16                                      # candidates compiled before the first of them is timed, at most
 CLOSE_ENOUGH = 1e-3                             # for float32 sums of products of standard normal numbers
 PYTORCH = "PyTorch"                             # the job that measures PyTorch's own kernel
+GPU = "cuda"                                    # the target that is no CPU: the first GPU that CUDA sees
 
 
 def has_tvm():
@@ -69,11 +71,12 @@ class KernelLab:
     # runs once. Caches are not flushed between repeats. A first run is compared with NumPy's result. A schedule that
     # does not compile, crashes, exceeds a limit (seconds per candidate compiled and per measurement) or computes a
     # wrong result costs np.inf.
-    # `cpu_type`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU.
+    # `target`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU. "cuda":
+    # compile for the GPU, and measure there. Codes are for CPUs; a GPU takes scheduled modules, None and PYTORCH.
 
-    def __init__(self, kernel, threads=1, cpu_type=None, build_limit=15.0, run_limit=10.0):
+    def __init__(self, kernel, threads=1, target=None, build_limit=15.0, run_limit=10.0):
         self.threads, self.trials = threads, []         # (time when known, seconds, codes)
-        self.child = TvmChild(_serve_kernels, threads, kernel, build_limit, run_limit, cpu_type)
+        self.child = TvmChild(_serve_kernels, threads, kernel, build_limit, run_limit, target)
         self.child.hear()
 
     def __call__(self, points):
@@ -122,7 +125,8 @@ class TvmChild:
             _end_with_parent()
             work(multiprocessing.connection.Connection(number), *args)
         self.said = tempfile.TemporaryFile()
-        few = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"}
+        few = {"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1",
+               "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}   # it asks for GPUs, after which no forked process may use them
         self.process = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                         stderr=self.said, pass_fds=[number], env={**os.environ, **few},
                                         start_new_session=True)       # an interrupt reaches only this process
@@ -165,25 +169,32 @@ def _end_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # 1 is PR_SET_PDEATHSIG
 
 
-def cpu_target(threads, cpu_type=None):
-    """TVM's target for this machine, or for another type of CPU by LLVM's name for it."""
+def kernel_target(threads, target=None):
+    """TVM's target for this machine, for another type of CPU by LLVM's name for it, or for the GPU ("cuda")."""
     import tvm
-    mcpu = cpu_type or tvm.target.codegen.llvm_get_system_cpu()
+    if target == GPU:
+        return tvm.target.Target.from_device(tvm.cuda(0))
+    mcpu = target or tvm.target.codegen.llvm_get_system_cpu()
     return tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": threads})
 
 
-def cpu_name(cpu_type=None):
-    """The CPU of this machine as tables name it, with the type that kernels are compiled for unless it is its own.
+def processor_name(target=None):
+    """The CPU or the GPU of this machine as tables name it, with the type that kernels are compiled for if it is given.
 
     On Linux the name has the family and the model, because "AMD EPYC" alone may be a machine of twice the speed.
+    ValueError if the target is "cuda" and PyTorch sees no GPU.
     """
+    if target == GPU:
+        if not torch.cuda.is_available():
+            raise ValueError("the target is cuda, and this PyTorch sees no GPU; leave the target out for the CPU")
+        return device_name(torch.device(GPU))
     name, about = device_name(torch.device("cpu")), cpu_fields()
     if {"cpu family", "model"} <= about.keys():
         name += f" (family {about['cpu family']}, model {about['model']})"
-    return f"{name}, kernels for {cpu_type}" if cpu_type else name
+    return f"{name}, kernels for {target}" if target else name
 
 
-def _serve_kernels(line, kernel, build_limit, run_limit, cpu_type):
+def _serve_kernels(line, kernel, build_limit, run_limit, target):
     """Work of the child: answer requests (jobs, rounds, best seconds so far) until the connection is closed."""
     import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
@@ -198,7 +209,7 @@ def _serve_kernels(line, kernel, build_limit, run_limit, cpu_type):
         step, answers = len(jobs) if rounds > 1 else BATCH, [[] for _ in range(rounds)]
         for start in range(0, len(jobs), step):
             part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known,
-                              cpu_type)
+                              target)
             for row, more in zip(answers, part):
                 row += more
         line.send(answers)
@@ -270,14 +281,14 @@ def _heard(pipe, seconds, doing):
         return np.inf, f"{doing} crashed"
 
 
-def _time_one(pipe, job, kernel, inputs, known, cpu_type):
+def _time_one(pipe, job, kernel, inputs, known, target):
     """Work of a forked process: compile, answer None when done, and measure whenever told to."""
     _end_with_parent()
     import resource
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))    # a crash writes no core dump
     try:
-        run = _pytorch_timer(kernel, inputs, known) if job == PYTORCH else _tvm_timer(
-            kernel, job, inputs, known, cpu_type)
+        timer = partial(_pytorch_timer, kernel) if job == PYTORCH else partial(_tvm_timer, kernel, job)
+        run = timer(inputs, known, target)
     except Exception as fault:
         pipe.send((np.inf, f"compiling failed: {type(fault).__name__}: {fault}"[:300]))
         return
@@ -328,41 +339,47 @@ class _Timer(NamedTuple):
     seconds: object          # (number, repeat) -> [mean seconds of a run] for each repeat
 
 
-def _tvm_timer(kernel, job, inputs, known, cpu_type):
+def _tvm_timer(kernel, job, inputs, known, target):
     """The timer of a schedule by TVM, compiled; `job` as of KernelLab.measure."""
     import tvm
+    goal = kernel_target(int(os.environ["TVM_NUM_THREADS"]), target)
     if job is None:
         module = tvm.IRModule({"main": kernel_function(kernel)})
+        module = _default_schedule(module, goal) if target == GPU else module
     elif isinstance(job, str):
         module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(job))
     else:
         module = schedule_kernel(kernel, job)
-    run = tvm.compile(module, cpu_target(int(os.environ["TVM_NUM_THREADS"]), cpu_type)).jit()
+    run, device = tvm.compile(module, goal).jit(), tvm.cuda(0) if target == GPU else tvm.cpu()
     main, tensors = run["main"], []                     # asked for here, because that makes the machine code
 
     def result():
-        tensors[:] = [tvm.runtime.tensor(x) for x in (*inputs, np.full_like(known, np.nan))]
+        tensors[:] = [tvm.runtime.tensor(x, device) for x in (*inputs, np.full_like(known, np.nan))]
         main(*tensors)
         return tensors[-1].numpy()
     return _Timer(result, lambda number, repeat: run.time_evaluator(
-        "main", tvm.cpu(), number=number, repeat=repeat)(*tensors).results)
+        "main", device, number=number, repeat=repeat)(*tensors).results)
 
 
-def _pytorch_timer(kernel, inputs, known):
-    """The timer of PyTorch's kernel (oneDNN); the fastest of the usual forms of a layer is taken."""
-    from kit.kernels.pytorch import pytorch_calls
+def _default_schedule(module, goal):
+    """The module with TVM's default schedule for GPUs: a loop without threads does not run there."""
+    from tvm.s_tir import dlight
+    with goal:
+        rules = [getattr(dlight.gpu, name)() for name in ("Matmul", "Reduction", "GeneralReduction", "Fallback")]
+        return dlight.ApplyDefaultSchedule(*rules)(module)
+
+
+def _pytorch_timer(kernel, inputs, known, target):
+    """The timer of PyTorch's kernel (oneDNN, or cuDNN and cuBLAS); the fastest usual form of a layer is taken."""
+    from kit.kernels.pytorch import pytorch_calls, run_seconds
     torch.set_num_threads(int(os.environ["TVM_NUM_THREADS"]))
-
-    def seconds(call, number):
-        start = time.perf_counter()
-        with torch.inference_mode():
-            for _ in range(number):
-                call()
-        return (time.perf_counter() - start) / number
-    calls = pytorch_calls(kernel, [torch.from_numpy(x) for x in inputs])
+    device = GPU if target == GPU else "cpu"
+    torch.backends.cudnn.benchmark = True               # cuDNN tries its algorithms before the first measurement
+    torch.backends.cudnn.allow_tf32 = False             # float32, as all other kernels here
+    calls = pytorch_calls(kernel, [torch.from_numpy(x).to(device) for x in inputs])
 
     def result():                                       # chosen here, while no other candidate runs
-        calls.sort(key=lambda both: min(seconds(both[0], 1) for _ in range(5)))
+        calls.sort(key=lambda both: min(run_seconds(both[0], 1, 5, device)))
         call, back = calls[0]
-        return back(call()).numpy().reshape(known.shape)
-    return _Timer(result, lambda number, repeat: [seconds(calls[0][0], number) for _ in range(repeat)])
+        return back(call()).cpu().numpy().reshape(known.shape)
+    return _Timer(result, lambda number, repeat: run_seconds(calls[0][0], number, repeat, device))

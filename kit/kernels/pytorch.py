@@ -1,4 +1,6 @@
-"""The same kernels by PyTorch, which uses oneDNN on a CPU: what a user has without any search."""
+"""The same kernels by PyTorch, which uses oneDNN on a CPU, cuDNN and cuBLAS on a GPU: what a user has unsearched."""
+import time
+
 import torch
 from torch.nn import functional
 
@@ -31,3 +33,32 @@ def pytorch_calls(kernel, inputs):
         return lambda: functional.conv2d(image, taken, None, kernel.stride, image_padding(kernel), 1, groups)
     return [(call(memory), lambda out: out[0].permute(1, 2, 0).contiguous())
             for memory in (torch.contiguous_format, torch.channels_last)]
+
+
+@torch.inference_mode()
+def run_seconds(call, number, repeat, device):
+    """Mean seconds of `number` calls, [repeat of them].
+
+    On a GPU the calls are recorded and replayed, because a call from Python takes longer than a small kernel.
+    """
+    if device == "cpu":
+        return [_took(lambda: [call() for _ in range(number)]) / number for _ in range(repeat)]
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(number):
+            call()
+
+    def replay():
+        graph.replay()
+        torch.cuda.synchronize()
+    replay()
+    return [_took(replay) / number for _ in range(repeat)]
+
+
+def _took(work):
+    """Seconds of `work()`."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -12,7 +12,7 @@ import pandas as pd
 from kit.data import read_tile
 from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
-from kit.kernels.measure import KernelLab, Trials, cpu_name
+from kit.kernels.measure import KernelLab, Trials, processor_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, confirmations, kernel_search
@@ -23,14 +23,14 @@ from kit.search import fingerprint, guided
 from kit.train import TrainSettings, train
 
 
-def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, cpu_type=None, report=print):
+def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, target=None, report=print):
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
     A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
     `tile` file. These take `budget` measurements each: explore-then-droplet, which measures its best schedule up to
     three times, the same with a cost model of other layers (`known_cost`), random, and MetaSchedule with its own
     Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again
-    `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `cpu_type` as
+    `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `target` as
     of KernelLab.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
@@ -38,13 +38,13 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
     """
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
-                "cpu_type": cpu_type}
+                "target": target}
     about = fingerprint([kernel, definition(kernel), settings])
     path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
     if path.is_file():
         return json.loads(path.read_text())
-    with closing(KernelLab(kernel, threads, cpu_type)) as lab:
-        tried = _searched(lab, kernel, budget, trials, seed, cpu_type, report)
+    with closing(KernelLab(kernel, threads, target)) as lab:
+        tried = _searched(lab, kernel, budget, trials, seed, target, report)
         report(f"{kernel.name}: measuring the winners again")
         winners = [one.winner(confirmations(name)) for name, one in tried.items()]
         again = lab.measure_rounds([job for job, _ in winners], rounds)
@@ -54,7 +54,7 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
     codes, runtimes = tried["random"].jobs, tried["random"].seconds.tolist()
-    machine = {"cpu": cpu_name(cpu_type), "threads": threads, "tvm": version("apache-tvm"),
+    machine = {"cpu": processor_name(target), "threads": threads, "tvm": version("apache-tvm"),
                "date": date.today().isoformat()}
     study = {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
              "codes": codes, "runtimes": runtimes, "untuned": found["untuned"]["best"],
@@ -64,7 +64,7 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     return json.loads(json.dumps(study))
 
 
-def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
+def _searched(lab, kernel, budget, trials, seed, target, report):
     """{strategy: its Trials}, and of MetaSchedule also the first trials, as many and as long as ours."""
     tried = {}
 
@@ -79,12 +79,12 @@ def _searched(lab, kernel, budget, trials, seed, cpu_type, report):
         search, more = kernel_search(name, kernel, known_cost(kernel) if name == CARRIED else None)
         search(lab, dims, budget, np.random.default_rng(seed), **more)
         note(name, lab.tried_since(start))
-    meta = meta_schedule(kernel, trials, seed, lab.threads, cpu_type=cpu_type)
+    meta = meta_schedule(kernel, trials, seed, lab.threads, target=target)
     in_time = max(1, int((meta.elapsed <= tried[OURS].elapsed[-1]).sum()))
     for name, count in ((RIVAL, len(meta.seconds)), (f"{RIVAL}, as many", budget), (f"{RIVAL}, as long", in_time)):
         note(name, meta.first(count))
     drops = meta_schedule(kernel, budget - budget // 3, seed, lab.threads, droplet=budget // 3 + 1,
-                          cpu_type=cpu_type)
+                          target=target)
     note(f"{RIVAL} and its Droplet", drops.first(budget))
     return tried
 
@@ -105,7 +105,7 @@ def learn_and_search(studies, kernels, folder, proposals=10, queries=2000, steps
         drawn = np.random.default_rng(seed).choice(np.array(study["runtimes"]), (1000, proposals))
         best = min(one["best"] for one in study["found"].values())
         row = {"kernel": kernel.name, "best": 1e3 * best, "random": 1e3 * drawn.min(axis=1).mean()}
-        with closing(KernelLab(kernel, study["threads"], study["cpu_type"])) as lab:
+        with closing(KernelLab(kernel, study["threads"], study["target"])) as lab:
             for name, taught in teachers.items():
                 if taught:
                     row[name] = 1e3 * _taught_best(lab, kernel, taught, proposals, queries, steps, seed)

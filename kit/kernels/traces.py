@@ -2,11 +2,14 @@
 
 A trace is MetaSchedule's list of scheduling steps; some of them hold a sampled decision. All of this needs TVM.
 """
+from contextlib import suppress
+
 import numpy as np
 
 from kit.kernels.schedules import divisors
 from kit.search import droplet
 
+PATIENCE = 20                    # a block of a GPU has many limits, and most codes exceed one
 DEEPEST = 8                      # loops that a block may be computed at, from outside; -1 is inline, -2 the root
 
 
@@ -80,10 +83,11 @@ def _cut(extent, inner):
     return [extent, *factors]
 
 
-def descend_traces(traces, module, context, measure, budget, rng):
+def descend_traces(traces, module, context, measure, budget, rng, free_rejects=False):
     """Coordinate descent over the decisions of `traces`, one after the other, until `budget` measurements are made.
 
-    `measure` takes modules as JSON and gives seconds. A module is measured once; a rejected one counts as measured.
+    `measure` takes modules as JSON and gives seconds. A module is measured once; a rejected one counts as measured, or
+    with `free_rejects` up to PATIENCE rejected ones for each measurement do not.
     """
     import tvm
     known, spent = {}, 0
@@ -92,11 +96,19 @@ def descend_traces(traces, module, context, measure, budget, rng):
         modules = [space.scheduled(point) for point in points]
         jobs = [None if each is None else tvm.ir.save_json(each) for each in modules]
         new = [job for job in dict.fromkeys(jobs) if job is not None and job not in known]
-        known.update(zip(new, measure(new)))
+        known.update(zip(new, measure(new[:budget - len(known)])))
+        if len(known) >= budget:
+            raise _BudgetSpent
         return np.array([known.get(job, np.inf) for job in jobs])
-    for trace in traces:
-        if spent >= budget:
-            return
-        space = TraceSpace(trace, module, context)
-        spent += droplet(objective, space.dims, budget - spent, rng, start=space.start, ordered=space.ordered,
-                         batch=4).measurements
+    tries = budget * (PATIENCE if free_rejects else 1)
+    with suppress(_BudgetSpent):
+        for trace in traces:
+            if spent >= tries:
+                break
+            space = TraceSpace(trace, module, context)
+            spent += droplet(objective, space.dims, tries - spent, rng, start=space.start, ordered=space.ordered,
+                             batch=4).measurements
+
+
+class _BudgetSpent(Exception):
+    """All measurements are made."""

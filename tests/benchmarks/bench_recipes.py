@@ -1,7 +1,8 @@
-"""Training steps of the recipe "full", for one program after pruning; only on a GPU, because a CPU takes hours for it.
+"""Steps of the recipe "full", and ranking, for one program after pruning; on a GPU: a CPU takes hours for it.
 
 A function in CASES returns (step, configs): `step` does one step as `kit.train` does it, with the recipe's optimiser,
-loss, precision and memory budget, on `configs` configurations.
+loss, precision and memory budget, on `configs` configurations. In a case of ranking, it ranks all configurations of a
+program with the untrained model, as `kit.predict` does it.
 """
 import tempfile
 from dataclasses import replace
@@ -15,6 +16,7 @@ from rehearsal import write_program
 
 from kit import train, training
 from kit.data import read_layout
+from kit.predict import predict
 from kit.prune import prune
 from kit.recipes import recipes_for
 
@@ -55,11 +57,23 @@ def full_step(collection, name, nodes=None, device="cuda", precision="float32"):
     return step, sum(len(draw.index) for draw in training.draw_step(tasks, 0, settings))
 
 
+def rank_step(collection, name, nodes, device="cuda", precision="float32", configs=1000):
+    """One ranking of all configurations of a program, without the transfer of the program to the GPU."""
+    recipe = recipes_for(collection, "full")[name]
+    graph = drawn_program(nodes, configs)
+    model = recipe.network(recipe.shape).to(device)
+    model.fit_scale([graph])
+    tensors = model.prepare(graph)
+    return lambda: predict(model, graph, precision=precision, tensors=tensors), configs
+
+
 MODELS = {"GNN, random": ("layout:xla:random", "gnn"), "GNN, default": ("layout:xla:default", "gnn"),
           "token model": ("layout:xla:random", "token")}
 CASES = {f"{label}, {nodes:,} nodes, {precision}": partial(full_step, *which, nodes, precision=precision)
          for label, which in MODELS.items() for nodes in NODES for precision in ("float32", "bfloat16", "float16")}
 CASES |= {f"{label}, the largest program, {precision}": partial(full_step, *which, precision=precision)
           for label, which in MODELS.items() for precision in ("float32", "float16")}
+CASES |= {f"ranking, {label}, {nodes:,} nodes, {precision}": partial(rank_step, *which, nodes, precision=precision)
+          for label, which in MODELS.items() for nodes in NODES for precision in ("float32", "bfloat16")}
 CASES |= {f"tile model, 8 kernels, {precision}": partial(full_step, "tile:xla", "tile", precision=precision)
           for precision in ("float32", "float16")}

@@ -74,7 +74,7 @@ class PublishedGNN(nn.Module):
     def forward(self, digits, numeric, layout, opcode, edge_index, configurable):
         """Digits (k, nc, 18) int64 of the configurable nodes -> costs (k,)."""
         k, n = len(digits), len(numeric)
-        every = torch.full((k, n, 18), -2)
+        every = torch.full((k, n, 18), -2, device=digits.device)
         every[:, configurable] = digits
         parts = [numeric.expand(k, -1, -1), self.digit(every + 2).view(k, n, -1),
                  self.digit(layout + 2).view(1, n, -1).expand(k, -1, -1), self.opcode(opcode).expand(k, -1, -1)]

@@ -3,10 +3,10 @@
     python tests/benchmarks/run.py [--only gnn,gst] [--rounds 3] [--steps 3] [--threads 2] [--device cpu]
 
 Each bench_*.py beside this file has CASES, {name: function}. function(device) returns (step, configs): `step` does one
-whole training step, `configs` is the number of configurations in that step. Every case runs in a fresh process. All
-cases take turns, round by round, so that other work on the machine slows all of them alike. A number in the table is
-the median over rounds and steps. Peak memory is the growth of the process during the steps, or on a GPU the memory
-that PyTorch allocated.
+whole training step, `configs` is the number of configurations in that step. On a CPU every case runs in a fresh
+process; on a GPU, where PyTorch counts the memory, all cases of a file run in one. All cases take turns, round by
+round, so that other work on the machine slows all of them alike. A number in the table is the median over rounds and
+steps. Peak memory is the growth of the process during the steps, or on a GPU the memory that PyTorch allocated.
 """
 import argparse
 import importlib.util
@@ -71,6 +71,20 @@ def measure(name, case, steps, threads, device):
     return {"seconds": seconds[1:], "configs": configs, "peak": peak}
 
 
+def run_cases(name, cases, args):
+    """What `measure` finds for cases of a bench file, one after the other in a process of their own."""
+    command = [sys.executable, __file__, "--case", name, *cases, "--steps", str(args.steps),
+               "--threads", str(args.threads), "--device", args.device]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        done = 0
+        for line in process.stdout:
+            if line.startswith('{"seconds"'):
+                yield json.loads(line)
+                done += 1
+    if process.returncode or done < len(cases):
+        raise SystemExit(f"bench_{name}.py, {cases[min(done, len(cases) - 1)]}: exit status {process.returncode}")
+
+
 def machine(threads, device):
     """Processor, threads and PyTorch version, for the line above a table."""
     if torch.device(device).type == "cuda":
@@ -109,6 +123,12 @@ def write_page(name, lines):
     os.replace(part, PAGE)
 
 
+def mark(name, device):
+    """The name of a table's markers: a bench file that is measured on CPUs and GPUs has a table for each."""
+    kind = torch.device(device).type
+    return name if kind in getattr(bench_file(name), "DEVICES", ["cpu"]) else f"{name} on {kind}"
+
+
 def main():
     """Measure the chosen bench files, print and write their tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -117,28 +137,28 @@ def main():
     parser.add_argument("--steps", type=int, default=3, help="timed steps per round")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--case", nargs=2, metavar=("FILE", "CASE"), help="one case, in this process; prints JSON")
+    parser.add_argument("--case", nargs="+", metavar=("FILE", "CASE"), help="cases of a file, in this process; "
+                        "prints a line of JSON for each")
     parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
     args = parser.parse_args()
     if args.case:
-        return print(json.dumps(measure(*args.case, args.steps, args.threads, args.device)))
+        for case in args.case[1:]:
+            print(json.dumps(measure(args.case[0], case, args.steps, args.threads, args.device)), flush=True)
+        return None
+    on_gpu = torch.device(args.device).type == "cuda"
     for name in (args.only or measured_on(args.device)).split(","):
         found = {}
         for turn in range(args.rounds):
-            for case in bench_file(name).CASES:
-                command = [sys.executable, __file__, "--case", name, case, "--steps", str(args.steps),
-                           "--threads", str(args.threads), "--device", args.device]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-                if done.returncode:
-                    raise SystemExit(f"bench_{name}.py, {case}: exit status {done.returncode}")
-                run = json.loads(done.stdout.splitlines()[-1])
-                found.setdefault((name, case), []).append(run)
-                print(f"{name} {turn + 1}/{args.rounds} {case}: {three_digits(min(run['seconds']))} s", flush=True)
+            cases = list(bench_file(name).CASES)
+            for together in [cases] if on_gpu else [[case] for case in cases]:
+                for case, run in zip(together, run_cases(name, together, args)):
+                    found.setdefault((name, case), []).append(run)
+                    print(f"{name} {turn + 1}/{args.rounds} {case}: {three_digits(min(run['seconds']))} s", flush=True)
         steps = f"{args.rounds} round{'s' * (args.rounds != 1)} of {args.steps} step{'s' * (args.steps != 1)}"
         lines = [f"{machine(args.threads, args.device)}; {steps}.", "", *table(found)]
         print("\n".join(lines))
         if not args.print_only:
-            write_page(name, lines)
+            write_page(mark(name, args.device), lines)
     return None
 
 
