@@ -41,14 +41,16 @@ def run_seconds(call, number, repeat, device):
 
     On a GPU the calls are recorded and replayed, because a call from Python takes longer than a small kernel.
     """
+    def calls():                             # each output is freed at once, as in a program; kept ones cost new memory
+        for _ in range(number):
+            call()
     if device == "cpu":
-        return [_took(lambda: [call() for _ in range(number)]) / number for _ in range(repeat)]
+        return [_took(calls) / number for _ in range(repeat)]
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(number):
-            call()
+        calls()
 
     def replay():
         graph.replay()
