@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kit.files import replace_file, whole_file
+from kit.files import locked, replace_file, whole_file
 from kit.kernels import network_layers, read_races
 from kit.kernels.carried import MEASURED
 from kit.kernels.layer_study import (
@@ -33,8 +33,8 @@ from kit.kernels.layer_study import (
     search_path,
     starts_left,
 )
-from kit.kernels.measure import GPU
-from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, SETTINGS
+from kit.kernels.measure import processor_name
+from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"
@@ -50,9 +50,8 @@ def named_searches(text, measurements):
 
 def planned(networks, texts, seeds, searches, threads, target, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
-    if target == GPU and (ours := [search for search, _ in searches if search in (RANDOM, *SETTINGS)]):
-        raise ValueError(f"{'; '.join(ours)}: the space of schedules of these searches is for CPUs; on a GPU, choose "
-                         f"{'; '.join(search for search in SEARCHES if search not in (RANDOM, *SETTINGS))}")
+    check_target([search for search, _ in searches], target)
+    processor_name(target)                                   # a GPU that is not there is missed now, too
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts))
     for name in taught:
@@ -100,10 +99,22 @@ def main():
                        tuple(filter(None, given.taught.split(","))))
     except ValueError as fault:
         parser.error(str(fault))
-    given.folder.mkdir(parents=True, exist_ok=True)
+    if not given.only_left:
+        with locked(given.folder / "lock") as holder:
+            if holder is not None:
+                parser.error(f"another command{holder} measures into {given.folder}: two would disturb each other")
+            try:
+                measure(plan, given)
+            except RuntimeError as fault:
+                parser.error(str(fault))
+    print_left(plan, given)
+
+
+def measure(plan, given):
+    """Run what is not finished, and write the tables after each race."""
     start = time.monotonic()
     for jobs in plan:
-        if given.only_left or time.monotonic() - start > 60 * given.minutes:
+        if time.monotonic() - start > 60 * given.minutes:
             break
         for job in jobs:
             found = run_search(job, given.folder)
@@ -115,9 +126,7 @@ def main():
             f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
             for one in race["entries"]), flush=True)
         write_rows(given.folder)
-    if not given.only_left:
-        write_rows(given.folder)
-    print_left(plan, given)
+    write_rows(given.folder)
 
 
 def print_left(plan, given):

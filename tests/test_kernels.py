@@ -6,7 +6,7 @@ import math
 import os
 import platform
 import re
-import runpy
+import signal
 import sys
 import time
 from contextlib import closing
@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
+from kit.files import locked
 from kit.kernels import carried as kernel_carried
 from kit.kernels import measure as kernel_lab
 from kit.kernels import metaschedule
@@ -247,7 +248,29 @@ def test_what_is_left_is_said_and_nothing_is_written(project, tmp_path, monkeypa
     told = capsys.readouterr().out.splitlines()
     assert told == ["2 of 2 searches and 2 of 2 races left", *(f"  softmax 1536x128: {what}, seed {seed}" for what in (
         "random", "race") for seed in (0, 1))]
-    assert [path.name for path in tmp_path.iterdir()] == ["jobs"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_commands_do_not_measure_into_one_folder(project, tmp_path, monkeypatch, capsys):
+    measurer = script_of_notebooks(project, "measure_networks")
+    monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--folder", str(tmp_path)])
+    monkeypatch.setattr(measurer, "measure", None)
+    with locked(tmp_path / "lock"), pytest.raises(SystemExit):
+        measurer.main()
+    assert f"another command (process {os.getpid()}) measures into {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("search, wrong", [(RIVAL, "this PyTorch sees no GPU: install a PyTorch with CUDA"),
+                                           ("random", "the space of schedules of random is for CPUs; on a GPU")])
+def test_a_gpu_that_is_not_there_is_missed_before_anything_is_written(project, tmp_path, monkeypatch, capsys, search,
+                                                                      wrong):
+    measurer = script_of_notebooks(project, "measure_networks")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--target", "cuda", "--searches", search,
+                                      "--folder", str(tmp_path / "jobs")])
+    with pytest.raises(SystemExit):
+        measurer.main()
+    assert wrong in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def counted_flops(network, x):
@@ -577,6 +600,28 @@ def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch):
     assert processor_name() == name.partition(" (family")[0]
 
 
+@tvm_test
+@pytest.mark.parametrize("target", ["x86-64-v9", "CUDA"])
+def test_a_target_that_llvm_does_not_know_is_refused(target):
+    for start in (lambda: KernelLab(SMALL["matmul"], target=target),
+                  lambda: meta_schedule(SMALL["matmul"], 4, target=target)):
+        with pytest.raises(RuntimeError, match=f"ValueError: target is '{target}'; expected 'cuda' for the GPU, or"):
+            start()
+
+
+@tvm_test
+def test_a_search_whose_schedules_all_fail_says_why_and_is_not_kept(tmp_path, monkeypatch):
+    class WithoutTime(KernelLab):
+        """No candidate has time to be compiled."""
+
+        def __init__(self, *about):
+            super().__init__(*about, build_limit=0.0)
+    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", WithoutTime)
+    with pytest.raises(RuntimeError, match="^none of 3 schedules of small matmul ran: compiling took longer than its "):
+        run_search(SearchJob(SMALL["matmul"], "random", 3), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def fail(line):
     raise OSError("no space left")
 
@@ -656,14 +701,16 @@ def test_codes_of_a_trace_are_its_decisions_and_any_codes_cut_the_same_extents(k
 
 
 @tvm_test
-def test_codes_of_a_trace_for_a_gpu_are_its_decisions_too():
-    child = kernel_lab.TvmChild(decide, 1, SMALL["conv2d"], True)
+@pytest.mark.parametrize("kind", ["conv2d", "softmax"])
+def test_codes_of_a_trace_for_a_gpu_are_its_decisions_too(kind):
+    child = kernel_lab.TvmChild(decide, 1, SMALL[kind], True)
     sketches = child.hear()
     child.close()
     assert sketches
-    for same, every, drawn, extents, module in sketches:
+    for same, every, drawn, extents, _ in sketches:
         assert same and every and all([math.prod(cut) for cut in cuts] == extents for cuts in drawn)
-        assert module is None or "threadIdx.x" in module
+    if kind == "softmax":                                # of a convolution, a GPU rejects nearly all codes
+        assert all("threadIdx.x" in module for *_, module in sketches)
 
 
 def schedule_for_a_gpu(line, kernels):
@@ -721,17 +768,23 @@ def test_a_descent_keeps_to_its_budget_and_counts_rejected_codes_unless_they_are
     assert (len(jobs) == 10 and seen > 10) if free_rejects else (len(jobs) < 10 and seen == 10)
 
 
-def test_a_gpu_is_named_or_missed_and_takes_no_search_in_our_space(monkeypatch):
+def test_a_gpu_is_named_or_missed_and_takes_no_search_in_our_space(project, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="^the target is cuda, and this PyTorch sees no GPU; leave the target out for"):
+    with pytest.raises(ValueError, match="^the target is cuda, and this PyTorch sees no GPU: install .* leave the"):
         processor_name("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a {device.type} card")
     assert processor_name("cuda") == "a cuda card"
-    planned = runpy.run_path(str(Path(__file__).resolve().parents[1] / "notebooks" / "measure_networks.py"))["planned"]
-    with pytest.raises(ValueError, match="^random; explore then droplet: the space of schedules of these searches is "
-                       "for CPUs; on a GPU, choose MetaSchedule; "):
+    planned = script_of_notebooks(project, "measure_networks").planned
+    refused = pytest.raises(ValueError, match="^the target is cuda, and the space of schedules of random; explore then "
+                            "droplet is for CPUs; on a GPU, choose searches of MetaSchedule's space$")
+    with refused:
         planned(["bert"], [""], [0], [("random", 4), (OURS, 4), (RIVAL, 4)], 1, "cuda", ())
+    for start in (lambda: study_kernel(SMALL["matmul"], tmp_path, target="cuda"),
+                  lambda: run_search(SearchJob(SMALL["matmul"], "random", 4, target="cuda"), tmp_path)):
+        with pytest.raises(ValueError, match="the space of schedules of random"):
+            start()
+    assert not list(tmp_path.iterdir())
     assert all(job.target == "cuda" for jobs in planned(["bert"], [""], [0], [(RIVAL, 4)], 1, "cuda", ())
                for job in jobs)
 
@@ -797,6 +850,19 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
         assert one == {**before, "again": before["again"] + [7.0] * (2 if one["strategy"] == "untuned" else 4)}
     monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
     assert run_race(kernel, 0, 1, tmp_path, 2) == longer
+    built = []
+
+    class CutLab(DrawnLab):
+        """The second start is interrupted."""
+
+        def measure_rounds(self, jobs, rounds):
+            built.append(self)
+            return super().measure_rounds(jobs, rounds) if len(built) < 2 else os.kill(os.getpid(), signal.SIGINT)
+    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", CutLab)
+    with pytest.raises(KeyboardInterrupt):
+        run_race(kernel, 0, 1, tmp_path, 2, starts=8)
+    assert starts_left(kernel, 0, 1, tmp_path, starts=8) == 2                    # the first start is kept
+    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
     path = search_path(tmp_path, jobs[0])                                 # this search was made again, in another time
     path.write_text(json.dumps(found[0] | {"elapsed": [2 * known for known in found[0]["elapsed"]]}))
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""Real kernels on one's own CPU, compiled and timed through TVM."""
+"""Real kernels on one's own CPU or GPU, compiled and timed through TVM."""
 from kit.kernels.carried import known_cost
 from kit.kernels.definitions import KERNELS
 from kit.kernels.measure import INSTALL, has_tvm

@@ -1,4 +1,4 @@
-"""Kernels of neural networks to tune on one's own CPU: their shapes, their results by NumPy, their functions in TVM.
+"""Kernels of neural networks to tune: their shapes, their results by NumPy, their functions in TVM.
 
 Only `kernel_function` needs TVM.
 """

@@ -23,7 +23,7 @@ from kit.kernels.measure import PYTORCH, KernelLab, processor_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.schedules import schedule_space
-from kit.kernels.searches import CARRIED, RANDOM, RIVAL, SETTINGS, confirmations, kernel_search
+from kit.kernels.searches import CARRIED, RANDOM, RIVAL, SETTINGS, check_target, confirmations, kernel_search
 
 UNTUNED, RIVAL_DROPLET = "untuned", f"{RIVAL} and its Droplet"
 RIVAL_DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
@@ -63,12 +63,14 @@ def search_path(folder, job):
 def run_search(job, folder):
     """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}.
 
-    "strategy" names the networks that were `taught`, if the job chose them: such a search has races of its own.
+    "strategy" names the networks that were `taught`, if the job chose them: such a search has races of its own. A
+    ValueError if the search is not for the target. A RuntimeError, and no result, if every schedule failed.
     """
     path = search_path(folder, job)
     if path.is_file():
         return json.loads(path.read_text())
     kernel, strategy, measurements, seed, threads, target, taught = job
+    check_target([strategy], target)
     explicit, learned, model = strategy in (RANDOM, *SETTINGS), [], None
     if explicit:
         dims = [len(choice.values) for choice in schedule_space(kernel)]
@@ -136,9 +138,9 @@ def measured_table(folder, *stored):
 def run_race(kernel, seed, threads, folder, rounds=ROUNDS, target=None, starts=STARTS):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
-    All rounds are repeated with new processes, `starts` times, because times differ from process to process. A race of
-    the same winners is read; if it has fewer starts, only the missing ones are run. Of two searches with one strategy
-    the longer takes part, but all of `TWO_PARTS`.
+    All rounds are repeated with new processes, `starts` times, because times differ from process to process. The race
+    is written after each start. A race of the same winners is read; if it has fewer starts, the missing ones are run.
+    Of two searches with one strategy the longer takes part, but all of `TWO_PARTS`.
     Returns {"entries": [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again"
     (all rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before its
     last measurement takes part with what it had. "race" is a digest of which searches take part.
@@ -146,18 +148,17 @@ def run_race(kernel, seed, threads, folder, rounds=ROUNDS, target=None, starts=S
     path, race, entries, runners = _known_race(kernel, seed, threads, folder, target)
     if race["starts"] >= starts:
         return race
-    distinct, measured, untuned = list(dict.fromkeys(runners[1:])), [], []     # a winner of several searches runs once
-    for _ in range(starts - race["starts"]):
-        with closing(KernelLab(kernel, threads, target)) as lab:
-            measured.append(lab.measure_rounds(distinct, rounds))
-            untuned.append(lab.measure([None])[0][0])
-    again = {None: untuned, **dict(zip(distinct, np.concatenate(measured).T.tolist()))}
+    distinct = list(dict.fromkeys(runners[1:]))              # a winner of several searches runs once
     before = [entry["again"] for entry in race["entries"]] or [[]] * len(entries)
-    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed,
-            "race": path.stem.rpartition("-")[2], "starts": starts,
-            "machine": this_machine(threads, target), "entries": [
-                {**entry, "again": known + again[runner]} for entry, runner, known in zip(entries, runners, before)]}
-    replace_file(path, json.dumps(race))
+    for done in range(race["starts"] + 1, starts + 1):
+        with closing(KernelLab(kernel, threads, target)) as lab:
+            again = dict(zip(distinct, lab.measure_rounds(distinct, rounds).T.tolist()))
+            again[None] = [lab.measure([None])[0][0]]
+        before = [known + again[runner] for known, runner in zip(before, runners)]
+        race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed,
+                "race": path.stem.rpartition("-")[2], "starts": done, "machine": this_machine(threads, target),
+                "entries": [{**entry, "again": known} for entry, known in zip(entries, before)]}
+        replace_file(path, json.dumps(race))
     return race
 
 

@@ -75,7 +75,8 @@ class KernelLab:
     # compile for the GPU, and measure there. Codes are for CPUs; a GPU takes scheduled modules, None and PYTORCH.
 
     def __init__(self, kernel, threads=1, target=None, build_limit=15.0, run_limit=10.0):
-        self.threads, self.trials = threads, []         # (time when known, seconds, codes)
+        self.kernel, self.threads = kernel, threads
+        self.trials, self.fault = [], ""                # (time when known, seconds, codes); why the last one failed
         self.child = TvmChild(_serve_kernels, threads, kernel, build_limit, run_limit, target)
         self.child.hear()
 
@@ -90,11 +91,14 @@ class KernelLab:
             best = min((took for _, took, _ in self.trials), default=np.inf)
             part, known = self.child.ask(jobs[i:i + BATCH], 1, best)[0], time.perf_counter()
             self.trials += [(known, took, job) for job, (took, _) in zip(jobs[i:], part)]
+            self.fault = next((fault for _, fault in part if fault), self.fault)
             answers += part
         return answers
 
     def tried_since(self, start):
-        """The trials so far as Trials of a search that began at `start`."""
+        """The trials so far as Trials of a search that began at `start`; a RuntimeError if all of them failed."""
+        if all(took == np.inf for _, took, _ in self.trials):
+            raise RuntimeError(f"none of {len(self.trials)} schedules of {self.kernel.name} ran: {self.fault}")
         known, seconds, jobs = zip(*self.trials)
         return Trials(np.array(seconds), np.array(known) - start, list(jobs))
 
@@ -170,12 +174,19 @@ def _end_with_parent():
 
 
 def kernel_target(threads, target=None):
-    """TVM's target for this machine, for another type of CPU by LLVM's name for it, or for the GPU ("cuda")."""
+    """TVM's target for this machine, for another type of CPU by LLVM's name for it, or for the GPU ("cuda").
+
+    ValueError if LLVM knows no such CPU: it would warn, and compile for the oldest type.
+    """
     import tvm
     if target == GPU:
         return tvm.target.Target.from_device(tvm.cuda(0))
-    mcpu = target or tvm.target.codegen.llvm_get_system_cpu()
-    return tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": threads})
+    llvm = tvm.target.codegen
+    here = llvm.llvm_get_system_cpu()
+    if target and not llvm.llvm_is_valid_cpu(target, llvm.llvm_get_system_triple()):
+        raise ValueError(f"target is {target!r}; expected {GPU!r} for the GPU, or LLVM's name of a type of CPU, as "
+                         f"{here!r}, which is that of this machine")
+    return tvm.target.Target({"kind": "llvm", "mcpu": target or here, "num-cores": threads})
 
 
 def processor_name(target=None):
@@ -186,7 +197,8 @@ def processor_name(target=None):
     """
     if target == GPU:
         if not torch.cuda.is_available():
-            raise ValueError("the target is cuda, and this PyTorch sees no GPU; leave the target out for the CPU")
+            raise ValueError("the target is cuda, and this PyTorch sees no GPU: install a PyTorch with CUDA "
+                             "(pytorch.org), or leave the target out for the CPU")
         return device_name(torch.device(GPU))
     name, about = device_name(torch.device("cpu")), cpu_fields()
     if {"cpu family", "model"} <= about.keys():
@@ -199,6 +211,8 @@ def _serve_kernels(line, kernel, build_limit, run_limit, target):
     import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
     known = kernel_result(kernel, inputs)
+    if target != GPU:                                   # which a forked process cannot use if it was asked for here
+        kernel_target(1, target)                        # an unknown one fails now, not in each candidate
     gc.freeze()                                         # a candidate's process does not copy all memory to collect it
     line.send("ready")
     while True:
@@ -232,7 +246,8 @@ def time_batch(jobs, rounds, best, build_limit, run_limit, *about):
                 if answer[0] == np.inf:
                     one.answer = answer
                 if rounds == 1 or answer[0] == np.inf:
-                    one.process.kill()                  # its arrays may take much memory
+                    one.process.kill()                  # its arrays may take much memory, on a GPU, too
+                    one.process.join()
             row.append(one.answer or answer)
         answers.append(row)
     for one in team:

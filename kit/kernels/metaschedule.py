@@ -76,6 +76,7 @@ def _tune_kernel(line, kernel, trials, seed, threads, droplet, descent, target, 
         module = tvm.IRModule({"main": kernel_function(kernel)})
         database = ms.tune_tir(module, goal, folder, trials, builder=AsJson(), runner=InLab(),
                                strategy="evolutionary" if evolve else "replay-trace",
+                               cost_model="xgb" if evolve else "random",           # draws ask no cost model
                                num_tuning_cores=default_workers("cpu"), seed=seed + 1)          # from 1 on
         if descent:
             context = ms.TuneContext(module, target=goal, space_generator="post-order-apply",

@@ -1,4 +1,5 @@
 """The searches for fast schedules that are compared: their names in tables, and their settings."""
+from kit.kernels.measure import GPU
 from kit.kernels.schedules import schedule_space
 from kit.search import explore_then_droplet, random_search
 
@@ -7,6 +8,14 @@ CARRIED = f"{OURS}, carried over"            # with a cost model that learned fr
 STEADY = {"confirm": 3, "stamina": 64}       # for times with noise, and for spaces with several good regions
 # finished searches are known by these names: a search with other settings needs another name
 SETTINGS = {OURS: STEADY, CARRIED: {"doubt_model": True, **STEADY}}             # of `explore_then_droplet`
+
+
+def check_target(strategies, target):
+    """ValueError if one of the strategies searches our space of schedules, and the target is a GPU."""
+    ours = [strategy for strategy in strategies if strategy in (RANDOM, *SETTINGS)]
+    if target == GPU and ours:
+        raise ValueError(f"the target is {GPU}, and the space of schedules of {'; '.join(ours)} is for CPUs; on a GPU, "
+                         f"choose searches of {RIVAL}'s space")
 
 
 def confirmations(strategy):

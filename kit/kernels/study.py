@@ -15,7 +15,7 @@ from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials, processor_name
 from kit.kernels.metaschedule import meta_schedule
 from kit.kernels.schedules import schedule_space
-from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, confirmations, kernel_search
+from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, confirmations, kernel_search
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
 from kit.models import TileModel
@@ -30,13 +30,14 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     `tile` file. These take `budget` measurements each: explore-then-droplet, which measures its best schedule up to
     three times, the same with a cost model of other layers (`known_cost`), random, and MetaSchedule with its own
     Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again
-    `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself. `target` as
-    of KernelLab.
+    `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself or every
+    schedule of a search failed. `target` as of KernelLab, but a ValueError if it is a GPU.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
     winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
     so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
     """
+    check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
     about = fingerprint([kernel, definition(kernel), settings])

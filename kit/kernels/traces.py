@@ -9,7 +9,7 @@ import numpy as np
 from kit.kernels.schedules import divisors
 from kit.search import droplet
 
-PATIENCE = 20                    # a block of a GPU has many limits, and most codes exceed one
+PATIENCE = 20                    # codes tried per measurement on a GPU: a block has limits that most codes exceed
 DEEPEST = 8                      # loops that a block may be computed at, from outside; -1 is inline, -2 the root
 
 
@@ -86,8 +86,9 @@ def _cut(extent, inner):
 def descend_traces(traces, module, context, measure, budget, rng, free_rejects=False):
     """Coordinate descent over the decisions of `traces`, one after the other, until `budget` measurements are made.
 
-    `measure` takes modules as JSON and gives seconds. A module is measured once; a rejected one counts as measured, or
-    with `free_rejects` up to PATIENCE rejected ones for each measurement do not.
+    `measure` takes modules as JSON and gives seconds. A descent measures its start again. A module is measured once.
+    Codes that are rejected, or give a module that is known, count as measured, so there may be fewer measurements than
+    `budget`; with `free_rejects`, up to PATIENCE of them for each measurement do not count.
     """
     import tvm
     known, spent = {}, 0
