@@ -8,7 +8,8 @@ Every search and every race of winners is one small JSON in the folder. So the c
 finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. The
 random measurements are added to `kit/kernels/measured.csv.gz`, from which a search of other layers learns. At the end,
 and with `--only-left` at once, the command says what is left. A number behind a search is its number of measurements.
-It needs TVM (requirements-kernels.txt).
+It needs TVM (requirements-kernels.txt); with `--target cuda` also cuda-bindings, or the environment variable
+TVM_CUDA_COMPILE_MODE=nvcc and CUDA's compiler.
 """
 import argparse
 import gzip

@@ -664,53 +664,51 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
         learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
 
 
-def decide(line, kernel, gpu=False):
-    """In the child: the space of each of MetaSchedule's sketches, and what random codes decide and compute."""
+def decide(line, kernels, gpu=False):
+    """In the child: for each kernel, the space of each of MetaSchedule's sketches, and what random codes decide."""
     import tvm
 
     from kit.kernels.definitions import kernel_function
     metaschedule.without_other_intrinsics("cuda" if gpu else None)
     from tvm.s_tir import meta_schedule as ms
     target = tvm.target.Target("nvidia/nvidia-t4") if gpu else kernel_lab.kernel_target(1)
-    context = ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=target,
-                             space_generator="post-order-apply", search_strategy="replay-trace", task_name="main")
-    rng, found = np.random.default_rng(0), []
-    for sketch in context.generate_design_space():
-        space = TraceSpace(sketch.trace, context.mod, context)
-        chosen = {step: decision for step, decision in space.decisions(space.start)}
-        same = all(list(map(int, sketch.trace.decisions[step])) == decision if isinstance(decision, list) else
-                   int(sketch.trace.decisions[step]) == decision for step, decision in chosen.items())
-        drawn = [[decision for _, decision in space.decisions(rng.integers(space.dims)) if isinstance(decision, list)]
-                 for _ in range(3)]
-        found.append((same, len(chosen) == len(sketch.trace.decisions), drawn,
-                      [math.prod(decision) for decision in chosen.values() if isinstance(decision, list)],
-                      None if (module := space.scheduled(space.start)) is None else tvm.ir.save_json(module)))
-    line.send(found)
+    contexts = [ms.TuneContext(tvm.IRModule({"main": kernel_function(kernel)}), target=target,
+                               space_generator="post-order-apply", search_strategy="replay-trace", task_name="main")
+                for kernel in kernels]
+    rng = np.random.default_rng(0)
+    line.send([[decided(TraceSpace(sketch.trace, context.mod, context), rng)
+                for sketch in context.generate_design_space()] for context in contexts])
+
+
+def decided(space, rng):
+    """(are the decisions of a trace those of its codes, are they all, cuts of random codes, extents, the module)."""
+    import tvm
+    chosen = {step: decision for step, decision in space.decisions(space.start)}
+    same = all(list(map(int, space.trace.decisions[step])) == decision if isinstance(decision, list) else
+               int(space.trace.decisions[step]) == decision for step, decision in chosen.items())
+    drawn = [[decision for _, decision in space.decisions(rng.integers(space.dims)) if isinstance(decision, list)]
+             for _ in range(3)]
+    return (same, len(chosen) == len(space.trace.decisions), drawn,
+            [math.prod(decision) for decision in chosen.values() if isinstance(decision, list)],
+            None if (module := space.scheduled(space.start)) is None else tvm.ir.save_json(module))
 
 
 @tvm_test
-@pytest.mark.parametrize("kind", ["conv2d", "softmax"])
-def test_codes_of_a_trace_are_its_decisions_and_any_codes_cut_the_same_extents(kind, labs):
-    child = kernel_lab.TvmChild(decide, 1, SMALL[kind])
-    sketches = child.hear()
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_codes_of_a_trace_are_its_decisions_and_any_codes_cut_the_same_extents(gpu, labs):
+    kinds = "conv2d", "softmax"
+    child = kernel_lab.TvmChild(decide, 1, [SMALL[kind] for kind in kinds], gpu)
+    found = dict(zip(kinds, child.hear()))
     child.close()
-    for same, every, drawn, extents, _ in sketches:
+    for same, every, drawn, extents, _ in sum(found.values(), []):
         assert same and every and all([math.prod(cut) for cut in cuts] == extents for cuts in drawn)
-    answers = labs(kind).measure([module for *_, module in sketches if module])
-    assert answers and all(fault == "" for _, fault in answers)
-
-
-@tvm_test
-@pytest.mark.parametrize("kind", ["conv2d", "softmax"])
-def test_codes_of_a_trace_for_a_gpu_are_its_decisions_too(kind):
-    child = kernel_lab.TvmChild(decide, 1, SMALL[kind], True)
-    sketches = child.hear()
-    child.close()
-    assert sketches
-    for same, every, drawn, extents, _ in sketches:
-        assert same and every and all([math.prod(cut) for cut in cuts] == extents for cuts in drawn)
-    if kind == "softmax":                                # of a convolution, a GPU rejects nearly all codes
-        assert all("threadIdx.x" in module for *_, module in sketches)
+    modules = {kind: [module for *_, module in sketches] for kind, sketches in found.items()}
+    if gpu:                                              # of a convolution, it rejects nearly all codes
+        assert modules["softmax"] and all("threadIdx.x" in module for module in modules["softmax"])
+        return
+    for kind in kinds:
+        answers = labs(kind).measure([module for module in modules[kind] if module])
+        assert answers and all(fault == "" for _, fault in answers)
 
 
 def schedule_for_a_gpu(line, kernels):

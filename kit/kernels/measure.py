@@ -73,6 +73,8 @@ class KernelLab:
     # wrong result costs np.inf.
     # `target`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU. "cuda":
     # compile for the GPU, and measure there. Codes are for CPUs; a GPU takes scheduled modules, None and PYTORCH.
+    # There, PyTorch's calls are replayed from a recording, TVM's are launched one by one: for kernels of a few
+    # microseconds, compare TVM's with each other alone.
 
     def __init__(self, kernel, threads=1, target=None, build_limit=15.0, run_limit=10.0):
         self.kernel, self.threads = kernel, threads
