@@ -65,9 +65,11 @@ from kit.kernels.network_results import (
     compare_searches,
     compare_seeds,
     complete_races,
+    layer_ratios,
     measurements_saved,
     network_sums,
     read_races,
+    readable_ratios,
     search_progress,
     time_shares,
     winners_luck,
@@ -1147,6 +1149,27 @@ def test_searches_are_compared_by_the_geometric_mean_over_layers_that_have_both(
     assert row["time"] == pytest.approx(40 / 120)
 
 
+def test_ratios_are_shown_with_their_intervals_and_search_times_where_they_are_known():
+    table = pd.DataFrame({"one": ["x", "y"], "ratio": [0.9, 1.23456], "low": [0.8, 1.0], "high": [1.0, 1.5],
+                          "layers": [4, 5], "time": [0.21, np.nan]})
+    text = re.sub(r"<style.*</style>", "", readable_ratios(table, "size").to_html(), flags=re.DOTALL)
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", text)
+    assert cells == ["one", "size", "layers", "search time", "x", "0.900 (0.800 to 1.000)", "4", "0.210",
+                     "y", "1.235 (1.000 to 1.500)", "5", ""]
+
+
+def test_layers_are_compared_one_by_one_and_the_slowest_is_first():
+    other = RACES.assign(cpu="another CPU", ms=RACES["ms"] ** 2)
+    found = layer_ratios(pd.concat([RACES, other]), ("x", 50), ("y", 50))
+    assert found.values.tolist() == [
+        ["a CPU", "layer norm 128x768", pytest.approx(3.0 / 3.1), 2],
+        ["another CPU", "layer norm 128x768", pytest.approx((3.0 / 3.1) ** 2), 2],
+        ["a CPU", "matmul 128x768x768", pytest.approx(0.5), 2],
+        ["another CPU", "matmul 128x768x768", pytest.approx(0.25), 2]]
+    none = layer_ratios(RACES, ("x", 50), ("z", 50))
+    assert none.empty and [*none] == [*found]
+
+
 def test_the_sum_over_a_network_counts_each_layer_as_often_as_the_network_has_it():
     row, = network_sums(RACES, ["bert", "vgg16"], [("x", 50), ("y", 50)]).to_dict("records")
     assert (row["network"], row["layers"], row["of"]) == ("bert", 2, 7)
@@ -1329,6 +1352,23 @@ def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
     gap = stored[stored["strategy"] != RIVAL]
     assert (gap["verdict"] == np.where((gap["ratio"] - 1).abs() <= 0.05, "tie",
                                        np.where(gap["ratio"] < 1, "faster", "slower"))).all()
+
+
+def test_the_readme_tells_what_the_stored_races_say(project):
+    races = read_races(project / "notebooks" / "kernels_networks.csv")
+    lines = (project / "README.md").read_text().splitlines()
+    machines = {"slower": ("(family 25, model 17)", CARRIED), "faster": ("(family 26, model 2)", f"{CARRIED}, doubting")}
+    head, = (line for line in lines if line.startswith("| time of our kernels over that of |"))
+    for start, other in (("| random search in the same space", ("random", 100)),
+                         ("| TVM's tuner MetaSchedule with 300", (RIVAL, 300)), ("| PyTorch", (PYTORCH, 0))):
+        line, = (line for line in lines if line.startswith(start))
+        told = re.findall(r"(\d\.\d{3}) \((\d\.\d{3}) to (\d\.\d{3})\)(?:; (\d+) layers)?", line)
+        assert len(told) == len(machines)
+        for (name, (cpu, search)), (ratio, low, high, layers) in zip(machines.items(), told):
+            row, = compare_searches(races[races["cpu"].str.endswith(cpu)], [((search, 100), other)]).to_dict("records")
+            assert (ratio, low, high) == tuple(f"{row[key]:.3f}" for key in ("ratio", "low", "high"))
+            every = re.search(rf"{name} machine {re.escape(cpu[:-1])}\), (\d+) layers", head)[1]
+            assert (layers or every) == str(row["layers"])
 
 
 def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_their_spaces():

@@ -14,9 +14,11 @@ from kit.kernels.network_results import (
     compare_searches,
     compare_seeds,
     complete_races,
+    layer_ratios,
     measurements_saved,
     network_sums,
     read_races,
+    readable_ratios,
     search_progress,
     time_shares,
     winners_luck,
@@ -30,7 +32,8 @@ from kit.kernels.study import learn_and_search, study_kernel
 __all__ = [
     "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "complete_races",
     "draw_curves", "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares",
-    "draw_winning_choices", "has_tvm", "known_cost", "learn_and_search", "measurements_saved", "network_layers",
-    "network_names", "network_sums", "read_races", "schedule_choices", "schedule_space", "search_progress",
-    "study_kernel", "study_summary", "study_table", "time_shares", "winners_luck", "winning_choices",
+    "draw_winning_choices", "has_tvm", "known_cost", "layer_ratios", "learn_and_search", "measurements_saved",
+    "network_layers", "network_names", "network_sums", "read_races", "readable_ratios", "schedule_choices",
+    "schedule_space", "search_progress", "study_kernel", "study_summary", "study_table", "time_shares",
+    "winners_luck", "winning_choices",
 ]

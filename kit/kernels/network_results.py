@@ -43,10 +43,9 @@ def compare_searches(races, pairs):
         for one, other in pairs:
             if one not in ms or other not in ms:
                 continue
-            log = np.log(ms[one] / ms[other]).dropna()
+            log, layers = _log_ratios(ms, one, other)
             if not len(log):
                 continue
-            layers = log.groupby("kernel").mean()
             spent = seconds.loc[log.index].sum(skipna=False)
             ratio = np.exp(layers)
             rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "runs": len(log),
@@ -55,6 +54,42 @@ def compare_searches(races, pairs):
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
     return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
                                        "ties", "slower", "time"])
+
+
+def readable_ratios(table, name="kernel time"):
+    """A table of ratios as people read it, without its index -> Styler.
+
+    Its columns "ratio", "low" and "high" become one column `name`, as "0.976 (0.962 to 0.988)", and "time" becomes
+    "search time", empty where it is not known.
+    """
+    text = [f"{ratio:.3f} ({low:.3f} to {high:.3f})" for ratio, low, high in zip(
+        table["ratio"], table["low"], table["high"])]
+    shown = table.drop(columns=["low", "high"]).assign(ratio=text).rename(
+        columns={"ratio": name, "time": "search time"})
+    return shown.style.format(precision=3, na_rep="").hide()
+
+
+def layer_ratios(races, one, other):
+    """One entry's kernel time over another's, layer by layer -> DataFrame, a row per machine and layer, slowest first.
+
+    `one` and `other` are (strategy, measurements). "ratio" is the geometric mean over the "runs", the races of the
+    layer that have both. `races` are as of `race_table`.
+    """
+    tables = []
+    for cpu, part in races.groupby("cpu", sort=False):
+        ms, _ = _by_run(part)
+        if {one, other} <= set(ms):
+            log, layers = _log_ratios(ms, one, other)
+            tables.append(pd.DataFrame({"cpu": cpu, "layer": layers.index, "ratio": np.exp(layers.to_numpy()),
+                                        "runs": log.groupby("kernel").size().to_numpy()}))
+    found = pd.concat(tables) if tables else pd.DataFrame(columns=["cpu", "layer", "ratio", "runs"])
+    return found.sort_values("ratio", ascending=False, ignore_index=True)
+
+
+def _log_ratios(ms, one, other):
+    """Logarithms of one entry's milliseconds over another's: of each race that has both, and means over a layer's."""
+    log = np.log(ms[one] / ms[other]).dropna()
+    return log, log.groupby("kernel").mean()
 
 
 def _by_run(part):
