@@ -1357,7 +1357,8 @@ def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
 def test_the_readme_tells_what_the_stored_races_say(project):
     races = read_races(project / "notebooks" / "kernels_networks.csv")
     lines = (project / "README.md").read_text().splitlines()
-    machines = {"slower": ("(family 25, model 17)", CARRIED), "faster": ("(family 26, model 2)", f"{CARRIED}, doubting")}
+    machines = {"slower": ("(family 25, model 17)", CARRIED),
+                "faster": ("(family 26, model 2)", f"{CARRIED}, doubting")}
     head, = (line for line in lines if line.startswith("| time of our kernels over that of |"))
     for start, other in (("| random search in the same space", ("random", 100)),
                          ("| TVM's tuner MetaSchedule with 300", (RIVAL, 300)), ("| PyTorch", (PYTORCH, 0))):
