@@ -988,6 +988,10 @@ def test_a_table_of_measurements_keeps_the_longest_search_and_the_last_folder(tm
     again = measured_table(tmp_path, table)
     assert [*again["us"]] == [9.0, 2.0, np.inf] and [*again["definition"]] == ["later", "now", "now"]
     assert measured_table(tmp_path, again).equals(again)
+    searches[:] = [drawn_search("layer norm 128x768", seconds=[5e-6])]                   # shorter than the stored one
+    assert measured_table(tmp_path, again).equals(again)
+    searches[:] = [drawn_search("layer norm 128x768", seconds=[5e-6, 6e-6])]             # as long
+    assert [*measured_table(tmp_path, again)["us"]] == [9.0, 5.0, 6.0]
 
 
 def test_measurements_of_another_definition_do_not_count(tmp_path, monkeypatch):

@@ -122,13 +122,16 @@ def measured_table(folder, *stored):
     """The random measurements of the folder, of seed 0, and of stored such tables, as a table for kit.kernels.carried.
 
     A row per schedule: its codes, and its microseconds, inf if it failed. Of several searches of a kernel on one
-    machine the longest counts; those of the folder replace stored ones.
+    machine the longest counts, and of equally long ones that of the folder. Stored rows of another definition go.
     """
     longest = {}
+    known = [table.groupby(MACHINE_LAYER).size() for table in stored if len(table)]
     for one in finished_searches(folder):
         if one["strategy"] == RANDOM and one["seed"] == 0:
             key = one["kernel"], one["definition"], one["machine"]["cpu"], one["machine"]["threads"]
             longest[key] = max(longest.get(key, one), one, key=lambda found: len(found["seconds"]))
+    longest = {key: one for key, one in longest.items()
+               if len(one["seconds"]) >= max((sizes.get(key, 0) for sizes in known), default=0)}
     new = [pd.DataFrame(dict(zip(MACHINE_LAYER, key)) | {
         "codes": [" ".join(map(str, codes)) for codes in one["codes"]],
         "us": [float(f"{1e6 * seconds:.5g}") for seconds in one["seconds"]]}) for key, one in longest.items()]
