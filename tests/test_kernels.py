@@ -776,9 +776,8 @@ def test_a_gpu_is_named_or_missed_and_takes_no_search_in_our_space(project, tmp_
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a {device.type} card")
     assert processor_name("cuda") == "a cuda card"
     planned = script_of_notebooks(project, "measure_networks").planned
-    refused = pytest.raises(ValueError, match="^the target is cuda, and the space of schedules of random; explore then "
-                            "droplet is for CPUs; on a GPU, choose searches of MetaSchedule's space$")
-    with refused:
+    with pytest.raises(ValueError, match="^the target is cuda, and the space of schedules of random; explore then "
+                       "droplet is for CPUs; on a GPU, choose searches of MetaSchedule's space$"):
         planned(["bert"], [""], [0], [("random", 4), (OURS, 4), (RIVAL, 4)], 1, "cuda", ())
     for start in (lambda: study_kernel(SMALL["matmul"], tmp_path, target="cuda"),
                   lambda: run_search(SearchJob(SMALL["matmul"], "random", 4, target="cuda"), tmp_path)):
@@ -1166,10 +1165,10 @@ def test_layers_are_compared_one_by_one_and_the_slowest_is_first():
     other = RACES.assign(cpu="another CPU", ms=RACES["ms"] ** 2)
     found = layer_ratios(pd.concat([RACES, other]), ("x", 50), ("y", 50))
     assert found.values.tolist() == [
-        ["a CPU", "layer norm 128x768", pytest.approx(3.0 / 3.1), 2],
-        ["another CPU", "layer norm 128x768", pytest.approx((3.0 / 3.1) ** 2), 2],
-        ["a CPU", "matmul 128x768x768", pytest.approx(0.5), 2],
-        ["another CPU", "matmul 128x768x768", pytest.approx(0.25), 2]]
+        ["a CPU", "x, 50", "y, 50", "layer norm 128x768", pytest.approx(3.0 / 3.1), 2],
+        ["another CPU", "x, 50", "y, 50", "layer norm 128x768", pytest.approx((3.0 / 3.1) ** 2), 2],
+        ["a CPU", "x, 50", "y, 50", "matmul 128x768x768", pytest.approx(0.5), 2],
+        ["another CPU", "x, 50", "y, 50", "matmul 128x768x768", pytest.approx(0.25), 2]]
     none = layer_ratios(RACES, ("x", 50), ("z", 50))
     assert none.empty and [*none] == [*found]
 

@@ -47,10 +47,8 @@ def compare_searches(races, pairs):
             if not len(log):
                 continue
             spent = seconds.loc[log.index].sum(skipna=False)
-            ratio = np.exp(layers)
             rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "runs": len(log),
-                         **_mean_ratio(layers), "faster": int((ratio < 1 - TIE).sum()),
-                         "ties": int((abs(ratio - 1) <= TIE).sum()), "slower": int((ratio > 1 + TIE).sum()),
+                         **_mean_ratio(layers), **_verdicts(np.exp(layers)),
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
     return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
                                        "ties", "slower", "time"])
@@ -73,16 +71,17 @@ def layer_ratios(races, one, other):
     """One entry's kernel time over another's, layer by layer -> DataFrame, a row per machine and layer, slowest first.
 
     `one` and `other` are (strategy, measurements). "ratio" is the geometric mean over the "runs", the races of the
-    layer that have both. `races` are as of `race_table`.
+    layer that have both; "one" and "other" are labels. `races` are as of `race_table`.
     """
     tables = []
     for cpu, part in races.groupby("cpu", sort=False):
         ms, _ = _by_run(part)
         if {one, other} <= set(ms):
             log, layers = _log_ratios(ms, one, other)
-            tables.append(pd.DataFrame({"cpu": cpu, "layer": layers.index, "ratio": np.exp(layers.to_numpy()),
+            tables.append(pd.DataFrame({"cpu": cpu, "one": entry_label(one), "other": entry_label(other),
+                                        "layer": layers.index, "ratio": np.exp(layers.to_numpy()),
                                         "runs": log.groupby("kernel").size().to_numpy()}))
-    found = pd.concat(tables) if tables else pd.DataFrame(columns=["cpu", "layer", "ratio", "runs"])
+    found = pd.concat(tables) if tables else pd.DataFrame(columns=["cpu", "one", "other", "layer", "ratio", "runs"])
     return found.sort_values("ratio", ascending=False, ignore_index=True)
 
 
@@ -90,6 +89,12 @@ def _log_ratios(ms, one, other):
     """Logarithms of one entry's milliseconds over another's: of each race that has both, and means over a layer's."""
     log = np.log(ms[one] / ms[other]).dropna()
     return log, log.groupby("kernel").mean()
+
+
+def _verdicts(ratio):
+    """How many layers are faster, ties and slower, of their ratios."""
+    return {"faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
+            "slower": int((ratio > 1 + TIE).sum())}
 
 
 def _by_run(part):
@@ -165,8 +170,7 @@ def compare_networks(races, networks, one, other):
             rows.append({"cpu": cpu, "network": row["network"], "layers": row["layers"], "of": row["of"],
                          "ratio": row[entry_label(one)] / row[entry_label(other)],
                          "time": spent[one] / spent[other] if spent[other] else np.nan,
-                         "faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
-                         "slower": int((ratio > 1 + TIE).sum()), "loses on": "; ".join(ratio[ratio > 1 + TIE].index)})
+                         **_verdicts(ratio), "loses on": "; ".join(ratio[ratio > 1 + TIE].index)})
     return pd.DataFrame(rows, columns=["cpu", "network", "layers", "of", "ratio", "time", "faster", "ties", "slower",
                                        "loses on"])
 
