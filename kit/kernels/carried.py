@@ -24,6 +24,8 @@ KINDS = ("matmul", "conv2d", "depthwise", "softmax", "layer norm")
 ROW_KINDS = ("softmax", "layer norm")
 PADDINGS = ("on the fly", "each task", "before")
 FAR = 3.0                        # log of the time relative to the layer's median, at most
+MOST_FITTED = 4                  # a network's layers need one or two, by whether they are softmax or layer norm
+_FITTED = {}                     # digest of measurements -> the trees that learned from them
 
 
 def schedule_numbers(kernel, codes):
@@ -85,6 +87,23 @@ def fit_carried(measured, seed=0):
         return trees.fit(rows, np.concatenate(target))
 
 
+def fit_known(known):
+    """As `fit_carried`, but measurements that were learned from before, in this process, are not learned from again.
+
+    The layers of a network leave out the same measurements, so there is one fit for most networks.
+    """
+    digest = hashlib.sha256()
+    for kernel, *arrays in known:
+        digest.update(repr(kernel).encode())
+        for array in arrays:
+            digest.update(array.tobytes())
+    if digest.digest() not in _FITTED:
+        while len(_FITTED) >= MOST_FITTED:
+            del _FITTED[next(iter(_FITTED))]
+        _FITTED[digest.digest()] = fit_carried(known)
+    return _FITTED[digest.digest()]
+
+
 def carried_cost(trees, kernel):
     """The trees' cost of a kernel's schedules: a `model` for kit.search, (k, g) codes -> (k,) costs."""
     threads = ThreadpoolController()
@@ -102,7 +121,7 @@ def known_cost(kernel, networks=()):
     `explore_then_droplet(..., model=known_cost(kernel), doubt_model=True, confirm=3, stamina=64)`.
     """
     known = known_measurements(kernel, networks)
-    return carried_cost(fit_carried(known), kernel) if known else None
+    return carried_cost(fit_known(known), kernel) if known else None
 
 
 def known_measurements(kernel, networks=()):

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from kit.files import replace_file
-from kit.kernels.carried import carried_cost, definition, fit_carried, known_measurements, measurements_needed
+from kit.kernels.carried import carried_cost, definition, fit_known, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, processor_name
 from kit.kernels.metaschedule import meta_schedule
@@ -77,7 +77,7 @@ def run_search(job, folder):
         begun = time.perf_counter()
         if strategy == CARRIED:
             learned = known_measurements(kernel, taught)
-            model = carried_cost(fit_carried(learned), kernel) if learned else None
+            model = carried_cost(fit_known(learned), kernel) if learned else None
         search, more = kernel_search(strategy, kernel, model)
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, target)) as lab:

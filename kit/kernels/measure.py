@@ -315,19 +315,18 @@ def _time_one(pipe, job, kernel, inputs, known, target):
     if not apart <= CLOSE_ENOUGH * max(1.0, np.abs(known).max()):
         pipe.send((np.inf, f"the result is wrong by {apart:.1e}"))
         return
-    took = _typical(run, GLANCE_SECONDS)
+    once = run.seconds(1, 1)[0]
+    took = _typical(run, once, GLANCE_SECONDS)
     while True:
-        took = _typical(run, TRIAL_SECONDS) if took <= HOPELESS * best else took
-        pipe.send((took, ""))
-        best, took = pipe.recv(), 0.0
+        pipe.send((_typical(run, once, TRIAL_SECONDS) if took <= HOPELESS * best else took, ""))
+        best, once, took = pipe.recv(), run.seconds(1, 1)[0], 0.0
 
 
-def _typical(run, seconds):
+def _typical(run, once, seconds):
     """Seconds of a kernel: the shortest of several runs at each alignment of the stack, and the mean of these.
 
-    The runs take so many seconds together. A kernel that takes longer runs once.
+    The runs take so many seconds together. A kernel that takes longer does not run again: one run took `once` seconds.
     """
-    once = run.seconds(1, 1)[0]
     if once >= seconds:
         return once
     number = int(max(1, REPEAT_SECONDS / once))
