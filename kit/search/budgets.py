@@ -134,7 +134,7 @@ class Measured:
         """Everything measured, as a SearchResult."""
         points, costs = np.array(self.points, np.int64), np.array(self.costs)
         best = int(costs.argmin())
-        if self.confirmed > 1:                         # else all are, and thousands of samples take long to look through
+        if self.confirmed > 1:                         # else all are, and thousands of samples would be looked through
             best = lowest_confirmed(self.samples, self.confirmed, self.repeats)
         return SearchResult(points[best], float(costs[best]), np.array(self.trace), len(self.trace), queries, points,
                             costs)
