@@ -72,6 +72,7 @@ from kit.kernels.network_results import (
     read_races,
     readable_ratios,
     search_progress,
+    search_seconds,
     time_shares,
     winners_luck,
     winning_choices,
@@ -1250,6 +1251,24 @@ def test_networks_are_compared_by_their_sums_and_their_search_times():
         "a CPU", 2, 7, 0, 1, 1, "matmul 128x768x768"]
     none = compare_networks(RACES, ["bert"], ("x", 50), ("z", 50))
     assert none.empty and [*none] == [*row]
+
+
+def test_the_seconds_of_a_search_are_a_start_and_so_many_a_measurement():
+    spent = {("x", 50): 7.0, ("x", 100): 12.0, ("y", 100): 30.0, ("y", 300): 70.0}      # 2 + n / 10 and 10 + n / 5
+    races = pd.DataFrame([
+        {"cpu": "a CPU", "kernel": name, "seed": seed, "race": "1", "strategy": strategy, "measurements": count,
+         "ms": 1.0, "seconds": layer * day * seconds} for layer, name in enumerate(
+             ("matmul 128x768x768", "layer norm 128x768", "conv2d 3x3 7x7x512 to 512"), 1)
+        for seed, day in enumerate((1, 3)) for (strategy, count), seconds in spent.items()
+        if (layer, seed, strategy) != (2, 1, "y")])          # a race without the other search tells nothing
+    table = search_seconds(races, ["bert", "alexnet"], [("x", 50, 100), ("y", 100, 300)]).set_index("search")
+    mean = (2 + 2) / 2                                       # layer 1 on both days, layer 2 on the first
+    assert {*table["network"]} == {"bert"} and {*table["layers"]} == {2}
+    assert table["seconds"].tolist() == pytest.approx([12 * mean, 70 * mean])
+    assert table["start"].tolist() == pytest.approx([2 * mean, 10 * mean])
+    assert table["each"].tolist() == pytest.approx([mean / 10, mean / 5]) and [*table.index] == ["x, 100", "y, 300"]
+    none = search_seconds(races, ["bert"], [("z", 50, 100)])
+    assert none.empty and {*none} == {*table.reset_index()}
 
 
 def test_a_search_time_that_is_not_known_leaves_the_kernel_times_alone(tmp_path):

@@ -20,6 +20,7 @@ from kit.kernels.network_results import (
     read_races,
     readable_ratios,
     search_progress,
+    search_seconds,
     time_shares,
     winners_luck,
     winning_choices,
@@ -34,6 +35,6 @@ __all__ = [
     "draw_curves", "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares",
     "draw_winning_choices", "has_tvm", "known_cost", "layer_ratios", "learn_and_search", "measurements_saved",
     "network_layers", "network_names", "network_sums", "read_races", "readable_ratios", "schedule_choices",
-    "schedule_space", "search_progress", "study_kernel", "study_summary", "study_table", "time_shares",
-    "winners_luck", "winning_choices",
+    "schedule_space", "search_progress", "search_seconds", "study_kernel", "study_summary", "study_table",
+    "time_shares", "winners_luck", "winning_choices",
 ]

@@ -175,6 +175,27 @@ def compare_networks(races, networks, one, other):
                                        "loses on"])
 
 
+def search_seconds(races, networks, searches):
+    """How long searches take to start, and for each measurement -> DataFrame, a row per network and search.
+
+    `searches` are (strategy, fewer, more), two numbers of measurements. "seconds" is the time up to `more`, "each" the
+    seconds that each measurement after `fewer` adds. "start" is the rest: the fit of a cost model, and what the first
+    measurements take longer. All three are means over the "layers" that have all these searches in one race; the races
+    of a layer are averaged first. `races` are of one machine.
+    """
+    needed = dict.fromkeys((strategy, count) for strategy, *counts in searches for count in counts)
+    seconds = _by_run(races)[1].reindex(columns=[*needed]).dropna().groupby("kernel").mean()
+    rows = []
+    for network in networks:
+        of_network = seconds[seconds.index.isin([kernel.name for kernel, _ in network_layers(network)])]
+        for strategy, fewer, more in searches if len(of_network) else ():
+            spent = of_network.mean()
+            each = (spent[strategy, more] - spent[strategy, fewer]) / (more - fewer)
+            rows.append({"network": network, "layers": len(of_network), "search": entry_label((strategy, more)),
+                         "seconds": spent[strategy, more], "start": spent[strategy, more] - more * each, "each": each})
+    return pd.DataFrame(rows, columns=["network", "layers", "search", "seconds", "start", "each"])
+
+
 def compare_seeds(races, networks, pairs):
     """Ratios of whole networks, each seed for itself -> DataFrame, a row per machine, pair and network.
 
