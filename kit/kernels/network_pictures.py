@@ -18,12 +18,13 @@ def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
     ratio = np.exp(logs[entries].sub(logs[base], axis=0).groupby("kernel").mean()).dropna(how="all")
     ratio = ratio.sort_values(entries[0], ascending=False)
     ax = new_axes(ax, height=1.5 + 0.25 * len(ratio), width=10)
-    ax.axvspan(1 - TIE, 1 + TIE, color="0.92", label=f"tie with {entry_label(base)}")
+    ax.axvspan(1 - TIE, 1 + TIE, color="0.85", label=f"tie with {entry_label(base)}")
     ax.axvline(1, color=QUIET, linewidth=1)
     for place, entry in enumerate(entries):
         ax.plot(ratio[entry], range(len(ratio)), MARKS[place], color=PALETTE[place], label=entry_label(entry),
                 markersize=6, markerfacecolor=PALETTE[place] if entry[0].startswith(OURS) else "white")
     ax.set_yticks(range(len(ratio)), ratio.index, fontsize="small")
+    ax.set_ylim(-1, len(ratio))
     ax.set_xscale("log")
     low, high = ax.get_xlim()
     ticks = [tick for tick in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10) if low <= tick <= high]
