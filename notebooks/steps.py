@@ -54,6 +54,7 @@ STILLBORN = "Kernel died before replying"       # nbclient's words, before the f
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
          "08": (), "09": ()}
 READS = {"05": ("predictions", "baselines")}     # folders where a step also reads what other machines made
+MEASURED = "kernels"                            # measurements, not results of a model: files here have no marks
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
 SUBMITS = "06"                                  # the others start once this one is done
 # ipykernel's launcher. It notes which files of the run the notebook writes, by their names in the folder of the run,
@@ -223,9 +224,11 @@ class Step:
         for name in {**dict.fromkeys(own), **files}:
             path = self.out / name
             if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
-                print(f"note  {show(path)} was changed, or not made here; it is kept as "
-                      f"{show(set_aside(path, self.out))}", flush=True)
-            elif path.suffix == ".npz" and path.is_file() and not os.path.exists(f"{path}{MARK}"):
+                killed = path == _partly(self.target) and self.note["key"] == UNFINISHED
+                fault = "is of a run that was killed" if killed else "was changed, or not made here"
+                print(f"note  {show(path)} {fault}; it is kept as {show(set_aside(path, self.out))}", flush=True)
+            elif (path.suffix == ".npz" and path.is_file() and path.parent.name != MEASURED
+                  and not os.path.exists(f"{path}{MARK}")):
                 print(f"note  {show(path)} was written when a run was killed, before its record; it is kept as "
                       f"{show(set_aside(path, self.out))}", flush=True)
         self.log.unlink(missing_ok=True)

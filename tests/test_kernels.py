@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import signal
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -85,6 +86,7 @@ from kit.kernels.study import learn_and_search, study_kernel
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
 from kit.kernels.traces import TraceSpace
 from kit.models.tile import TileModel
+from kit.sample import write_sample
 from kit.search import explore_then_droplet
 
 SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
@@ -662,10 +664,47 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     assert learned.shape == (2, 5) and np.isfinite(learned.drop(columns="kernel")).all(axis=None)
     monkeypatch.setattr("kit.kernels.study.KernelLab", None)
     assert study_kernel(kernel, tmp_path, 6, 8, 2) == study
-    assert len(read_tile(tmp_path / study["file"]).config_runtime) == 6
-    (tmp_path / study["file"]).write_bytes(b"cut")
-    with pytest.raises(DataError):
-        learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
+    tile = tmp_path / study["file"]
+    assert len(read_tile(tile).config_runtime) == 6
+    whole = tile.read_bytes()
+    for damage in (lambda: tile.unlink(), lambda: tile.write_bytes(b"cut")):
+        damage()
+        with pytest.raises(DataError):
+            learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
+        assert study_kernel(kernel, tmp_path, 6, 8, 2) == study and tile.read_bytes() == whole
+    record = tile.with_suffix(".json")
+    for text in (record.read_text()[:200], "[]", "{}", "null", '{"kernel": "matmul"}'):
+        record.write_text(text)
+        with pytest.raises(TypeError, match="NoneType"):             # it measures: the KernelLab of above is called
+            study_kernel(kernel, tmp_path, 6, 8, 2, report=lines.append)
+        assert lines[-1] == f"note  {record} is not a whole study; {kernel.name} is measured again"
+
+
+@tvm_test
+def test_a_run_that_was_killed_measures_nothing_twice(tmp_path, project):
+    """As a user would: run.py with notebook 08 on one layer, killed when the layer is measured."""
+    command = [sys.executable, "notebooks/run.py", "--only", "08", "--size", "tiny", "--out", str(tmp_path / "out"),
+               "--data-root", str(write_sample(tmp_path / "sample", size="tiny")), "-p", "kernels=['softmax 512x768']",
+               "-p", "budget=3", "-p", "trials=3", "-p", "rounds=1", "-p", "threads=1", "-p", "steps=2",
+               "-p", "proposals=1"]
+
+    def measured_files():
+        return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "kernels").glob("*.json")}
+
+    log = tmp_path / "log.txt"
+    with open(log, "w") as file:
+        first = subprocess.Popen(command, cwd=project, stdout=file, stderr=file, start_new_session=True)
+        while first.poll() is None and not measured_files():
+            time.sleep(0.05)
+        os.killpg(first.pid, signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL, log.read_text()
+    before = measured_files()
+    assert len(before) == 1
+    second = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert measured_files() == before
+    assert len(list((tmp_path / "out" / "kernels").glob("*.npz"))) == 1
+    assert not list((tmp_path / "out").glob("aside/*/kernels/*"))
 
 
 def decide(line, kernels, gpu=False):

@@ -19,6 +19,7 @@ from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, con
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
 from kit.losses import list_mle_loss
 from kit.models import TileModel
+from kit.run import from_code
 from kit.search import fingerprint, guided
 from kit.train import TrainSettings, train
 
@@ -26,12 +27,12 @@ from kit.train import TrainSettings, train
 def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, target=None, report=print):
     """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
 
-    A study of the same settings in `folder` is read; else it is written there, with the random measurements also as a
-    `tile` file. These take `budget` measurements each: explore-then-droplet, which measures its best schedule up to
-    three times, the same with a cost model of other layers (`known_cost`), random, and MetaSchedule with its own
-    Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The winners are measured again
-    `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process ended by itself or every
-    schedule of a search failed. `target` as of KernelLab, but a ValueError if it is a GPU.
+    A study of the same settings, CPU and code in `folder` is read; else it is written there. The random measurements
+    are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which measures its
+    best schedule up to three times, the same with a cost model of other layers (`known_cost`), random, and
+    MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The
+    winners are measured again `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process
+    ended by itself or every schedule of a search failed. `target` as of KernelLab, but a ValueError if it is a GPU.
 
     Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
     winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
@@ -40,10 +41,36 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
-    about = fingerprint([kernel, definition(kernel), settings])
+    about = fingerprint([kernel, definition(kernel), settings, processor_name(target), from_code("kit.kernels.study")])
     path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
-    if path.is_file():
-        return json.loads(path.read_text())
+    study = _known_study(path, kernel, report)
+    if study is None:
+        study = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, report))
+        replace_file(path, study)
+        study = json.loads(study)
+    # always: the tile file says what the study says, even if a kill came between the two, or somebody changed it
+    write_kernel_tile(path.with_suffix(".npz"), kernel, study["codes"], study["runtimes"], study["untuned"])
+    return study
+
+
+def _known_study(path, kernel, report):
+    """The study that a file holds; None without a file, or if the file is no study of this kernel."""
+    if not path.is_file():
+        return None
+    try:
+        study = json.loads(path.read_text("utf-8"))
+        if study["kernel"] == kernel.name and study.keys() >= {"machine", "found", "curves", "codes", "runtimes",
+                                                               "untuned", "file"}:
+            return study
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    report(f"note  {path} is not a whole study; {kernel.name} is measured again")
+    return None
+
+
+def _new_study(kernel, settings, tile_name, report):
+    """What `study_kernel` returns, measured now."""
+    budget, trials, rounds, seed, threads, target = settings.values()
     with closing(KernelLab(kernel, threads, target)) as lab:
         tried = _searched(lab, kernel, budget, trials, seed, target, report)
         report(f"{kernel.name}: measuring the winners again")
@@ -54,15 +81,11 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
              for (name, one), (_, best), seconds in zip(tried.items(), winners, again.T)}
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
-    codes, runtimes = tried["random"].jobs, tried["random"].seconds.tolist()
     machine = {"cpu": processor_name(target), "threads": threads, "tvm": version("apache-tvm"),
                "date": date.today().isoformat()}
-    study = {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
-             "codes": codes, "runtimes": runtimes, "untuned": found["untuned"]["best"],
-             "file": str(path.with_suffix(".npz").name)}
-    write_kernel_tile(path.with_suffix(".npz"), kernel, codes, runtimes, study["untuned"])
-    replace_file(path, json.dumps(study))
-    return json.loads(json.dumps(study))
+    return {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
+            "codes": tried["random"].jobs, "runtimes": tried["random"].seconds.tolist(),
+            "untuned": found["untuned"]["best"], "file": tile_name}
 
 
 def _searched(lab, kernel, budget, trials, seed, target, report):
