@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from kit.data import DataError
 from kit.files import locked, replace_file, whole_file
 from kit.kernels import network_layers, read_races
 from kit.kernels.carried import MEASURED
@@ -43,7 +44,7 @@ TABLE = HERE / "kernels_networks.csv"
 
 def named_searches(text, measurements):
     """[(strategy, its number of measurements)] of names with semicolons between; a number may stand behind a name."""
-    found = [re.fullmatch(r"(.*?)(?: (\d+))?", name.strip()).groups() for name in text.split(";")]
+    found = [re.fullmatch(r"(.*?)(?: ([1-9]\d*))?", name.strip()).groups() for name in text.split(";")]
     if unknown := {name for name, _ in found} - set(SEARCHES):
         raise ValueError(f"no search {', '.join(sorted(unknown))}; there are {'; '.join(SEARCHES)}")
     return [(name, int(count or measurements)) for name, count in found]
@@ -74,41 +75,63 @@ def write_rows(folder):
         part.write_bytes(gzip.compress(lines.encode(), mtime=0))             # equal measurements make equal bytes
 
 
+def at_least(least, kind=int):
+    """A type of argparse: numbers of a kind that are not below `least`."""
+    def number(text):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not value >= least:
+            whole = "whole " * (kind is int)
+            raise argparse.ArgumentTypeError(f"{text!r}; expected a {whole}number of at least {least}")
+        return value
+    return number
+
+
+def seed_list(text):
+    """A type of argparse: seeds with commas between."""
+    return list(map(at_least(0), text.split(",")))
+
+
 def main():
     """Run the jobs that are not finished, until the time is over."""
     parser = argparse.ArgumentParser(prog="measure_networks.py", description=__doc__.splitlines()[0])
     parser.add_argument("networks", help="names with commas between")
     parser.add_argument("--layers", default="", help="only layers whose names contain one of these texts")
-    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--seeds", type=seed_list, default="0", help="with commas between, default: %(default)s")
     parser.add_argument("--searches", default=f"{OURS};{RANDOM};{RIVAL}",
                         help=f"with semicolons between, of {'; '.join(SEARCHES)}; a number of measurements may follow")
     parser.add_argument("--taught", default="", help="networks that the cost model of a search \"carried over\" learns "
                         "from; by default all that do not have the layer")
-    parser.add_argument("--measurements", type=int, default=300)
-    parser.add_argument("--starts", type=int, default=STARTS, help="processes of a race; a race that has fewer gets "
-                        "the missing ones")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--measurements", type=at_least(1), default=300, help="of a search that names no number; "
+                        "default: %(default)s")
+    parser.add_argument("--starts", type=at_least(1), default=STARTS, help="processes of a race; a race that has fewer "
+                        "gets the missing ones; default: %(default)s")
+    parser.add_argument("--threads", type=at_least(1), default=1, help="of a kernel; default: %(default)s")
     parser.add_argument("--target", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "
                         "compiled for, or cuda for the GPU; by default the CPU of this machine")
-    parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path)
+    parser.add_argument("--minutes", type=at_least(0, float), default=60.0, help="after which no other layer begins; "
+                        "default: %(default)s")
+    parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path,
+                        help="of the jobs' files; default: submissions/networks")
     parser.add_argument("--only-left", action="store_true", help="run nothing")
     given = parser.parse_args()
     try:
-        plan = planned(given.networks.split(","), given.layers.split(","), map(int, given.seeds.split(",")),
+        plan = planned(given.networks.split(","), given.layers.split(","), given.seeds,
                        named_searches(given.searches, given.measurements), given.threads, given.target,
                        tuple(filter(None, given.taught.split(","))))
     except ValueError as fault:
         parser.error(str(fault))
-    if not given.only_left:
-        with locked(given.folder / "lock") as holder:
-            if holder is not None:
-                parser.error(f"another command{holder} measures into {given.folder}: two would disturb each other")
-            try:
+    try:
+        if not given.only_left:
+            with locked(given.folder / "lock") as holder:
+                if holder is not None:
+                    parser.error(f"another command{holder} measures into {given.folder}: two would disturb each other")
                 measure(plan, given)
-            except RuntimeError as fault:
-                parser.error(str(fault))
-    print_left(plan, given)
+        print_left(plan, given)
+    except (DataError, RuntimeError) as fault:
+        parser.error(str(fault))
 
 
 def measure(plan, given):

@@ -257,6 +257,26 @@ def test_what_is_left_is_said_and_nothing_is_written(project, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("args, wrong", [
+    ("--measurements 0", "--measurements: '0'; expected a whole number of at least 1"),
+    ("--seeds 0,x", "--seeds: 'x'; expected a whole number of at least 0"),
+    ("--starts 0", "--starts: '0'; expected a whole number of at least 1"),
+    ("--threads 1.5", "--threads: '1.5'; expected a whole number of at least 1"),
+    ("--minutes nan", "--minutes: 'nan'; expected a number of at least 0"),
+    ("--searches random;MetaSchedule_0", "no search MetaSchedule 0; there are "),
+    ("", "spoiled.json: neither a search nor a race of layers; move it away")])
+def test_a_wrong_number_or_file_is_named_before_anything_is_measured(project, tmp_path, monkeypatch, capsys, args,
+                                                                     wrong):
+    measurer = script_of_notebooks(project, "measure_networks")
+    monkeypatch.setattr(measurer, "run_search", None)
+    (tmp_path / "spoiled.json").write_text('{"kernel": "softm')
+    monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--folder", str(tmp_path), "--only-left",
+                                      *args.replace("_", " ").split(" ", 1)][:None if args else -1])
+    with pytest.raises(SystemExit):
+        measurer.main()
+    assert wrong in capsys.readouterr().err
+
+
 def test_two_commands_do_not_measure_into_one_folder(project, tmp_path, monkeypatch, capsys):
     measurer = script_of_notebooks(project, "measure_networks")
     monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--folder", str(tmp_path)])
@@ -662,6 +682,8 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     studies = [study, {**study, "kernel": other.name, "file": "other.npz", "runtimes": measured(other)[1]}]
     learned = learn_and_search(studies, {k.name: k for k in (kernel, other)}, tmp_path, 3, 50, 5, report=lines.append)
     assert learned.shape == (2, 5) and np.isfinite(learned.drop(columns="kernel")).all(axis=None)
+    alone = learn_and_search(studies, {other.name: other}, tmp_path, 3, 50, 5, report=lines.append)
+    assert alone["kernel"].tolist() == [other.name] and {*alone} == {*learned}       # taught by both, measured alone
     monkeypatch.setattr("kit.kernels.study.KernelLab", None)
     assert study_kernel(kernel, tmp_path, 6, 8, 2) == study
     tile = tmp_path / study["file"]

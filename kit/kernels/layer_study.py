@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from kit.data import DataError
 from kit.files import replace_file
 from kit.kernels.carried import carried_cost, definition, fit_known, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
@@ -68,7 +69,7 @@ def run_search(job, folder):
     """
     path = search_path(folder, job)
     if path.is_file():
-        return json.loads(path.read_text())
+        return _read_job(path)
     kernel, strategy, measurements, seed, threads, target, taught = job
     check_target([strategy], target)
     explicit, learned, model = strategy in (RANDOM, *SETTINGS), [], None
@@ -111,10 +112,21 @@ def finished_searches(folder):
     return _as_defined(set(Path(folder).glob("*.json")) - set(Path(folder).glob("race_*.json")))
 
 
+def _read_job(path):
+    """The search or the race in a file; a DataError if it is neither."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if found.keys() >= {"kernel", "seed", "machine"} and ("seconds" in found or "entries" in found):
+            return found
+    except (ValueError, AttributeError):
+        pass
+    raise DataError(f"{path}: neither a search nor a race of layers; move it away, and it is measured again if needed")
+
+
 def _as_defined(paths):
     """The searches or races in files, without those of a layer of a known network that is defined otherwise now."""
     now = {kernel.name: definition(kernel) for name in network_names() for kernel, _ in network_layers(name)}
-    found = [json.loads(path.read_text()) for path in sorted(paths)]
+    found = [_read_job(path) for path in sorted(paths)]
     return [one for one in found if one.setdefault("definition", "") == now.get(one["kernel"], one["definition"])]
 
 
@@ -178,7 +190,7 @@ def _known_race(kernel, seed, threads, folder, target):
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{digest}.json")
     entries, runners = _racers(searches)
-    race = json.loads(path.read_text()) if path.is_file() else {"starts": 0, "entries": []}
+    race = _read_job(path) if path.is_file() else {"starts": 0, "entries": []}
     if [{name: value for name, value in one.items() if name != "again"} for one in race["entries"]] != entries:
         race = {"starts": 0, "entries": []}                  # there is none, or a search was made again
     return path, race, entries, runners

@@ -116,13 +116,14 @@ def _searched(lab, kernel, budget, trials, seed, target, report):
 def learn_and_search(studies, kernels, folder, proposals=10, queries=2000, steps=300, seed=0, report=print):
     """Measure the proposals of tile models that learned from one's own measurements -> DataFrame, one row per kernel.
 
-    One model learns from the random measurements of all other kernels, one from those of this kernel, in `steps`. Each
-    is searched with `queries`, and its best `proposals` are measured. `studies` are of `study_kernel` with the same
-    settings and `folder`. Columns, in milliseconds: the best measurement per model; "random", the mean over 1,000 draws
-    of as many random schedules; "best", the best that the study knows. A DataError if a tile file is damaged.
+    A row is made of each study whose kernel is in `kernels`, {name: Kernel}. One model learns from the random
+    measurements of all other studies, one from those of this kernel, in `steps`. Each is searched with `queries`, and
+    its best `proposals` are measured. `studies` are of `study_kernel` with the same settings and `folder`. Columns, in
+    milliseconds: the best measurement per model; "random", the mean over 1,000 draws of as many random schedules;
+    "best", the best that the study knows. A DataError if a tile file is damaged.
     """
     graphs, rows = {study["kernel"]: read_tile(Path(folder, study["file"])) for study in studies}, []
-    for study in studies:
+    for study in (study for study in studies if study["kernel"] in kernels):
         kernel = kernels[study["kernel"]]
         teachers = {"model of other kernels": [g for name, g in graphs.items() if name != kernel.name],
                     "model of its own": [graphs[kernel.name]]}
