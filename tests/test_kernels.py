@@ -37,7 +37,7 @@ from kit.kernels.carried import (
     measurements_needed,
     schedule_numbers,
 )
-from kit.kernels.definitions import KERNELS, Kernel, kernel_axes, kernel_inputs, kernel_result
+from kit.kernels.definitions import KERNELS, Kernel, input_shapes, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
     LAYER_SEED,
     SEARCHES,
@@ -53,7 +53,7 @@ from kit.kernels.layer_study import (
     starts_left,
 )
 from kit.kernels.measure import PYTORCH, KernelLab, Trials, has_tvm, processor_name
-from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.metaschedule import Tuner
 from kit.kernels.network_pictures import (
     draw_layers,
     draw_networks,
@@ -78,11 +78,12 @@ from kit.kernels.network_results import (
     winners_luck,
     winning_choices,
 )
-from kit.kernels.networks import layer_kernel, network_layers, network_names
+from kit.kernels.networks import layer_kernel, multiplications, network_layers, network_names
+from kit.kernels.pytorch import pytorch_calls
 from kit.kernels.results import draw_curves, draw_study, study_summary, study_table
 from kit.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.searches import CARRIED, OURS, RIVAL
-from kit.kernels.study import learn_and_search, study_kernel
+from kit.kernels.study import learn_and_search, study_kernels
 from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
 from kit.kernels.traces import TraceSpace
 from kit.models.tile import TileModel
@@ -215,6 +216,24 @@ def test_an_unknown_network_is_named_with_those_that_are_known():
     assert len(network_names()) >= 10
 
 
+@pytest.mark.parametrize("name", ["alexnet", "densenet121", "bert"])
+def test_the_layers_with_the_most_multiplications_are_those_that_pytorch_counts(name):
+    layers, counted = network_layers(name), []
+    for kernel, count in layers:
+        tensors = [torch.empty(shape, device="meta") for shape in input_shapes(kernel)]
+        (call, _), *_ = pytorch_calls(kernel, tensors)
+        with FlopCounterMode(display=False) as counter:
+            call()
+        counted.append(count * counter.get_total_flops())
+    kept = network_layers(name, 5)
+    assert len(kept) == 5 and [layer for layer in layers if layer in kept] == kept
+    assert sorted(counted)[-5:] == sorted(counted[layers.index(layer)] for layer in kept)
+    assert network_layers(name, 1000) == layers
+    for wrong in (0, "all"):
+        with pytest.raises(ValueError, match=f"^most is {wrong!r}; expected a whole number of at least 1$"):
+            network_layers(name, wrong)
+
+
 def script_of_notebooks(project, name):
     """A program in notebooks/ as a module."""
     spec = importlib.util.spec_from_file_location(name, project / "notebooks" / f"{name}.py")
@@ -309,8 +328,7 @@ def check_trace(tracer, name, network, x):
     """The table is the trace, and PyTorch counts as many products."""
     traced = [(layer_kernel(*layer), count) for layer, count in tracer.traced_layers(network, x).items()]
     assert traced == network_layers(name)
-    products = sum(count * math.prod(sum(kernel_axes(kernel), ())) for kernel, count in traced
-                   if kernel.kind not in ("softmax", "layer norm"))
+    products = sum(multiplications(*layer) for layer in traced if layer[0].kind not in ("softmax", "layer norm"))
     assert counted_flops(network, x) == 2 * products
 
 
@@ -630,7 +648,7 @@ def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch):
 @pytest.mark.parametrize("target", ["x86-64-v9", "CUDA"])
 def test_a_target_that_llvm_does_not_know_is_refused(target):
     for start in (lambda: KernelLab(SMALL["matmul"], target=target),
-                  lambda: meta_schedule(SMALL["matmul"], 4, target=target)):
+                  lambda: Tuner(target=target).wait()):
         with pytest.raises(RuntimeError, match=f"ValueError: target is '{target}'; expected 'cuda' for the GPU, or"):
             start()
 
@@ -662,30 +680,32 @@ def test_a_child_that_ends_is_named_with_its_last_words_and_leaves_no_process():
 
 @tvm_test
 def test_metaschedule_is_measured_by_the_same_lab_and_its_modules_can_be_measured_again(labs):
-    kernel = SMALL["batch matmul"]
-    meta = meta_schedule(kernel, 8, droplet=4)
-    assert len(meta.seconds) == len(meta.elapsed) >= 8 and (np.diff(meta.elapsed) >= 0).all()
-    assert len(meta.jobs) == len(meta.seconds)
-    (seconds, fault), = labs("batch matmul").measure([meta.jobs[int(meta.seconds.argmin())]])
-    assert fault == "" and seconds < np.inf
+    with closing(Tuner()) as tuner:
+        for kind, more in (("batch matmul", {"droplet": 4}), ("softmax", {"descent": 4}),
+                           ("softmax", {"evolve": False})):
+            meta = tuner.tune(labs(kind), 8, **more)
+            assert len(meta.seconds) == len(meta.elapsed) == len(meta.jobs) >= 8 and (np.diff(meta.elapsed) >= 0).all()
+            (seconds, fault), = labs(kind).measure([meta.jobs[int(meta.seconds.argmin())]])
+            assert fault == "" and seconds < np.inf            # and the lab found its result to be this kernel's
 
 
 @tvm_test
 def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monkeypatch):
     lines, kernel, other = [], SMALL["matmul"], SMALL["softmax"]
-    study = study_kernel(kernel, tmp_path, 6, 8, 2, report=lines.append)
+    study, second = study_kernels([kernel, other], tmp_path, 6, 8, 2, report=lines.append)
+    assert [study["kernel"], second["kernel"]] == [kernel.name, other.name] and len(lines) == 18
+    assert len(second["codes"][0]) == len(dims_of(other))
     table = study_table([study]).set_index("strategy")
-    assert len(table) == 8 and (table["ms"] > 0).all() and len(lines) == 9
+    assert len(table) == 8 and (table["ms"] > 0).all()
     equal = [OURS, CARRIED, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]
     assert (table["measurements"].loc[equal] == 6).all()
-    write_kernel_tile(tmp_path / "other.npz", other, *measured(other), 0.03)
-    studies = [study, {**study, "kernel": other.name, "file": "other.npz", "runtimes": measured(other)[1]}]
+    studies = [study, second]
     learned = learn_and_search(studies, {k.name: k for k in (kernel, other)}, tmp_path, 3, 50, 5, report=lines.append)
     assert learned.shape == (2, 5) and np.isfinite(learned.drop(columns="kernel")).all(axis=None)
     alone = learn_and_search(studies, {other.name: other}, tmp_path, 3, 50, 5, report=lines.append)
     assert alone["kernel"].tolist() == [other.name] and {*alone} == {*learned}       # taught by both, measured alone
-    monkeypatch.setattr("kit.kernels.study.KernelLab", None)
-    assert study_kernel(kernel, tmp_path, 6, 8, 2) == study
+    monkeypatch.setattr("kit.kernels.study.Tuner", None)
+    assert study_kernels([kernel, other], tmp_path, 6, 8, 2) == studies
     tile = tmp_path / study["file"]
     assert len(read_tile(tile).config_runtime) == 6
     whole = tile.read_bytes()
@@ -693,12 +713,12 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
         damage()
         with pytest.raises(DataError):
             learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
-        assert study_kernel(kernel, tmp_path, 6, 8, 2) == study and tile.read_bytes() == whole
+        assert study_kernels([kernel], tmp_path, 6, 8, 2) == [study] and tile.read_bytes() == whole
     record = tile.with_suffix(".json")
     for text in (record.read_text()[:200], "[]", "{}", "null", '{"kernel": "matmul"}'):
         record.write_text(text)
-        with pytest.raises(TypeError, match="NoneType"):             # it measures: the KernelLab of above is called
-            study_kernel(kernel, tmp_path, 6, 8, 2, report=lines.append)
+        with pytest.raises(TypeError, match="NoneType"):             # it measures: the Tuner of above is called
+            study_kernels([kernel], tmp_path, 6, 8, 2, report=lines.append)
         assert lines[-1] == f"note  {record} is not a whole study; {kernel.name} is measured again"
 
 
@@ -842,7 +862,7 @@ def test_a_gpu_is_named_or_missed_and_takes_no_search_in_our_space(project, tmp_
     with pytest.raises(ValueError, match="^the target is cuda, and the space of schedules of random; explore then "
                        "droplet is for CPUs; on a GPU, choose searches of MetaSchedule's space$"):
         planned(["bert"], [""], [0], [("random", 4), (OURS, 4), (RIVAL, 4)], 1, "cuda", ())
-    for start in (lambda: study_kernel(SMALL["matmul"], tmp_path, target="cuda"),
+    for start in (lambda: study_kernels([SMALL["matmul"]], tmp_path, target="cuda"),
                   lambda: run_search(SearchJob(SMALL["matmul"], "random", 4, target="cuda"), tmp_path)):
         with pytest.raises(ValueError, match="the space of schedules of random"):
             start()

@@ -21,7 +21,7 @@ from kit.files import replace_file
 from kit.kernels.carried import carried_cost, definition, fit_known, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, processor_name
-from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.metaschedule import Tuner
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, RANDOM, RIVAL, SETTINGS, check_target, confirmations, kernel_search
@@ -85,15 +85,12 @@ def run_search(job, folder):
             start = time.perf_counter() - fitted
             search(lab, dims, measurements, np.random.default_rng(seed), **more)
             tried = lab.tried_since(start)
-    elif strategy == RIVAL_DESCENT:
-        first = -(-measurements // 3)
-        tried = meta_schedule(kernel, first, seed, threads, descent=measurements - first,
-                              target=target).first(measurements)
     else:
-        droplet = measurements // 3 if strategy == RIVAL_DROPLET else 0
-        tried = meta_schedule(kernel, measurements - droplet, seed, threads, droplet=droplet and droplet + 1,
-                              target=target, evolve=strategy != RIVAL_RANDOM)
-        tried = tried.first(measurements)
+        second = {RIVAL_DROPLET: measurements // 3, RIVAL_DESCENT: 2 * measurements // 3}.get(strategy, 0)
+        more = {RIVAL_DROPLET: {"droplet": second + 1}, RIVAL_DESCENT: {"descent": second},
+                RIVAL_RANDOM: {"evolve": False}}.get(strategy, {})
+        with closing(Tuner(threads, target)) as tuner, closing(KernelLab(kernel, threads, target)) as lab:
+            tried = tuner.tune(lab, measurements - second, seed, **more).first(measurements)
     counts = [count for count in COUNTS if count < measurements and strategy not in TWO_PARTS] + [measurements]
     found = {"kernel": kernel.name, "definition": definition(kernel),
              "strategy": strategy + f", taught {' and '.join(taught)}" * bool(taught),

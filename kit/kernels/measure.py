@@ -77,10 +77,15 @@ class KernelLab:
     # microseconds, compare TVM's with each other alone.
 
     def __init__(self, kernel, threads=1, target=None, build_limit=15.0, run_limit=10.0):
-        self.kernel, self.threads = kernel, threads
+        self.threads = threads
+        self.child = TvmChild(_serve_kernels, threads, build_limit, run_limit, target)
+        self.turn_to(kernel)
+
+    def turn_to(self, kernel):
+        """Measure another kernel from now on, and forget the trials; the child stays, because TVM starts slowly."""
+        self.kernel = kernel
         self.trials, self.fault = [], ""                # (time when known, seconds, codes); why the last one failed
-        self.child = TvmChild(_serve_kernels, threads, kernel, build_limit, run_limit, target)
-        self.child.hear()
+        self.child.ask("kernel", kernel)
 
     def __call__(self, points):
         """Seconds (k,) of the schedules `points` (k, g)."""
@@ -91,7 +96,7 @@ class KernelLab:
         answers = []
         for i in range(0, len(jobs), BATCH):
             best = min((took for _, took, _ in self.trials), default=np.inf)
-            part, known = self.child.ask(jobs[i:i + BATCH], 1, best)[0], time.perf_counter()
+            part, known = self.child.ask("time", jobs[i:i + BATCH], 1, best)[0], time.perf_counter()
             self.trials += [(known, took, job) for job, (took, _) in zip(jobs[i:], part)]
             self.fault = next((fault for _, fault in part if fault), self.fault)
             answers += part
@@ -106,11 +111,11 @@ class KernelLab:
 
     def measure(self, jobs):
         """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, None, or PYTORCH."""
-        return self.child.ask(jobs, 1, np.inf)[0] if len(jobs) else []
+        return self.child.ask("time", jobs, 1, np.inf)[0] if len(jobs) else []
 
     def measure_rounds(self, jobs, rounds):
         """Seconds (rounds, k): each job once per round, so that a drift of the machine affects all alike."""
-        return np.array([[took for took, _ in answers] for answers in self.child.ask(jobs, rounds, np.inf)])
+        return np.array([[took for took, _ in answers] for answers in self.child.ask("time", jobs, rounds, np.inf)])
 
     def close(self):
         """End the child."""
@@ -208,20 +213,24 @@ def processor_name(target=None):
     return f"{name}, kernels for {target}" if target else name
 
 
-def _serve_kernels(line, kernel, build_limit, run_limit, target):
-    """Work of the child: answer requests (jobs, rounds, best seconds so far) until the connection is closed."""
+def _serve_kernels(line, build_limit, run_limit, target):
+    """Work of the child: answer ("kernel", kernel) and ("time", jobs, rounds, best seconds so far) until the end."""
     import tvm  # noqa: F401 - once, for all forked processes
-    inputs = kernel_inputs(kernel, np.random.default_rng(0))
-    known = kernel_result(kernel, inputs)
     if target != GPU:                                   # which a forked process cannot use if it was asked for here
         kernel_target(1, target)                        # an unknown one fails now, not in each candidate
-    gc.freeze()                                         # a candidate's process does not copy all memory to collect it
-    line.send("ready")
     while True:
         try:
-            jobs, rounds, best = line.recv()
+            what, *about = line.recv()
         except EOFError:
             return
+        if what == "kernel":
+            kernel, = about
+            inputs = kernel_inputs(kernel, np.random.default_rng(0))
+            known = kernel_result(kernel, inputs)
+            gc.freeze()                                 # a candidate's process does not copy all memory to collect it
+            line.send("ready")
+            continue
+        jobs, rounds, best = about
         step, answers = len(jobs) if rounds > 1 else BATCH, [[] for _ in range(rounds)]
         for start in range(0, len(jobs), step):
             part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known,

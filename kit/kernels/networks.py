@@ -4,10 +4,11 @@ Layers are convolutions, dense layers, matmuls of attention, softmax and layer n
 and operations on single numbers are left out, because compilers fuse them into these layers.
 """
 import csv
+from math import prod
 from pathlib import Path
 
-from kit.checks import expect
-from kit.kernels.definitions import Kernel
+from kit.checks import check_whole, expect
+from kit.kernels.definitions import Kernel, kernel_axes
 
 TABLE = Path(__file__).with_name("networks.csv")
 
@@ -17,13 +18,15 @@ def network_names():
     return list(dict.fromkeys(row["network"] for row in _rows()))
 
 
-def network_layers(network):
+def network_layers(network, most=None):
     """The distinct layers of a known network, and how often the network has each.
 
     Parameters
     ----------
     network : str
         One of `network_names()`, such as "resnet18".
+    most : int, optional
+        Only so many layers, those with the most multiplications.
 
     Returns
     -------
@@ -33,7 +36,7 @@ def network_layers(network):
     Raises
     ------
     ValueError
-        If there is no such network.
+        If there is no such network, or `most` is below 1.
 
     Examples
     --------
@@ -43,8 +46,23 @@ def network_layers(network):
     """
     known = network_names()
     expect(network in known, "network", network, f"one of {', '.join(known)}")
-    return [(layer_kernel(row["kind"], tuple(map(int, row["sizes"].split("x"))), int(row["stride"]),
-                          int(row["padding"])), int(row["count"])) for row in _rows() if row["network"] == network]
+    layers = [(layer_kernel(row["kind"], tuple(map(int, row["sizes"].split("x"))), int(row["stride"]),
+                            int(row["padding"])), int(row["count"])) for row in _rows() if row["network"] == network]
+    if most is None:
+        return layers
+    check_whole({"most": most}, most=1)
+    kept = sorted(layers, key=lambda layer: multiplications(*layer), reverse=True)[:most]
+    return [layer for layer in layers if layer in kept]
+
+
+def multiplications(kernel, count=1):
+    """How many multiplications `count` runs of a kernel take; of softmax and layer norm, the elements of the output.
+
+    >>> multiplications(layer_kernel("conv2d", (56, 56, 64, 128, 3), 2)) == 28 * 28 * 128 * (3 * 3 * 64)
+    True
+    """
+    spatial, reduced = kernel_axes(kernel)
+    return count * prod(spatial) * (1 if kernel.kind in ("softmax", "layer norm") else prod(reduced))
 
 
 def layer_kernel(kind, sizes, stride=1, padding=0):

@@ -9,7 +9,7 @@ TIE = 0.05                       # identical schedules differ by 1 to 3% in turn
 
 
 def study_table(studies):
-    """The studies of several kernels, as `study_kernel` returns them, as one table: a row per kernel and strategy.
+    """The studies of several kernels, as `study_kernels` returns them, as one table: a row per kernel and strategy.
 
     "ms" is the median of the rounds after the search, "low" and "high" are their quartiles. "ratio" is the median over
     rounds of the time over that of MetaSchedule's winner; "verdict" calls gaps of up to 5% a tie.
@@ -57,7 +57,7 @@ def draw_study(table, ax=None, title=""):
 
 
 def draw_curves(study, ax=None, title=""):
-    """Draw the best kernel so far over the seconds of each search; `study` is of `study_kernel`."""
+    """Draw the best kernel so far over the seconds of each search; `study` is of `study_kernels`."""
     ax = new_axes(ax)
     for place, (name, (known, best)) in enumerate(study["curves"].items()):
         ax.step(known, 1e3 * np.array(best), where="post", color=PALETTE[place], label=f"{name}, {len(best)}",

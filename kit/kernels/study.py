@@ -1,7 +1,7 @@
 """Compare searches for fast kernels (explore-then-droplet, random, MetaSchedule); each winner is measured again."""
 import json
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from kit.checks import expect
 from kit.data import read_tile
 from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
 from kit.kernels.measure import KernelLab, Trials, processor_name
-from kit.kernels.metaschedule import meta_schedule
+from kit.kernels.metaschedule import Tuner
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, confirmations, kernel_search
 from kit.kernels.tile_file import kernel_cost, write_kernel_tile
@@ -24,8 +25,8 @@ from kit.search import fingerprint, guided
 from kit.train import TrainSettings, train
 
 
-def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, target=None, report=print):
-    """Search for the fastest schedule of a kernel in every way, then measure the winners again, in turns.
+def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, target=None, report=print):
+    """Search for the fastest schedule of each kernel in every way, then measure the winners again, in turns.
 
     A study of the same settings, CPU and code in `folder` is read; else it is written there. The random measurements
     are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which measures its
@@ -34,23 +35,36 @@ def study_kernel(kernel, folder, budget=100, trials=300, rounds=15, seed=0, thre
     winners are measured again `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process
     ended by itself or every schedule of a search failed. `target` as of KernelLab, but a ValueError if it is a GPU.
 
-    Returns "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the search, "best" (seconds of the
-    winner during the search), "again" (its seconds in each round)}; "curves": {strategy: [seconds since the start, best
-    so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
+    Returns a list with a study per kernel: "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the
+    search, "best" (seconds of the winner during the search), "again" (its seconds in each round)}; "curves": {strategy:
+    [seconds since the start, best so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
     """
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
-    about = fingerprint([kernel, definition(kernel), settings, processor_name(target), from_code("kit.kernels.study")])
-    path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
-    study = _known_study(path, kernel, report)
-    if study is None:
-        study = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, report))
-        replace_file(path, study)
-        study = json.loads(study)
-    # always: the tile file says what the study says, even if a kill came between the two, or somebody changed it
-    write_kernel_tile(path.with_suffix(".npz"), kernel, study["codes"], study["runtimes"], study["untuned"])
-    return study
+    cpu, code, tools, studies = processor_name(target), from_code("kit.kernels.study"), None, []
+    with ExitStack() as opened:
+        for kernel in kernels:
+            about = fingerprint([kernel, definition(kernel), settings, cpu, code])
+            path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
+            study = _known_study(path, kernel, report)
+            if study is None:
+                tools = tools or _opened_tools(opened, kernel, threads, target)
+                study = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report))
+                replace_file(path, study)
+                study = json.loads(study)
+            # always: so the tile file agrees with the study, even after a kill between the two, or a change by hand
+            write_kernel_tile(path.with_suffix(".npz"), kernel, study["codes"], study["runtimes"], study["untuned"])
+            studies.append(study)
+    return studies
+
+
+def _opened_tools(opened, kernel, threads, target):
+    """(a Tuner, a KernelLab) for all kernels of a study, because TVM starts slowly; they start at the same time."""
+    tuner = opened.enter_context(closing(Tuner(threads, target)))
+    lab = opened.enter_context(closing(KernelLab(kernel, threads, target)))
+    tuner.wait()                                             # its start would disturb the first measurements
+    return tuner, lab
 
 
 def _known_study(path, kernel, report):
@@ -68,29 +82,28 @@ def _known_study(path, kernel, report):
     return None
 
 
-def _new_study(kernel, settings, tile_name, report):
-    """What `study_kernel` returns, measured now."""
-    budget, trials, rounds, seed, threads, target = settings.values()
-    with closing(KernelLab(kernel, threads, target)) as lab:
-        tried = _searched(lab, kernel, budget, trials, seed, target, report)
-        report(f"{kernel.name}: measuring the winners again")
-        winners = [one.winner(confirmations(name)) for name, one in tried.items()]
-        again = lab.measure_rounds([job for job, _ in winners], rounds)
+def _new_study(kernel, settings, tile_name, tuner, lab, report):
+    """A study of `study_kernels`, measured now."""
+    lab.turn_to(kernel)
+    tried = _searched(tuner, lab, settings, report)
+    report(f"{kernel.name}: measuring the winners again")
+    winners = [one.winner(confirmations(name)) for name, one in tried.items()]
+    again = lab.measure_rounds([job for job, _ in winners], settings["rounds"])
     found = {name: {"measurements": len(one.seconds), "seconds": float(one.elapsed[-1]),
                     "best": best, "again": seconds.tolist()}
              for (name, one), (_, best), seconds in zip(tried.items(), winners, again.T)}
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
-    machine = {"cpu": processor_name(target), "threads": threads, "tvm": version("apache-tvm"),
+    machine = {"cpu": processor_name(settings["target"]), "threads": lab.threads, "tvm": version("apache-tvm"),
                "date": date.today().isoformat()}
     return {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
             "codes": tried["random"].jobs, "runtimes": tried["random"].seconds.tolist(),
             "untuned": found["untuned"]["best"], "file": tile_name}
 
 
-def _searched(lab, kernel, budget, trials, seed, target, report):
+def _searched(tuner, lab, settings, report):
     """{strategy: its Trials}, and of MetaSchedule also the first trials, as many and as long as ours."""
-    tried = {}
+    kernel, budget, seed, tried = lab.kernel, settings["budget"], settings["seed"], {}
 
     def note(name, one):
         tried[name] = one
@@ -103,12 +116,11 @@ def _searched(lab, kernel, budget, trials, seed, target, report):
         search, more = kernel_search(name, kernel, known_cost(kernel) if name == CARRIED else None)
         search(lab, dims, budget, np.random.default_rng(seed), **more)
         note(name, lab.tried_since(start))
-    meta = meta_schedule(kernel, trials, seed, lab.threads, target=target)
+    meta = tuner.tune(lab, settings["trials"], seed)
     in_time = max(1, int((meta.elapsed <= tried[OURS].elapsed[-1]).sum()))
     for name, count in ((RIVAL, len(meta.seconds)), (f"{RIVAL}, as many", budget), (f"{RIVAL}, as long", in_time)):
         note(name, meta.first(count))
-    drops = meta_schedule(kernel, budget - budget // 3, seed, lab.threads, droplet=budget // 3 + 1,
-                          target=target)
+    drops = tuner.tune(lab, budget - budget // 3, seed, droplet=budget // 3 + 1)
     note(f"{RIVAL} and its Droplet", drops.first(budget))
     return tried
 
@@ -118,30 +130,33 @@ def learn_and_search(studies, kernels, folder, proposals=10, queries=2000, steps
 
     A row is made of each study whose kernel is in `kernels`, {name: Kernel}. One model learns from the random
     measurements of all other studies, one from those of this kernel, in `steps`. Each is searched with `queries`, and
-    its best `proposals` are measured. `studies` are of `study_kernel` with the same settings and `folder`. Columns, in
+    its best `proposals` are measured. `studies` are of `study_kernels` with the same settings and `folder`. Columns, in
     milliseconds: the best measurement per model; "random", the mean over 1,000 draws of as many random schedules;
-    "best", the best that the study knows. A DataError if a tile file is damaged.
+    "best", the best that the study knows. A DataError if a tile file is damaged, a ValueError without a study of
+    `kernels`.
     """
-    graphs, rows = {study["kernel"]: read_tile(Path(folder, study["file"])) for study in studies}, []
-    for study in (study for study in studies if study["kernel"] in kernels):
-        kernel = kernels[study["kernel"]]
-        teachers = {"model of other kernels": [g for name, g in graphs.items() if name != kernel.name],
-                    "model of its own": [graphs[kernel.name]]}
-        drawn = np.random.default_rng(seed).choice(np.array(study["runtimes"]), (1000, proposals))
-        best = min(one["best"] for one in study["found"].values())
-        row = {"kernel": kernel.name, "best": 1e3 * best, "random": 1e3 * drawn.min(axis=1).mean()}
-        with closing(KernelLab(kernel, study["threads"], study["target"])) as lab:
-            for name, taught in teachers.items():
-                if taught:
-                    row[name] = 1e3 * _taught_best(lab, kernel, taught, proposals, queries, steps, seed)
-        report(", ".join(f"{name} {value:.3f} ms" if name != "kernel" else value for name, value in row.items()))
-        rows.append(row)
+    graphs = {study["kernel"]: read_tile(Path(folder, study["file"])) for study in studies}
+    chosen, rows = [study for study in studies if study["kernel"] in kernels], []
+    expect(chosen, "studies", list(graphs), f"some of {', '.join(kernels)}")
+    with closing(KernelLab(kernels[chosen[0]["kernel"]], chosen[0]["threads"], chosen[0]["target"])) as lab:
+        for study in chosen:
+            lab.turn_to(kernels[study["kernel"]])
+            name, runtimes = study["kernel"], np.array(study["runtimes"])
+            teachers = {"model of other kernels": [graph for other, graph in graphs.items() if other != name],
+                        "model of its own": [graphs[name]]}
+            drawn = np.random.default_rng(seed).choice(runtimes, (1000, proposals))
+            best = min(one["best"] for one in study["found"].values())
+            row = {"kernel": name, "best": 1e3 * best, "random": 1e3 * drawn.min(axis=1).mean()}
+            row |= {model: 1e3 * _taught_best(lab, taught, proposals, queries, steps, seed)
+                    for model, taught in teachers.items() if taught}
+            report(", ".join(f"{key} {value:.3f} ms" if key != "kernel" else value for key, value in row.items()))
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _taught_best(lab, kernel, taught, proposals, queries, steps, seed):
+def _taught_best(lab, taught, proposals, queries, steps, seed):
     """Seconds of the best proposal of a tile model that was trained on the graphs `taught`."""
-    model, dims = TileModel(), [len(choice.values) for choice in schedule_space(kernel)]
+    model, dims = TileModel(), [len(choice.values) for choice in schedule_space(lab.kernel)]
     train(model, taught, TrainSettings(steps, 64, min(4, len(taught)), seed=seed, validate_every=steps), list_mle_loss)
     return guided(lab, dims, proposals, np.random.default_rng(seed), queries=queries,
-                  model=kernel_cost(model, kernel)).best_cost
+                  model=kernel_cost(model, lab.kernel)).best_cost
