@@ -141,11 +141,6 @@ def network(value):
     return one_of(*network_names())(value)
 
 
-def most_layers(value):
-    """What is expected if a value is no number of layers, and not all, else None."""
-    return None if value == "all" or whole(1)(value) is None else "all, or " + whole(1)(value)
-
-
 def aggregation(value):
     """What is expected if messages cannot be added up in this way, else None."""
     installed = value != "scatter" or find_spec("torch_scatter")
@@ -167,7 +162,7 @@ EXPECTED = {
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
     "time_budget": number(0, 1000),
-    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "network": network, "most_layers": most_layers,
+    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "network": network, "minutes": number(0),
     "score_within": number(0), "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place}
 
 

@@ -216,22 +216,14 @@ def test_an_unknown_network_is_named_with_those_that_are_known():
     assert len(network_names()) >= 10
 
 
-@pytest.mark.parametrize("name", ["alexnet", "densenet121", "bert"])
-def test_the_layers_with_the_most_multiplications_are_those_that_pytorch_counts(name):
-    layers, counted = network_layers(name), []
-    for kernel, count in layers:
-        tensors = [torch.empty(shape, device="meta") for shape in input_shapes(kernel)]
-        (call, _), *_ = pytorch_calls(kernel, tensors)
-        with FlopCounterMode(display=False) as counter:
-            call()
-        counted.append(count * counter.get_total_flops())
-    kept = network_layers(name, 5)
-    assert len(kept) == 5 and [layer for layer in layers if layer in kept] == kept
-    assert sorted(counted)[-5:] == sorted(counted[layers.index(layer)] for layer in kept)
-    assert network_layers(name, 1000) == layers
-    for wrong in (0, "all"):
-        with pytest.raises(ValueError, match=f"^most is {wrong!r}; expected a whole number of at least 1$"):
-            network_layers(name, wrong)
+@each_kind
+def test_pytorch_counts_as_many_multiplications(kernel):
+    tensors = [torch.empty(shape, device="meta") for shape in input_shapes(kernel)]
+    (call, _), *_ = pytorch_calls(kernel, tensors)
+    with FlopCounterMode(display=False) as counter:
+        call()
+    counted = 3 * counter.get_total_flops() // 2 or 3 * math.prod(kernel.sizes)      # it counts none of a softmax
+    assert multiplications(kernel, 3) == counted
 
 
 def script_of_notebooks(project, name):
@@ -404,6 +396,13 @@ def test_a_tile_file_without_a_runtime_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_kernel_that_exceeds_the_limit_without_a_schedule_has_its_slowest_schedule_as_normaliser(tmp_path):
+    codes, seconds = measured(SMALL["matmul"])
+    write_kernel_tile(tmp_path / "k.npz", SMALL["matmul"], codes, seconds, np.inf)
+    graph = read_tile(tmp_path / "k.npz")
+    assert (graph.config_runtime_normalizers == graph.config_runtime.max()).all() and graph.config_runtime.max() > 0
+
+
 @each_kind
 def test_a_kernels_graph_ends_in_its_root_and_uses_every_input(kernel):
     graph = kernel_graph(kernel)
@@ -478,9 +477,36 @@ def test_pictures_show_every_kernel_and_search():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a\nuntuned: 100 x", "b\nuntuned: 100 x"]
     assert OURS in ax.get_legend_handles_labels()[1]
     assert len(draw_curves(studies[0]).lines) == 2
+    studies[1]["found"]["untuned"]["again"] = [np.inf] * 3           # as the largest layers of VGG-16
+    table = study_table(studies)
+    assert np.isinf(table.set_index(["kernel", "strategy"]).loc[("b", "untuned"), ["ms", "low", "high", "ratio"]]
+                    .to_numpy(float)).all()
+    assert draw_study(table).get_yticklabels()[1].get_text() == "b\nuntuned: exceeds the limit"
 
 
 # without TVM
+
+def test_after_its_minutes_a_study_begins_no_other_kernel_and_goes_on_when_called_again(tmp_path, monkeypatch):
+    begun, lines = [], []
+
+    def new_study(kernel, settings, tile_name, *tools):
+        begun.append(kernel.name)
+        codes, seconds = measured(kernel)
+        return drawn_study(kernel.name) | {"codes": codes.tolist(), "runtimes": seconds.tolist(), "untuned": 0.03,
+                                           "file": tile_name}
+    monkeypatch.setattr("kit.kernels.study._new_study", new_study)
+    monkeypatch.setattr("kit.kernels.study._opened_tools", lambda *about: ("a tuner", "a lab"))
+    three = [SMALL[kind] for kind in ("matmul", "softmax", "conv2d")]
+    names = [kernel.name for kernel in three]
+    for call in range(1, 4):
+        found = study_kernels(three, tmp_path, minutes=0, report=lines.append)
+        assert [study["kernel"] for study in found] == begun == names[:call]
+    assert lines == ["0 minutes are over; call again to measure small softmax, small conv2d",
+                     "0 minutes are over; call again to measure small conv2d"]
+    assert study_kernels(three, tmp_path, report=lines.append) == found and begun == names
+    (tmp_path / "fresh").mkdir()
+    assert len(study_kernels(three, tmp_path / "fresh", minutes=5)) == 3
+
 
 def test_without_tvm_one_sentence_says_what_to_install(monkeypatch, project):
     monkeypatch.setattr(kernel_lab, "has_tvm", lambda: False)

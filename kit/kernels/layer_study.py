@@ -23,6 +23,7 @@ from kit.kernels.definitions import Kernel
 from kit.kernels.measure import PYTORCH, KernelLab, processor_name
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.networks import network_layers, network_names
+from kit.kernels.results import quartiles
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, RANDOM, RIVAL, SETTINGS, check_target, confirmations, kernel_search
 
@@ -236,7 +237,7 @@ def race_table(folder):
     for race in races:
         rows, threads = [], race["machine"]["threads"]
         for entry in race["entries"]:
-            low, middle, high = 1e3 * _quartiles(entry["again"])
+            low, middle, high = 1e3 * quartiles(entry["again"])
             search, asked = (*_layer_of(race), entry["strategy"]), entry["measurements"]
             rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
                          "measurements": asked, "seed": race["seed"], "race": race.get("race", ""),
@@ -248,12 +249,6 @@ def race_table(folder):
                          "cpu": race["machine"]["cpu"] + f", {threads} threads" * (threads > 1)})
         tables.append(pd.DataFrame(rows).astype({"needed": "Int64"}))
     return merged_races(*tables)
-
-
-def _quartiles(seconds):
-    """The quartiles (3,); inf where a kernel exceeded the lab's limit, as untuned ones of large layers do."""
-    with np.errstate(invalid="ignore"):                      # between two of inf, the difference is not a number
-        return np.nan_to_num(np.quantile(seconds, (0.25, 0.5, 0.75)), nan=np.inf, posinf=np.inf)
 
 
 def _layer_of(found):

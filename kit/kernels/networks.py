@@ -7,7 +7,7 @@ import csv
 from math import prod
 from pathlib import Path
 
-from kit.checks import check_whole, expect
+from kit.checks import expect
 from kit.kernels.definitions import Kernel, kernel_axes
 
 TABLE = Path(__file__).with_name("networks.csv")
@@ -18,15 +18,13 @@ def network_names():
     return list(dict.fromkeys(row["network"] for row in _rows()))
 
 
-def network_layers(network, most=None):
+def network_layers(network):
     """The distinct layers of a known network, and how often the network has each.
 
     Parameters
     ----------
     network : str
         One of `network_names()`, such as "resnet18".
-    most : int, optional
-        Only so many layers, those with the most multiplications.
 
     Returns
     -------
@@ -36,7 +34,7 @@ def network_layers(network, most=None):
     Raises
     ------
     ValueError
-        If there is no such network, or `most` is below 1.
+        If there is no such network.
 
     Examples
     --------
@@ -46,13 +44,8 @@ def network_layers(network, most=None):
     """
     known = network_names()
     expect(network in known, "network", network, f"one of {', '.join(known)}")
-    layers = [(layer_kernel(row["kind"], tuple(map(int, row["sizes"].split("x"))), int(row["stride"]),
-                            int(row["padding"])), int(row["count"])) for row in _rows() if row["network"] == network]
-    if most is None:
-        return layers
-    check_whole({"most": most}, most=1)
-    kept = sorted(layers, key=lambda layer: multiplications(*layer), reverse=True)[:most]
-    return [layer for layer in layers if layer in kept]
+    return [(layer_kernel(row["kind"], tuple(map(int, row["sizes"].split("x"))), int(row["stride"]),
+                          int(row["padding"])), int(row["count"])) for row in _rows() if row["network"] == network]
 
 
 def multiplications(kernel, count=1):

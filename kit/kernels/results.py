@@ -11,7 +11,8 @@ TIE = 0.05                       # identical schedules differ by 1 to 3% in turn
 def study_table(studies):
     """The studies of several kernels, as `study_kernels` returns them, as one table: a row per kernel and strategy.
 
-    "ms" is the median of the rounds after the search, "low" and "high" are their quartiles. "ratio" is the median over
+    "ms" is the median of the rounds after the search, "low" and "high" are their quartiles; inf if the kernel exceeded
+    the lab's limit, as some untuned ones do. "ratio" is the median over
     rounds of the time over that of MetaSchedule's winner; "verdict" calls gaps of up to 5% a tie.
     """
     rows = []
@@ -20,12 +21,18 @@ def study_table(studies):
         for name, one in study["found"].items():
             again = np.array(one["again"])
             ratio = float(np.median(again / rival))
-            low, middle, high = 1e3 * np.quantile(again, (0.25, 0.5, 0.75))
+            low, middle, high = 1e3 * quartiles(again)
             verdict = "tie" if abs(ratio - 1) <= TIE else "faster" if ratio < 1 else "slower"
             rows.append({"kernel": study["kernel"], "strategy": name, "measurements": one["measurements"],
                          "seconds": one["seconds"], "ms": middle, "low": low, "high": high, "ratio": ratio,
                          "verdict": "" if name == RIVAL else verdict, "rounds": len(again), **study["machine"]})
     return pd.DataFrame(rows)
+
+
+def quartiles(seconds):
+    """The quartiles (3,); inf where a kernel exceeded the lab's limit."""
+    with np.errstate(invalid="ignore"):                      # between two of inf, the difference is not a number
+        return np.nan_to_num(np.quantile(seconds, (0.25, 0.5, 0.75)), nan=np.inf, posinf=np.inf)
 
 
 def study_summary(table):
@@ -51,7 +58,8 @@ def draw_study(table, ax=None, title=""):
         ax.plot(ratio, np.arange(len(kernels)) + 0.12 * (place - len(tuned) / 2 + 0.5), MARKS[place], markersize=6,
                 color=PALETTE[place], label=name, markerfacecolor=PALETTE[place] if name == OURS else "white")
     untuned = table[table["strategy"] == "untuned"].set_index("kernel")["ratio"]
-    ax.set_yticks(range(len(kernels)), [f"{name}\nuntuned: {untuned[name]:.0f} x" for name in kernels])
+    told = {name: f"{ratio:.0f} x" if ratio < np.inf else "exceeds the limit" for name, ratio in untuned.items()}
+    ax.set_yticks(range(len(kernels)), [f"{name}\nuntuned: {told[name]}" for name in kernels])
     ax.invert_yaxis()
     return dress(ax, title, f"time over that of {RIVAL}'s kernel (left is faster)", "", grid="x")
 

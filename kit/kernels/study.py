@@ -25,30 +25,37 @@ from kit.search import fingerprint, guided
 from kit.train import TrainSettings, train
 
 
-def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, target=None, report=print):
+def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, target=None,
+                  minutes=None, report=print):
     """Search for the fastest schedule of each kernel in every way, then measure the winners again, in turns.
 
     A study of the same settings, CPU and code in `folder` is read; else it is written there. The random measurements
     are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which measures its
     best schedule up to three times, the same with a cost model of other layers (`known_cost`), random, and
     MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The
-    winners are measured again `rounds` times. An ImportError if TVM is not installed, a RuntimeError if its process
+    winners are measured again `rounds` times. After so many `minutes` no other kernel is begun, but one at least is
+    measured; call again for the next ones. An ImportError if TVM is not installed, a RuntimeError if its process
     ended by itself or every schedule of a search failed. `target` as of KernelLab, but a ValueError if it is a GPU.
 
-    Returns a list with a study per kernel: "kernel"; "machine"; "found": {strategy: "measurements", "seconds" of the
-    search, "best" (seconds of the winner during the search), "again" (its seconds in each round)}; "curves": {strategy:
-    [seconds since the start, best so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds.
+    Returns a list with a study per measured kernel: "kernel"; "machine"; "found": {strategy: "measurements", "seconds"
+    of the search, "best" (seconds of the winner during the search), "again" (its seconds in each round)}; "curves":
+    {strategy: [seconds since the start, best so far]}; "codes" and "runtimes" of the random measurements; "untuned"
+    seconds.
     """
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
     cpu, code, tools, studies = processor_name(target), from_code("kit.kernels.study"), None, []
+    start, left = time.monotonic(), []
     with ExitStack() as opened:
         for kernel in kernels:
             about = fingerprint([kernel, definition(kernel), settings, cpu, code])
             path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
             study = _known_study(path, kernel, report)
             if study is None:
+                if minutes is not None and tools and time.monotonic() - start > 60 * minutes:
+                    left.append(kernel.name)
+                    continue
                 tools = tools or _opened_tools(opened, kernel, threads, target)
                 study = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report))
                 replace_file(path, study)
@@ -56,6 +63,8 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
             # always: so the tile file agrees with the study, even after a kill between the two, or a change by hand
             write_kernel_tile(path.with_suffix(".npz"), kernel, study["codes"], study["runtimes"], study["untuned"])
             studies.append(study)
+    if left:
+        report(f"{minutes:g} minutes are over; call again to measure {', '.join(left)}")
     return studies
 
 

@@ -67,16 +67,20 @@ def schedule_features(kernel, codes):
 
 
 def write_kernel_tile(path, kernel, codes, seconds, untuned):
-    """Write schedules with a finite time as a `tile` file -> their number; `untuned` seconds are the normaliser."""
+    """Write schedules with a finite time as a `tile` file -> their number; `untuned` seconds are the normaliser.
+
+    A kernel that exceeds the lab's limit without a schedule has `untuned` inf; then its slowest schedule stands there.
+    """
     seconds = np.asarray(seconds, np.float64)
     kept = np.isfinite(seconds)
     if not kept.any():
         raise ValueError(f"{kernel.name}: none of {len(seconds)} schedules has a runtime; a tile file needs one")
+    normaliser = untuned if np.isfinite(untuned) else seconds[kept].max()
     with whole_file(path) as part, open(part, "wb") as file:
         np.savez_compressed(
             file, **kernel_graph(kernel), config_feat=schedule_features(kernel, np.asarray(codes)[kept]),
             config_runtime=np.rint(1e9 * seconds[kept]).astype(np.int64),
-            config_runtime_normalizers=np.full(kept.sum(), round(1e9 * untuned), np.int64))
+            config_runtime_normalizers=np.full(kept.sum(), round(1e9 * normaliser), np.int64))
     return int(kept.sum())
 
 
