@@ -224,7 +224,7 @@ def _serve_kernels(line, build_limit, run_limit, target):
         except EOFError:
             return
         if what == "kernel":
-            kernel, = about
+            kernel, inputs, known = *about, None, None  # the arrays of two kernels are never in memory together
             inputs = kernel_inputs(kernel, np.random.default_rng(0))
             known = kernel_result(kernel, inputs)
             gc.freeze()                                 # a candidate's process does not copy all memory to collect it

@@ -51,7 +51,7 @@ def network_layers(network):
 def multiplications(kernel, count=1):
     """How many multiplications `count` runs of a kernel take; of softmax and layer norm, the elements of the output.
 
-    >>> multiplications(layer_kernel("conv2d", (56, 56, 64, 128, 3), 2)) == 28 * 28 * 128 * (3 * 3 * 64)
+    >>> multiplications(layer_kernel("conv2d", (56, 56, 64, 128, 3), 2, 1)) == 28 * 28 * 128 * (3 * 3 * 64)
     True
     """
     spatial, reduced = kernel_axes(kernel)
