@@ -17,6 +17,7 @@ from kit.kernels.network_results import (
     layer_ratios,
     measurements_saved,
     network_sums,
+    newest_forms,
     read_races,
     readable_ratios,
     search_progress,
@@ -34,7 +35,7 @@ __all__ = [
     "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "complete_races", "draw_curves",
     "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares", "draw_winning_choices",
     "has_tvm", "known_cost", "layer_ratios", "learn_and_search", "measurements_saved", "multiplications",
-    "network_layers", "network_names", "network_sums", "read_races", "readable_ratios", "schedule_choices",
-    "schedule_space", "search_progress", "search_seconds", "study_kernels", "study_summary", "study_table",
-    "time_shares", "winners_luck", "winning_choices",
+    "network_layers", "network_names", "network_sums", "newest_forms", "read_races", "readable_ratios",
+    "schedule_choices", "schedule_space", "search_progress", "search_seconds", "study_kernels", "study_summary",
+    "study_table", "time_shares", "winners_luck", "winning_choices",
 ]

@@ -117,6 +117,18 @@ def complete_races(races, entries):
     return races[has.loc[pd.MultiIndex.from_frame(races[runs])].to_numpy()].reset_index(drop=True)
 
 
+def newest_forms(races, forms):
+    """Races in which each layer has one form of a search, the newest that its machine has measured -> DataFrame.
+
+    `forms` are strategies, the newest first; `races` are as of `race_table`. Rows of the newest form of a machine and
+    layer are named forms[0], rows of its other forms are left out.
+    """
+    age = races["strategy"].map({form: age for age, form in enumerate(forms)})
+    newest = age.groupby([races["cpu"], races["kernel"]]).transform("min")
+    named = races.assign(strategy=races["strategy"].where(age.isna(), forms[0]))
+    return named[age.isna() | (age == newest)].reset_index(drop=True)
+
+
 def network_sums(races, networks, entries):
     """Milliseconds of the layers of networks, summed with their counts -> DataFrame, a row per machine and network.
 
