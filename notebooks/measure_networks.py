@@ -1,20 +1,22 @@
 """Search for fast schedules of the layers of known networks, and add the results to `kernels_networks.csv`.
 
     python notebooks/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--starts 3] [--minutes 60]
-        [--searches "explore then droplet;random;MetaSchedule 3000"] [--layers "conv2d 1x1,softmax"]
+        [--searches "explore then droplet, carried over;random;MetaSchedule 3000"] [--layers "conv2d 1x1,softmax"]
         [--taught resnet18] [--target x86-64-v3] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
-finished jobs are not repeated. The table gets a row per layer, search, number of measurements, seed and machine. The
-random measurements are added to `kit/kernels/measured.csv.gz`, from which a search of other layers learns. At the end,
-and with `--only-left` at once, the command says what is left. A number behind a search is its number of measurements.
-It needs TVM (requirements-kernels.txt); with `--target cuda` also cuda-bindings, or the environment variable
+finished jobs are not repeated. A search in which every schedule failed is named, and the next one begins. The table
+gets a row per layer, search, number of measurements, seed and machine. The random measurements are added to
+`kit/kernels/measured.csv.gz`, from which a search of other layers learns. At the end, and with `--only-left` at once,
+the command says what is left. A number behind a search is its number of measurements. It needs TVM
+(requirements-kernels.txt); with `--target cuda` also cuda-bindings, or the environment variable
 TVM_CUDA_COMPILE_MODE=nvcc and CUDA's compiler.
 """
 import argparse
 import gzip
 import re
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
@@ -36,10 +38,11 @@ from kit.kernels.layer_study import (
     starts_left,
 )
 from kit.kernels.measure import processor_name
-from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target
+from kit.kernels.searches import CARRIED, RANDOM, RIVAL, check_target
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "kernels_networks.csv"
+FOLDER = HERE.parent / "submissions" / "networks"
 
 
 def named_searches(text, measurements):
@@ -53,9 +56,11 @@ def named_searches(text, measurements):
 def planned(networks, texts, seeds, searches, threads, target, taught):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     check_target([search for search, _ in searches], target)
+    if taught and CARRIED not in dict(searches):
+        raise ValueError(f"only the search {CARRIED} learns from other networks, and it is not among the searches")
     processor_name(target)                                   # a GPU that is not there is missed now, too
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
-                            if any(text in kernel.name for text in texts))
+                            if any(text in kernel.name for text in texts or [""]))
     for name in taught:
         network_layers(name)                                 # an unknown name fails now, not after the first searches
     if not kernels:
@@ -69,10 +74,12 @@ def write_rows(folder):
     """Add the races of the folder to the table, and its random measurements to what the kit knows."""
     stored = [read_races(TABLE)] if TABLE.is_file() else []
     measured = [pd.read_csv(MEASURED, keep_default_na=False)] if MEASURED.is_file() else []
-    replace_file(TABLE, merged_races(*stored, race_table(folder)).to_csv(index=False))
-    lines = measured_table(folder, *measured).to_csv(index=False)
-    with whole_file(MEASURED) as part:
-        part.write_bytes(gzip.compress(lines.encode(), mtime=0))             # equal measurements make equal bytes
+    races, random = merged_races(*stored, race_table(folder)), measured_table(folder, *measured)
+    if len(races):                                           # a table without rows has no columns, and cannot be read
+        replace_file(TABLE, races.to_csv(index=False))
+    if len(random):
+        with whole_file(MEASURED) as part:                   # equal measurements make equal bytes
+            part.write_bytes(gzip.compress(random.to_csv(index=False).encode(), mtime=0))
 
 
 def at_least(least, kind=int):
@@ -100,7 +107,7 @@ def main():
     parser.add_argument("networks", help="names with commas between")
     parser.add_argument("--layers", default="", help="only layers whose names contain one of these texts")
     parser.add_argument("--seeds", type=seed_list, default="0", help="with commas between, default: %(default)s")
-    parser.add_argument("--searches", default=f"{OURS};{RANDOM};{RIVAL}",
+    parser.add_argument("--searches", default=f"{CARRIED};{RANDOM};{RIVAL}",
                         help=f"with semicolons between, of {'; '.join(SEARCHES)}; a number of measurements may follow")
     parser.add_argument("--taught", default="", help="networks that the cost model of a search \"carried over\" learns "
                         "from; by default all that do not have the layer")
@@ -113,44 +120,71 @@ def main():
                         "compiled for, or cuda for the GPU; by default the CPU of this machine")
     parser.add_argument("--minutes", type=at_least(0, float), default=60.0, help="after which no other layer begins; "
                         "default: %(default)s")
-    parser.add_argument("--folder", default=HERE.parent / "submissions" / "networks", type=Path,
+    parser.add_argument("--folder", default=FOLDER, type=Path,
                         help="of the jobs' files; default: submissions/networks")
     parser.add_argument("--only-left", action="store_true", help="run nothing")
     given = parser.parse_args()
     try:
-        plan = planned(given.networks.split(","), given.layers.split(","), given.seeds,
+        plan = planned(given.networks.split(","), [*filter(None, given.layers.split(","))], given.seeds,
                        named_searches(given.searches, given.measurements), given.threads, given.target,
                        tuple(filter(None, given.taught.split(","))))
     except ValueError as fault:
         parser.error(str(fault))
+    failed = 0
     try:
         if not given.only_left:
-            with locked(given.folder / "lock") as holder:
-                if holder is not None:
-                    parser.error(f"another command{holder} measures into {given.folder}: two would disturb each other")
-                measure(plan, given)
+            with ExitStack() as held:
+                # the tables are of this checkout, whatever the folder
+                for lock in dict.fromkeys([given.folder.resolve() / "lock", FOLDER.resolve() / "lock"]):
+                    holder = held.enter_context(locked(lock))
+                    if holder is not None:
+                        parser.error(f"another command{holder} measures and holds {lock}: two would disturb each other")
+                failed = measure(plan, given)
         print_left(plan, given)
-    except (DataError, RuntimeError) as fault:
+    except DataError as fault:
         parser.error(str(fault))
+    if failed:
+        parser.exit(1, f"{failed} searches or races failed; the lines above say why\n")
 
 
 def measure(plan, given):
-    """Run what is not finished, and write the tables after each race."""
-    start = time.monotonic()
+    """Run what is not finished, and write the tables after each race -> how many searches and races failed."""
+    start, failed = time.monotonic(), 0
     for jobs in plan:
         if time.monotonic() - start > 60 * given.minutes:
             break
-        for job in jobs:
-            found = run_search(job, given.folder)
-            print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
-                  f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
-        race = run_race(jobs[0].kernel, jobs[0].seed, given.threads, given.folder,
-                        target=given.target, starts=given.starts)
-        print(f"{race['kernel']}: " + ", ".join(
-            f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
-            for one in race["entries"]), flush=True)
-        write_rows(given.folder)
+        tried = [attempt(measure_search, job, given) for job in jobs]
+        if any(tried):
+            tried.append(attempt(measure_race, jobs[0], given))
+            write_rows(given.folder)
+        failed += tried.count(False)
     write_rows(given.folder)
+    return failed
+
+
+def attempt(work, job, given):
+    """Whether the search or the race of a job ended; if not, why is printed, and the next one begins."""
+    try:
+        work(job, given)
+        return True
+    except RuntimeError as fault:
+        print(f"note  {job.kernel.name}: {job.strategy}: {fault}", flush=True)
+        return False
+
+
+def measure_search(job, given):
+    """Run a search, or read its result, and print the best time that it saw."""
+    found = run_search(job, given.folder)
+    print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
+          f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
+
+
+def measure_race(job, given):
+    """Run the race of the layer and the seed of a job, and print its medians."""
+    race = run_race(job.kernel, job.seed, given.threads, given.folder, target=given.target, starts=given.starts)
+    print(f"{race['kernel']}: " + ", ".join(
+        f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
+        for one in race["entries"]), flush=True)
 
 
 def print_left(plan, given):

@@ -8,8 +8,9 @@ run again while its notebook, its parameters, the data, the kit and the steps th
 The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
 
 Exit status: 0 done; 1 a notebook failed; 2 wrong call or data root; 3 done, but a data file was unreadable, a notebook
-on Kaggle failed, time_budget ended a training or the submission has a problem; 130 interrupted (Ctrl-C); 143 terminated
-(SIGTERM). After 130 and 143, and if a training is to be continued, the same command continues.
+on Kaggle failed, time_budget ended a training, minutes ended the measuring of kernels, or the submission has a problem;
+130 interrupted (Ctrl-C); 143 terminated (SIGTERM). After 130 and 143, and if a step is to be continued, the same
+command continues.
 """
 import argparse
 import os
@@ -301,12 +302,12 @@ def run(args):
         problems = run_steps(notebooks, parameters, out, root, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
-    left = {step: models for step, models in unfinished(out).items() if step in {n.stem for n in parameters}}
-    if not left or any(out.glob("ensemble/*.npz")):
+    left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
+    if not left or any(out.glob("ensemble/*.npz")) or (out / "kernels.csv").is_file():
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed,
                   asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
-    for step, models in left.items():
-        print(f"to be continued: {step}, models left: {len(models)}; run the same command again", file=sys.stderr)
+    for step, names in left.items():
+        print(f"to be continued: {step}, left: {', '.join(names)}; run the same command again", file=sys.stderr)
     return 3 if problems or failed or left else 0
 
 

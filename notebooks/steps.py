@@ -46,7 +46,7 @@ from kit.run.provenance import (  # noqa: E402
 )
 
 LOCK = Path(".run", "lock")
-LIMITS = ("time_budget",)                       # parameters that end a step early, and change no result
+LIMITS = ("time_budget", "minutes")             # parameters that end a step early, and change no result
 UNFINISHED = "unfinished"                       # in place of the key of a step, while it runs
 IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
 STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell

@@ -253,7 +253,9 @@ def test_a_number_behind_a_search_is_its_number_of_measurements(project):
         measurer.planned(["bert", "unet"], ["conv 1x1", "7x7"], [0], [("random", 9)], 1, None, ())
     for networks, taught in ((["resnet"], ()), (["bert"], ("resnet",))):
         with pytest.raises(ValueError, match="resnet.*resnet18"):
-            measurer.planned(networks, [""], [0], [("random", 9)], 1, None, taught)
+            measurer.planned(networks, [], [0], [(CARRIED, 9)], 1, None, taught)
+    with pytest.raises(ValueError, match=f"^only the search {CARRIED} learns from other networks"):
+        measurer.planned(["bert"], [], [0], [("random", 9)], 1, None, ("alexnet",))
 
 
 def test_what_is_left_is_said_and_nothing_is_written(project, tmp_path, monkeypatch, capsys):
@@ -289,13 +291,44 @@ def test_a_wrong_number_or_file_is_named_before_anything_is_measured(project, tm
     assert wrong in capsys.readouterr().err
 
 
-def test_two_commands_do_not_measure_into_one_folder(project, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("place", ["mine", "usual"])
+def test_two_commands_measure_neither_into_one_folder_nor_into_one_table(project, tmp_path, monkeypatch, capsys, place):
     measurer = script_of_notebooks(project, "measure_networks")
-    monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--folder", str(tmp_path)])
+    monkeypatch.setattr(measurer, "FOLDER", tmp_path / "usual")
+    monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--folder", str(tmp_path / "mine")])
     monkeypatch.setattr(measurer, "measure", None)
-    with locked(tmp_path / "lock"), pytest.raises(SystemExit):
+    with locked(tmp_path / place / "lock"), pytest.raises(SystemExit):
         measurer.main()
-    assert f"another command (process {os.getpid()}) measures into {tmp_path}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"another command (process {os.getpid()}) measures and holds {tmp_path / place / 'lock'}" in said
+
+
+def test_a_search_that_fails_is_named_and_the_next_one_begins(project, tmp_path, monkeypatch, capsys):
+    measurer, raced = script_of_notebooks(project, "measure_networks"), []
+    for name, place in (("FOLDER", "jobs"), ("TABLE", "races.csv"), ("MEASURED", "measured.csv.gz")):
+        monkeypatch.setattr(measurer, name, tmp_path / place)
+
+    def search(job, folder):
+        if job.strategy == "random" or job.kernel.kind == "softmax":
+            raise RuntimeError("none of 9 schedules ran")
+        return {"seconds": [2e-3, 1e-3], "elapsed": [1.0, 2.0]}
+
+    def race(kernel, *about, **more):
+        raced.append(kernel.name)
+        return {"kernel": kernel.name, "entries": [{"strategy": "x", "measurements": 2, "again": [3e-3]}]}
+    monkeypatch.setattr(measurer, "run_search", search)
+    monkeypatch.setattr(measurer, "run_race", race)
+    monkeypatch.setattr(measurer, "print_left", lambda *about: None)
+    monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--layers", "softmax,norm,", "--folder",
+                                      str(tmp_path / "jobs"), "--searches", "random;MetaSchedule"])
+    with pytest.raises(SystemExit) as ended:
+        measurer.main()
+    told, said = capsys.readouterr()
+    assert ended.value.code == 1 and said == "3 searches or races failed; the lines above say why\n"
+    assert raced == ["layer norm 128x768"] and not (tmp_path / "races.csv").exists()       # this race has no file
+    assert [line for line in told.splitlines() if "norm" in line] == [
+        "note  layer norm 128x768: random: none of 9 schedules ran",
+        "layer norm 128x768: MetaSchedule: 1.000 ms, 2 measurements, 2 s", "layer norm 128x768: x 2 3.000"]
 
 
 @pytest.mark.parametrize("search, wrong", [(RIVAL, "this PyTorch sees no GPU: install a PyTorch with CUDA"),
@@ -502,11 +535,40 @@ def test_after_its_minutes_a_study_begins_no_other_kernel_and_goes_on_when_calle
     for call in range(1, 4):
         found = study_kernels(three, tmp_path, minutes=0, report=lines.append)
         assert [study["kernel"] for study in found] == begun == names[:call]
-    assert lines == ["0 minutes are over; call again to measure small softmax, small conv2d",
-                     "0 minutes are over; call again to measure small conv2d"]
+    assert lines == [f"0 minutes are over, and {left} of 3 kernels are left; call again" for left in (2, 1)]
     assert study_kernels(three, tmp_path, report=lines.append) == found and begun == names
     (tmp_path / "fresh").mkdir()
     assert len(study_kernels(three, tmp_path / "fresh", minutes=5)) == 3
+    monkeypatch.setattr("kit.kernels.study.tvm_version", lambda: "another")
+    assert len(study_kernels(three, tmp_path, minutes=0, report=lines.append)) == 1
+
+
+def test_a_kernel_that_fails_is_left_out_and_the_next_gets_new_processes(tmp_path, monkeypatch):
+    three, failing, opened, lines = [SMALL[kind] for kind in ("matmul", "softmax", "conv2d")], {"small matmul"}, [], []
+
+    def new_study(kernel, settings, tile_name, tools, report):
+        if kernel.name in failing:
+            raise RuntimeError(f"none of 9 schedules of {kernel.name} ran")
+        codes, seconds = measured(kernel)
+        return drawn_study(kernel.name) | {"codes": codes.tolist(), "runtimes": seconds.tolist(), "untuned": 0.03,
+                                           "file": tile_name}
+
+    def open_tools(stack, kernel, *about):
+        opened.append(kernel.name)
+        stack.callback(opened.append, f"closed {kernel.name}")
+        return ["tools"]
+    monkeypatch.setattr("kit.kernels.study._new_study", new_study)
+    monkeypatch.setattr("kit.kernels.study._opened_tools", open_tools)
+    # without time, too: one that can be measured is measured
+    found = study_kernels(three, tmp_path, minutes=0, report=lines.append)
+    assert [study["kernel"] for study in found] == ["small softmax"]
+    assert opened == ["small matmul", "closed small matmul", "small softmax", "closed small softmax"]
+    assert lines == ["note  small matmul is left out: none of 9 schedules of small matmul ran",
+                     "0 minutes are over, and 1 of 3 kernels are left; call again"]
+    failing.add("small conv2d")
+    assert study_kernels(three, tmp_path, report=lines.append) == found
+    with pytest.raises(RuntimeError, match="^none of 9 schedules of small matmul ran"):
+        study_kernels(three[::2], tmp_path, report=lines.append)
 
 
 def test_without_tvm_one_sentence_says_what_to_install(monkeypatch, project):
@@ -750,12 +812,13 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
 
 
 @tvm_test
-def test_a_run_that_was_killed_measures_nothing_twice(tmp_path, project):
-    """As a user would: run.py with notebook 08 on one layer, killed when the layer is measured."""
+def test_a_run_that_was_killed_or_whose_time_is_over_goes_on_and_measures_nothing_twice(tmp_path, project):
+    """As a user would: run.py with notebook 08 on three layers, killed when the first is measured; no time for more."""
+    names = ["softmax 512x768", "layer norm 512x768", "batch matmul 12x128x128x64"]
     command = [sys.executable, "notebooks/run.py", "--only", "08", "--size", "tiny", "--out", str(tmp_path / "out"),
-               "--data-root", str(write_sample(tmp_path / "sample", size="tiny")), "-p", "kernels=['softmax 512x768']",
-               "-p", "budget=3", "-p", "trials=3", "-p", "rounds=1", "-p", "threads=1", "-p", "steps=2",
-               "-p", "proposals=1"]
+               "--data-root", str(write_sample(tmp_path / "sample", size="tiny")), "-p", f"kernels={names}",
+               "-p", "minutes=0", "-p", "budget=3", "-p", "trials=3", "-p", "rounds=1", "-p", "threads=1",
+               "-p", "steps=2", "-p", "proposals=1"]
 
     def measured_files():
         return {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out" / "kernels").glob("*.json")}
@@ -769,11 +832,15 @@ def test_a_run_that_was_killed_measures_nothing_twice(tmp_path, project):
         assert first.wait() == -signal.SIGKILL, log.read_text()
     before = measured_files()
     assert len(before) == 1
-    second = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert measured_files() == before
-    assert len(list((tmp_path / "out" / "kernels").glob("*.npz"))) == 1
-    assert not list((tmp_path / "out").glob("aside/*/kernels/*"))
+    for status, count, words in ((3, 2, f"to be continued: 08_kernels, left: {names[2]}"), (0, 3, "done: "),
+                                 (0, 3, "finished before")):
+        again = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
+        said = again.stdout + again.stderr
+        assert again.returncode == status and words in said, said
+        assert before.items() <= measured_files().items() and len(measured_files()) == count
+        assert len(list((tmp_path / "out" / "kernels").glob("*.npz"))) == count
+        assert (tmp_path / "out" / "report.html").is_file() and not list((tmp_path / "out").glob("aside/*/kernels/*"))
+        before = measured_files()
 
 
 def decide(line, kernels, gpu=False):
@@ -1092,9 +1159,27 @@ def test_what_the_kit_knows_is_of_other_networks_and_of_the_present_spaces():
     assert known_measurements(softmax, ["alexnet"]) == [] and known_cost(softmax, ["alexnet"]) is None
 
 
+def test_nothing_measured_on_a_layer_is_known_of_it_under_another_name():
+    def computes(layer):
+        image = layer.kind in ("conv2d", "depthwise")
+        padding = layer.sizes[-1] // 2 if layer.padding is None else layer.padding
+        return layer.kind, layer.sizes, (layer.stride, padding) if image else ()
+    networks = {name: {computes(layer) for layer, _ in network_layers(name)} for name in network_names()}
+    renamed = [layer._replace(name="mine") for layer, _ in network_layers("bert")]
+    shared = 0
+    for kernel in (*KERNELS.values(), *renamed):
+        own = set().union(*(layers for layers in networks.values() if computes(kernel) in layers))
+        shared += bool(own)
+        known = {computes(layer) for layer, _, _ in known_measurements(kernel)}
+        assert known and computes(kernel) not in known and not known & own
+        assert computes(kernel) not in {computes(layer) for layer, _, _ in known_measurements(kernel, ["resnet18"])}
+    assert shared >= 2 + len(renamed)
+
+
 def drawn_search(name="softmax 1536x128", seconds=(2e-6, np.inf), **other):
     return {"kernel": name, "definition": "now", "strategy": "random", "seed": 0, "seconds": [*seconds],
-            "codes": [[i, 1] for i in range(len(seconds))], "machine": {"cpu": "a CPU", "threads": 1}, **other}
+            "codes": [[i, 1] for i in range(len(seconds))],
+            "machine": {"cpu": "a CPU", "threads": 1, "tvm": "0"}, **other}
 
 
 def test_a_table_of_measurements_keeps_the_longest_search_and_the_last_folder(tmp_path, monkeypatch):
@@ -1238,6 +1323,8 @@ def test_measurements_saved_are_a_geometric_mean_over_layers():
     assert [saved[name] for name in ("runs", "one", "other", "one never", "other never")] == [4, 5.5, 8.5, 2, 2]
     table.loc[0, "needed"] = pd.NA                                        # seed 0 of layer a is not known
     assert measurements_saved(table, "x", "y")["runs"] == 3
+    with pytest.raises(ValueError, match="^races is 0; expected at least one race with x and z$"):
+        measurements_saved(table, "x", "z")
 
 
 def test_a_later_race_replaces_the_earlier_ones_that_it_covers_and_leaves_the_others():
@@ -1341,9 +1428,9 @@ def test_each_layer_has_the_newest_form_that_its_machine_has_measured():
         rivals = {form for cpu, kernel, form in rows if (cpu, kernel) == (row["cpu"], row["kernel"])}
         newest = next((form for form in ("new", "old", "oldest") if form in rivals), None)
         if row["strategy"] in ("random", newest):
-            slow.append({**row, "strategy": "random" if row["strategy"] == "random" else "new"})
+            slow.append({**row, "strategy": "random" if row["strategy"] == "random" else "x"})
     shuffled = races.sample(frac=1, random_state=0).set_index(np.full(len(races), 7))     # no use of order or index
-    found = newest_forms(shuffled, ["new", "old", "oldest"]).sort_values("ms", ignore_index=True)
+    found = newest_forms(shuffled, ["new", "old", "oldest"], "x").sort_values("ms", ignore_index=True)
     pd.testing.assert_frame_equal(found, pd.DataFrame(slow))
 
 
@@ -1451,6 +1538,7 @@ def test_shares_of_time_are_those_of_the_layers_times_their_counts():
     ax = draw_time_shares(pd.DataFrame([row]), title="t")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["bert: 3 of 7 layers"]
     assert len(ax.patches) == len(SORTS)
+    assert [*time_shares(RACES, ["vgg16"], ("x", 50))] == [*row] and len(time_shares(RACES, ["vgg16"], ("x", 50))) == 0
 
 
 def test_winning_choices_are_counted_per_layer_and_beside_their_share_in_the_space():
@@ -1517,7 +1605,7 @@ def test_the_readme_tells_what_the_stored_races_say(project):
     races = read_races(project / "notebooks" / "kernels_networks.csv")
     lines = (project / "README.md").read_text().splitlines()
     newest = newest_forms(races, [CARRIED, *(f"{CARRIED}, {form}" for form in (
-        "confirmed, restarted", "confirmed", "doubting", "trusted"))])
+        "confirmed, restarted", "confirmed", "doubting", "trusted"))], "newest")
     machines = {"slower": "(family 25, model 17)", "faster": "(family 26, model 2)"}
     head, = (line for line in lines if line.startswith("| time of our kernels over that of |"))
     for start, other in (("| random search in the same space", ("random", 100)),
@@ -1527,7 +1615,7 @@ def test_the_readme_tells_what_the_stored_races_say(project):
         assert len(told) == len(machines)
         for (name, cpu), (ratio, low, high, layers) in zip(machines.items(), told):
             part = newest[newest["cpu"].str.endswith(cpu)]
-            row, = compare_searches(part, [((CARRIED, 100), other)]).to_dict("records")
+            row, = compare_searches(part, [(("newest", 100), other)]).to_dict("records")
             assert (ratio, low, high) == tuple(f"{row[key]:.3f}" for key in ("ratio", "low", "high"))
             every = re.search(rf"{name} machine {re.escape(cpu[:-1])}\), (\d+) layers", head)[1]
             assert (layers or every) == str(row["layers"])

@@ -14,7 +14,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import ThreadpoolController
 
 from kit.checks import expect
-from kit.kernels.definitions import kernel_axes
+from kit.kernels.definitions import image_padding, kernel_axes
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.schedules import SKETCHES, choice_columns, largest_divisor, schedule_space
 from kit.run import from_code
@@ -130,7 +130,7 @@ def known_measurements(kernel, networks=()):
     Parameters
     ----------
     kernel : Kernel
-        The layer to search next. Nothing measured on it is given.
+        The layer to search next. Nothing measured on it is given, whatever its name there.
     networks : sequence of str
         Known networks whose layers count; none of them: all networks that do not have this layer.
 
@@ -141,8 +141,11 @@ def known_measurements(kernel, networks=()):
         softmax for a convolution, and measurements of another definition of a layer or of another space of schedules.
     """
     known = {name: [layer for layer, _ in network_layers(name)] for name in networks or network_names()}
-    left_out = {kernel, *(layer for own in known.values() if not networks and kernel in own for layer in own)}
-    layers = {layer.name: layer for own in known.values() for layer in own if layer not in left_out}
+    left_out = {_computes(kernel)}
+    for own in known.values() if not networks else ():
+        layers = set(map(_computes, own))
+        left_out |= layers if _computes(kernel) in layers else set()
+    layers = {layer.name: layer for own in known.values() for layer in own if _computes(layer) not in left_out}
     rows = pd.read_csv(MEASURED, keep_default_na=False)
     found = []
     for (name, digest, *_), part in rows.groupby(["kernel", "definition", "cpu", "threads"], sort=False):
@@ -151,6 +154,12 @@ def known_measurements(kernel, networks=()):
             found.append((layers[name], np.array([[*map(int, codes.split())] for codes in part["codes"]]),
                           part["us"].to_numpy(float) / 1e6))
     return found
+
+
+def _computes(kernel):
+    """What a kernel computes; a name, and an argument that its kind does not use, make no other layer."""
+    images = kernel.kind in ("conv2d", "depthwise")
+    return kernel.kind, kernel.sizes, (kernel.stride, image_padding(kernel)) if images else None
 
 
 def definition(kernel):

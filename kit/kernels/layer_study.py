@@ -8,7 +8,6 @@ import json
 import time
 from contextlib import closing
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from kit.data import DataError
 from kit.files import replace_file
 from kit.kernels.carried import carried_cost, definition, fit_known, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
-from kit.kernels.measure import PYTORCH, KernelLab, processor_name
+from kit.kernels.measure import PYTORCH, KernelLab, processor_name, tvm_version
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import quartiles
@@ -33,7 +32,7 @@ RIVAL_RANDOM = f"{RIVAL}, random"                  # drawn at random from MetaSc
 SEARCHES = (*SETTINGS, RANDOM, RIVAL, RIVAL_DROPLET, RIVAL_DESCENT, RIVAL_RANDOM)
 TWO_PARTS = RIVAL_DROPLET, RIVAL_DESCENT     # a part of the measurements each, so that a longer search begins otherwise
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
-STARTS, ROUNDS = 3, 5                        # a kernel's time differs from process to process, up to 20%
+STARTS, ROUNDS = 3, 5                        # a kernel's time differs from process to process
 MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
 LAYER_SEED = ["kernel", "seed", "cpu", "threads", "tvm"]            # what races of the same winners have in common
 
@@ -51,13 +50,17 @@ class SearchJob(NamedTuple):
 
 def this_machine(threads, target=None):
     """What a row of the table says about the machine."""
-    return {"cpu": processor_name(target), "threads": threads, "tvm": version("apache-tvm"),
+    return {"cpu": processor_name(target), "threads": threads, "tvm": tvm_version(),
             "torch": torch.__version__, "date": date.today().isoformat()}
 
 
 def search_path(folder, job):
-    """Where a job's JSON is; the name also tells the machine, so that folders of several machines can be joined."""
-    about = [*job[:5], *job.taught, processor_name(job.target), definition(job.kernel)]
+    """Where a job's JSON is.
+
+    The name also tells the machine and the version of TVM, so that folders of several machines can be joined, and no
+    result of an older TVM counts.
+    """
+    about = [*job[:5], *job.taught, processor_name(job.target), definition(job.kernel), tvm_version()]
     name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
     return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
 
@@ -182,9 +185,9 @@ def starts_left(kernel, seed, threads, folder, target=None, starts=STARTS):
 
 def _known_race(kernel, seed, threads, folder, target):
     """(path of a race, what is known of it, its entries without their times, what KernelLab runs for each entry)."""
-    about = kernel.name, definition(kernel), seed, threads, processor_name(target)
+    about = kernel.name, definition(kernel), seed, threads, processor_name(target), tvm_version()
     searches = _longest_searches(folder, about)
-    name = repr([*about, *sorted((found["strategy"], found["measurements"]) for found in searches)])
+    name = repr([*about, torch.__version__, *sorted((found["strategy"], found["measurements"]) for found in searches)])
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{digest}.json")
     entries, runners = _racers(searches)
@@ -195,7 +198,7 @@ def _known_race(kernel, seed, threads, folder, target):
 
 
 def _longest_searches(folder, about):
-    """The finished searches of (kernel, definition, seed, threads, cpu) that take part in its race."""
+    """The finished searches of a layer, as of `_layer_of`, that take part in its race."""
     searches = {}
     for found in finished_searches(folder):
         kind = found["strategy"], found["strategy"] in TWO_PARTS and found["measurements"]
@@ -252,8 +255,9 @@ def race_table(folder):
 
 
 def _layer_of(found):
-    """What searches and races of a layer, seed and machine have in common: (kernel, definition, seed, threads, cpu)."""
-    return found["kernel"], found["definition"], found["seed"], found["machine"]["threads"], found["machine"]["cpu"]
+    """What searches and races of a layer have in common: (kernel, definition, seed, threads, cpu, version of TVM)."""
+    machine = found["machine"]
+    return found["kernel"], found["definition"], found["seed"], machine["threads"], machine["cpu"], machine["tvm"]
 
 
 def _needed(searches):

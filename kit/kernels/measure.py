@@ -18,6 +18,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
@@ -178,6 +179,11 @@ def _end_with_parent():
     """Let the system kill this process when its parent has ended, for whatever reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)      # 1 is PR_SET_PDEATHSIG
+
+
+def tvm_version():
+    """The version of TVM, "" if it is not installed."""
+    return version("apache-tvm") if has_tvm() else ""
 
 
 def kernel_target(threads, target=None):

@@ -35,10 +35,12 @@ class Tuner:
         count the start of TVM. `lab`, of the kernel and of this tuner's threads and target, measures.
         """
         self.wait()
-        lab.trials, start = [], time.perf_counter()
-        jobs = self.child.ask(lab.kernel, trials, seed, droplet, descent, evolve)
-        while jobs is not None:
-            jobs = self.child.ask(lab.try_jobs(jobs))
+        lab.trials, lab.fault, start = [], "", time.perf_counter()
+        # this process removes the folder, because an interrupt kills the other one
+        with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as folder:
+            jobs = self.child.ask(lab.kernel, trials, seed, droplet, descent, evolve, folder)
+            while jobs is not None:
+                jobs = self.child.ask(lab.try_jobs(jobs))
         return lab.tried_since(start)
 
     def wait(self):
@@ -98,23 +100,22 @@ def _serve_tuning(line, threads, target):
     line.send(True)
     while True:
         try:
-            kernel, trials, seed, droplet, descent, evolve = line.recv()
+            kernel, trials, seed, droplet, descent, evolve, folder = line.recv()
         except EOFError:
             return
         modules.clear()
-        with tempfile.TemporaryDirectory() as folder:
-            module = tvm.IRModule({"main": kernel_function(kernel)})
-            database = ms.tune_tir(module, goal, folder, trials, builder=AsJson(), runner=InLab(),
-                                   strategy="evolutionary" if evolve else "replay-trace",
-                                   cost_model="xgb" if evolve else "random",       # draws ask no cost model
-                                   num_tuning_cores=default_workers("cpu"), seed=seed + 1)      # from 1 on
-            if descent:
-                context = ms.TuneContext(module, target=goal, space_generator="post-order-apply",
-                                         search_strategy="replay-trace", num_threads=threads, task_name="main")
-                context.generate_design_space()
-                best = database.get_top_k(database.commit_workload(context.mod), STARTS)
-                descend_traces([record.trace for record in best], context.mod, context, lambda jobs: [
-                    seconds for seconds, _ in measure(jobs)], descent, np.random.default_rng(seed), target == GPU)
-            if droplet:
-                PostOpt(folder, goal, droplet).run()
+        module = tvm.IRModule({"main": kernel_function(kernel)})
+        database = ms.tune_tir(module, goal, folder, trials, builder=AsJson(), runner=InLab(),
+                               strategy="evolutionary" if evolve else "replay-trace",
+                               cost_model="xgb" if evolve else "random",       # draws ask no cost model
+                               num_tuning_cores=default_workers("cpu"), seed=seed + 1)      # from 1 on
+        if descent:
+            context = ms.TuneContext(module, target=goal, space_generator="post-order-apply",
+                                     search_strategy="replay-trace", num_threads=threads, task_name="main")
+            context.generate_design_space()
+            best = database.get_top_k(database.commit_workload(context.mod), STARTS)
+            descend_traces([record.trace for record in best], context.mod, context, lambda jobs: [
+                seconds for seconds, _ in measure(jobs)], descent, np.random.default_rng(seed), target == GPU)
+        if droplet:
+            PostOpt(folder, goal, droplet).run()
         line.send(None)

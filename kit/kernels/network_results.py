@@ -2,6 +2,7 @@
 import numpy as np
 import pandas as pd
 
+from kit.checks import expect
 from kit.kernels.definitions import kernel_axes
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import TIE
@@ -117,15 +118,15 @@ def complete_races(races, entries):
     return races[has.loc[pd.MultiIndex.from_frame(races[runs])].to_numpy()].reset_index(drop=True)
 
 
-def newest_forms(races, forms):
+def newest_forms(races, forms, name):
     """Races in which each layer has one form of a search, the newest that its machine has measured -> DataFrame.
 
     `forms` are strategies, the newest first; `races` are as of `race_table`. Rows of the newest form of a machine and
-    layer are named forms[0], rows of its other forms are left out.
+    layer get the strategy `name`, rows of its other forms are left out.
     """
     age = races["strategy"].map({form: age for age, form in enumerate(forms)})
     newest = age.groupby([races["cpu"], races["kernel"]]).transform("min")
-    named = races.assign(strategy=races["strategy"].where(age.isna(), forms[0]))
+    named = races.assign(strategy=races["strategy"].where(age.isna(), name))
     return named[age.isna() | (age == newest)].reset_index(drop=True)
 
 
@@ -191,9 +192,9 @@ def search_seconds(races, networks, searches):
     """How long searches take to start, and for each measurement -> DataFrame, a row per network and search.
 
     `searches` are (strategy, fewer, more), two numbers of measurements. "seconds" is the time up to `more`, "each" the
-    seconds that each measurement after `fewer` adds. "start" is the rest: the fit of a cost model, and what the first
-    measurements take longer. All three are means over the "layers" that have all these searches in one race; the races
-    of a layer are averaged first. `races` are of one machine.
+    seconds that each measurement after `fewer` adds. "start" is the rest, for the fit of a cost model and for what the
+    first measurements take longer; below 0 if they take less. All three are means over the "layers" that have all
+    these searches in one race; the races of a layer are averaged first. `races` are of one machine.
     """
     needed = dict.fromkeys((strategy, count) for strategy, *counts in searches for count in counts)
     seconds = _by_run(races)[1].reindex(columns=[*needed]).dropna().groupby("kernel").mean()
@@ -269,16 +270,17 @@ def measurements_saved(races, one, other):
     """How many measurements the strategy `one` needs relative to `other` -> dictionary.
 
     A search needs as many as until one was within 5% of the lowest that any search of the layer and seed saw ("needed"
-    of `race_table`). A search without such a measurement counts as one more than it made. "ratio" is the geometric mean
-    over layers of one's number over the other's, "low" and "high" its 95% interval by bootstrap over layers; "layers"
-    counts these. "one" and "other" are the medians over "runs", a layer and seed each; "one never" and "other never"
-    count the runs without such a measurement.
+    of `race_table`). A search without such a measurement counts as one more than it made. "ratio" is the geometric
+    mean over layers of one's number over the other's, "low" and "high" its 95% interval by bootstrap over layers;
+    "layers" counts these; a ValueError if no layer has both. "one" and "other" are the medians over "runs", a layer
+    and seed each; "one never" and "other never" count the runs without such a measurement.
     """
     runs, made = ["cpu", *RUN], races.assign(needed=races["needed"].astype(float))
     made = made[made["strategy"].isin([one, other])]
     needed, most = (made.pivot_table(column, runs, "strategy", aggfunc="max").reindex(columns=[one, other])
                     for column in ("needed", "measurements"))
     both = needed.dropna()
+    expect(len(both), "races", len(both), f"at least one race with {one} and {other}")
     log = np.log(both[one] / both[other]).groupby(["cpu", "kernel"]).mean()
     never = (both > most.loc[both.index]).sum()
     return {**_mean_ratio(log), "runs": len(both), "one": float(both[one].median()),
@@ -321,7 +323,7 @@ def time_shares(races, networks, entry):
             by_sort = pd.DataFrame(spent, columns=["sort", "ms"]).groupby("sort")["ms"].sum()
             rows.append({"network": network, **(by_sort / by_sort.sum()).reindex(SORTS, fill_value=0.0),
                          "ms": by_sort.sum(), "layers": len(spent), "of": len(layers)})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["network", *SORTS, "ms", "layers", "of"])
 
 
 def _sort(kernel):

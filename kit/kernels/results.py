@@ -5,7 +5,7 @@ import pandas as pd
 from kit.kernels.searches import OURS, RIVAL
 from kit.plots import MARKS, PALETTE, QUIET, dress, new_axes
 
-TIE = 0.05                       # identical schedules differ by 1 to 3% in turns, by 10% and more between runs
+TIE = 0.05                       # identical schedules differ by 1 to 3% in turns; a tenth, by 7% and more between runs
 
 
 def study_table(studies):

@@ -3,7 +3,6 @@ import json
 import time
 from contextlib import ExitStack, closing
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from kit.checks import expect
 from kit.data import read_tile
 from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
-from kit.kernels.measure import KernelLab, Trials, processor_name
+from kit.kernels.measure import KernelLab, Trials, processor_name, tvm_version
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, confirmations, kernel_search
@@ -29,13 +28,14 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
                   minutes=None, report=print):
     """Search for the fastest schedule of each kernel in every way, then measure the winners again, in turns.
 
-    A study of the same settings, CPU and code in `folder` is read; else it is written there. The random measurements
-    are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which measures its
-    best schedule up to three times, the same with a cost model of other layers (`known_cost`), random, and
-    MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The
+    A study of the same settings, CPU, TVM and code in `folder` is read; else it is written there. The random
+    measurements are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which
+    measures its best schedule up to three times, the same with a cost model of other layers (`known_cost`), random,
+    and MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The
     winners are measured again `rounds` times. After so many `minutes` no other kernel is begun, but one at least is
-    measured; call again for the next ones. An ImportError if TVM is not installed, a RuntimeError if its process
-    ended by itself or every schedule of a search failed. `target` as of KernelLab, but a ValueError if it is a GPU.
+    measured; call again for the next ones. A kernel is left out, too, if every schedule of a search failed, or if the
+    process of TVM ended by itself; a RuntimeError if this happened to all. An ImportError if TVM is not installed.
+    `target` as of KernelLab, but a ValueError if it is a GPU.
 
     Returns a list with a study per measured kernel: "kernel"; "machine"; "found": {strategy: "measurements", "seconds"
     of the search, "best" (seconds of the winner during the search), "again" (its seconds in each round)}; "curves":
@@ -45,26 +45,35 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
-    cpu, code, tools, studies = processor_name(target), from_code("kit.kernels.study"), None, []
-    start, left = time.monotonic(), []
+    about = [settings, processor_name(target), tvm_version(), from_code("kit.kernels.study")]
+    start, tools, studies, left, fresh, faults = time.monotonic(), None, [], 0, 0, []
     with ExitStack() as opened:
         for kernel in kernels:
-            about = fingerprint([kernel, definition(kernel), settings, cpu, code])
-            path = Path(folder, f"{kernel.name.replace(' ', '_')}-{about[:8]}.json")
+            digest = fingerprint([kernel, definition(kernel), *about])
+            path = Path(folder, f"{kernel.name.replace(' ', '_')}-{digest[:8]}.json")
             study = _known_study(path, kernel, report)
+            if study is None and minutes is not None and fresh and time.monotonic() - start > 60 * minutes:
+                left += 1
+                continue
             if study is None:
-                if minutes is not None and tools and time.monotonic() - start > 60 * minutes:
-                    left.append(kernel.name)
+                try:
+                    tools = tools or _opened_tools(opened, kernel, threads, target)
+                    study = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report))
+                except RuntimeError as fault:
+                    report(f"note  {kernel.name} is left out: {fault}")
+                    faults.append(fault)
+                    opened.close()                           # a process may have ended; the next kernel gets new ones
+                    tools = None
                     continue
-                tools = tools or _opened_tools(opened, kernel, threads, target)
-                study = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report))
                 replace_file(path, study)
-                study = json.loads(study)
+                study, fresh = json.loads(study), fresh + 1
             # always: so the tile file agrees with the study, even after a kill between the two, or a change by hand
             write_kernel_tile(path.with_suffix(".npz"), kernel, study["codes"], study["runtimes"], study["untuned"])
             studies.append(study)
+    if faults and not studies:
+        raise faults[0]
     if left:
-        report(f"{minutes:g} minutes are over; call again to measure {', '.join(left)}")
+        report(f"{minutes:g} minutes are over, and {left} of {len(kernels)} kernels are left; call again")
     return studies
 
 
@@ -103,7 +112,7 @@ def _new_study(kernel, settings, tile_name, tuner, lab, report):
              for (name, one), (_, best), seconds in zip(tried.items(), winners, again.T)}
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
-    machine = {"cpu": processor_name(settings["target"]), "threads": lab.threads, "tvm": version("apache-tvm"),
+    machine = {"cpu": processor_name(settings["target"]), "threads": lab.threads, "tvm": tvm_version(),
                "date": date.today().isoformat()}
     return {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
             "codes": tried["random"].jobs, "runtimes": tried["random"].seconds.tolist(),
@@ -121,7 +130,7 @@ def _searched(tuner, lab, settings, report):
     note("untuned", Trials(np.array([lab.measure([None])[0][0]]), np.zeros(1), [None]))
     dims = [len(choice.values) for choice in schedule_space(kernel)]
     for name in (RANDOM, OURS, CARRIED):
-        lab.trials, start = [], time.perf_counter()
+        lab.trials, lab.fault, start = [], "", time.perf_counter()
         search, more = kernel_search(name, kernel, known_cost(kernel) if name == CARRIED else None)
         search(lab, dims, budget, np.random.default_rng(seed), **more)
         note(name, lab.tried_since(start))

@@ -18,7 +18,7 @@ from kit.run.report import read_record, read_scores, write_report
 from kit.run.results import Results, made_otherwise
 from kit.run.scoring import lead_row, mean_ceiling, score_row, scores_of
 from kit.run.season import read_season
-from kit.run.sessions import UNFINISHED, steps_trained, unfinished
+from kit.run.sessions import UNFINISHED, note_unfinished, steps_trained, unfinished
 from kit.run.workflow import (
     UNQUOTED,
     checkpoint_path,
@@ -44,9 +44,9 @@ from kit.run.workflow import (
 __all__ = [
     "MARK", "Results", "UNFINISHED", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files",
     "from_outside", "from_settings", "graph_scores", "lead_row", "left_out", "list_runs", "load_costs", "locate_data",
-    "made_otherwise", "make_room", "mean_ceiling", "note_settings", "noted_settings", "open_data", "own_results",
-    "read_mark", "read_record", "read_scores", "read_season", "read_split", "read_weights", "record_leaderboard",
-    "record_run", "report_problems", "run_folder", "runtimes_of", "sample_truth", "save_costs", "score_row",
-    "scores_of", "set_aside", "steps_trained", "teaching_graphs", "training_graphs", "unfinished", "unfit", "wanted",
-    "write_mark", "write_report", "write_table",
+    "made_otherwise", "make_room", "mean_ceiling", "note_settings", "note_unfinished", "noted_settings", "open_data",
+    "own_results", "read_mark", "read_record", "read_scores", "read_season", "read_split", "read_weights",
+    "record_leaderboard", "record_run", "report_problems", "run_folder", "runtimes_of", "sample_truth", "save_costs",
+    "score_row", "scores_of", "set_aside", "steps_trained", "teaching_graphs", "training_graphs", "unfinished",
+    "unfit", "wanted", "write_mark", "write_report", "write_table",
 ]

@@ -69,29 +69,29 @@ def take_over(path, out, by, data_root, folders):
         print(f"{path.name}: resumed from an earlier session, after {steps} steps", flush=True)
 
 
-def note_unfinished(out, step, models):
-    """Write the record of what a step leaves unfinished, `models` {name: (steps done, steps)}; without any, remove it.
+def note_unfinished(out, step, left, what="model"):
+    """Write the record of what a step leaves unfinished, `left` {name: (steps done, steps)}; without any, remove it.
 
-    Prints one sentence if there is any.
+    Such a step runs again when the same run is asked for. Prints one sentence if there is any. `what` they are.
     """
     record = Path(out, UNFINISHED, f"{step}.json")
-    if not models:
+    if not left:
         record.unlink(missing_ok=True)
         return
-    write_json(record, {"step": step, "unfinished": [{"model": name, "steps_done": done, "steps": steps}
-                                                     for name, (done, steps) in models.items()]})
-    shown = [f"{name} after step {done} of {steps}" for name, (done, steps) in models.items()]
-    print(f"note  to be continued: the time budget is used up, and {len(models)} "
-          f"{'model is' if len(models) == 1 else 'models are'} unfinished "
+    write_json(record, {"step": step, "unfinished": [{"name": name, "steps_done": done, "steps": steps}
+                                                     for name, (done, steps) in left.items()]})
+    shown = [f"{name} after step {done} of {steps}" if done else name for name, (done, steps) in left.items()]
+    print(f"note  to be continued: the time is used up, and {len(left)} "
+          f"{f'{what} is' if len(left) == 1 else f'{what}s are'} unfinished "
           f"({', '.join(shown[:4])}{', ...' * (len(shown) > 4)}); run the same again to continue", flush=True)
 
 
 def unfinished(out):
-    """What the steps of a run left unfinished -> {step: [names of models]}; a damaged record names none."""
+    """What the steps of a run left unfinished -> {step: [names of models or kernels]}; a damaged record names none."""
     found = {}
     for record in sorted(Path(out, UNFINISHED).glob("*.json")):
         try:
-            found[record.stem] = [str(one["model"]) for one in json.loads(record.read_bytes())["unfinished"]]
+            found[record.stem] = [str(one["name"]) for one in json.loads(record.read_bytes())["unfinished"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             found[record.stem] = []
     return found
