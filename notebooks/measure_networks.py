@@ -37,7 +37,7 @@ from kit.kernels.layer_study import (
     search_path,
     starts_left,
 )
-from kit.kernels.measure import processor_name
+from kit.kernels.measure import NoScheduleRan, processor_name
 from kit.kernels.searches import CARRIED, RANDOM, RIVAL, check_target
 
 HERE = Path(__file__).resolve().parent
@@ -141,42 +141,37 @@ def main():
                         parser.error(f"another command{holder} measures and holds {lock}: two would disturb each other")
                 failed = measure(plan, given)
         print_left(plan, given)
-    except DataError as fault:
+    except (DataError, RuntimeError) as fault:
         parser.error(str(fault))
     if failed:
-        parser.exit(1, f"{failed} searches or races failed; the lines above say why\n")
+        parser.exit(1, f"in {failed} searches no schedule ran; the lines above say why\n")
 
 
 def measure(plan, given):
-    """Run what is not finished, and write the tables after each race -> how many searches and races failed."""
+    """Run what is not finished, and write the tables after each race -> in how many searches no schedule ran."""
     start, failed = time.monotonic(), 0
     for jobs in plan:
         if time.monotonic() - start > 60 * given.minutes:
             break
-        tried = [attempt(measure_search, job, given) for job in jobs]
-        if any(tried):
-            tried.append(attempt(measure_race, jobs[0], given))
+        ran = [measure_search(job, given.folder) for job in jobs]
+        failed += ran.count(False)
+        if any(ran):
+            measure_race(jobs[0], given)
             write_rows(given.folder)
-        failed += tried.count(False)
     write_rows(given.folder)
     return failed
 
 
-def attempt(work, job, given):
-    """Whether the search or the race of a job ended; if not, why is printed, and the next one begins."""
+def measure_search(job, folder):
+    """Run a search, or read its result, and print the best time that it saw -> whether any schedule ran."""
     try:
-        work(job, given)
-        return True
-    except RuntimeError as fault:
+        found = run_search(job, folder)
+    except NoScheduleRan as fault:
         print(f"note  {job.kernel.name}: {job.strategy}: {fault}", flush=True)
         return False
-
-
-def measure_search(job, given):
-    """Run a search, or read its result, and print the best time that it saw."""
-    found = run_search(job, given.folder)
     print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
           f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
+    return True
 
 
 def measure_race(job, given):

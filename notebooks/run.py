@@ -303,11 +303,12 @@ def run(args):
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
-    if not left or any(out.glob("ensemble/*.npz")) or (out / "kernels.csv").is_file():
+    if not {*left} - {"08_kernels"} or any(out.glob("ensemble/*.npz")):
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed,
                   asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
     for step, names in left.items():
-        print(f"to be continued: {step}, left: {', '.join(names)}; run the same command again", file=sys.stderr)
+        named = f" ({'; '.join(names[:4])}{'; ...' * (len(names) > 4)})" if names else ""
+        print(f"to be continued: {step}{named}; run the same command again", file=sys.stderr)
     return 3 if problems or failed or left else 0
 
 

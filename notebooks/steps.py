@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import nbformat
@@ -52,9 +53,10 @@ IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]
 STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
-         "08": (), "09": ()}
+         "08": (), "09": (), "10": (), "11": (), "12": (), "13": ()}
 READS = {"05": ("predictions", "baselines")}     # folders where a step also reads what other machines made
-MEASURED = "kernels"                            # measurements, not results of a model: files here have no marks
+MEASURED, MEASURES = "kernels", "08"             # measurements, not results of a model: files here have no marks
+OPTIONAL = {MEASURES: "apache-tvm", "09": "jax"}         # packages that a step uses where they are installed
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
 SUBMITS = "06"                                  # the others start once this one is done
 # ipykernel's launcher. It notes which files of the run the notebook writes, by their names in the folder of the run,
@@ -152,7 +154,7 @@ class Step:
         self.marker, self.target = out / ".run" / f"{self.stem}.json", out / "notebooks" / notebook.name
         self.written, self.log = out / ".run" / f"{self.stem}.written", out / "problems" / f"{self.stem}.jsonl"
         self.note = noted(self.marker) or {"key": None, "problems": [], "files": {}}
-        self.kernel, self.others = f"kit-{digest(self.stem)[:8]}", []
+        self.kernel, self.others, self.earlier = f"kit-{digest(self.stem)[:8]}", [], []
         self.label, self.failure, self.last, self.thread, self.started = "", None, _Said(), None, 0.0
 
     def code(self):
@@ -175,6 +177,11 @@ class Step:
         found = [[*pair] for pair in found if pair not in noted]
         self.others = [name for name, _ in found if not name.endswith(MARK)]
         return found
+
+    def package(self):
+        """The version of the package that this step uses where it is installed, else None."""
+        with suppress(KeyError, PackageNotFoundError):
+            return version(OPTIONAL[self.number])
 
     def files_named(self):
         """The files that parameters name: pairs of name and digest."""
@@ -219,6 +226,7 @@ class Step:
             print(f"note  {self.stem} also reads what this run did not make: {', '.join(self.others[:4])}"
                   f"{', ...' * (len(self.others) > 4)}", flush=True)
         files = self.note["files"] | {name: "" for name in self._written()}
+        self.earlier = [*files] if self.note["key"] == UNFINISHED else []      # what it goes on from is its own, too
         own = self.target, _partly(self.target), self.out / "settings" / f"{self.stem}.json"
         own = [path.relative_to(self.out).as_posix() for path in own]
         for name in {**dict.fromkeys(own), **files}:
@@ -281,7 +289,8 @@ class Step:
             raise RunError(self._why(), status=1)
         put_in_place(_partly(self.target), self.target)
         met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])
-        names = [*self._written(), self.target.relative_to(self.out).as_posix()]
+        names = {*self._written(), self.target.relative_to(self.out).as_posix(),
+                 *(name for name in self.earlier if (self.out / name).is_file())}
         if (self.out / RECORDS / f"{self.stem}.json").is_file():             # its time was over: it is to be continued
             self.note["key"] = UNFINISHED
         self.note |= {"problems": [[line["path"], line["reason"]] for line in met],
@@ -381,7 +390,7 @@ def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
                   else keys[other] if other in asked else other.note["key"] for other in _needs(step, steps)]
         made = {pair for other in steps for pair in other.note["files"].items()}
         given = step.parameters and {name: one for name, one in step.parameters.items() if name not in LIMITS}
-        keys[step] = digest(step.code(), given, step.files_named(), basis, needed, step.brought(made))
+        keys[step] = digest(step.code(), given, step.files_named(), basis, needed, step.brought(made), step.package())
         return keys[step]
     _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, key, data_root, at_once)
     problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])
@@ -398,7 +407,9 @@ def move_aside(notebooks, collections, out):
     moved = []
     for notebook in notebooks:
         step = Step(notebook, {}, out)
-        for path in dict.fromkeys([*own_results(out, step.stem), *(out / name for name in step.note["files"])]):
+        measured = sorted((out / MEASURED).glob("*")) if step.number == MEASURES else []
+        files = [*own_results(out, step.stem), *(out / name for name in step.note["files"]), *measured]
+        for path in dict.fromkeys(files):
             about = {c for c, stem in stems.items() if stem in path.relative_to(out).as_posix()}
             if not about or about & {*collections}:
                 moved += [set_aside(path, out)] if path.is_file() else []

@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -52,7 +53,7 @@ from kit.kernels.layer_study import (
     search_path,
     starts_left,
 )
-from kit.kernels.measure import PYTORCH, KernelLab, Trials, has_tvm, processor_name
+from kit.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, Trials, has_tvm, processor_name
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.network_pictures import (
     draw_layers,
@@ -310,7 +311,7 @@ def test_a_search_that_fails_is_named_and_the_next_one_begins(project, tmp_path,
 
     def search(job, folder):
         if job.strategy == "random" or job.kernel.kind == "softmax":
-            raise RuntimeError("none of 9 schedules ran")
+            raise NoScheduleRan("none of 9 schedules ran")
         return {"seconds": [2e-3, 1e-3], "elapsed": [1.0, 2.0]}
 
     def race(kernel, *about, **more):
@@ -324,7 +325,7 @@ def test_a_search_that_fails_is_named_and_the_next_one_begins(project, tmp_path,
     with pytest.raises(SystemExit) as ended:
         measurer.main()
     told, said = capsys.readouterr()
-    assert ended.value.code == 1 and said == "3 searches or races failed; the lines above say why\n"
+    assert ended.value.code == 1 and said == "in 3 searches no schedule ran; the lines above say why\n"
     assert raced == ["layer norm 128x768"] and not (tmp_path / "races.csv").exists()       # this race has no file
     assert [line for line in told.splitlines() if "norm" in line] == [
         "note  layer norm 128x768: random: none of 9 schedules ran",
@@ -533,42 +534,42 @@ def test_after_its_minutes_a_study_begins_no_other_kernel_and_goes_on_when_calle
     three = [SMALL[kind] for kind in ("matmul", "softmax", "conv2d")]
     names = [kernel.name for kernel in three]
     for call in range(1, 4):
-        found = study_kernels(three, tmp_path, minutes=0, report=lines.append)
-        assert [study["kernel"] for study in found] == begun == names[:call]
-    assert lines == [f"0 minutes are over, and {left} of 3 kernels are left; call again" for left in (2, 1)]
-    assert study_kernels(three, tmp_path, report=lines.append) == found and begun == names
+        found, left = study_kernels(three, tmp_path, minutes=0, report=lines.append)
+        assert [study["kernel"] for study in found] == begun == names[:call] and left == names[call:]
+    assert study_kernels(three, tmp_path, report=lines.append) == (found, []) and begun == names
     (tmp_path / "fresh").mkdir()
-    assert len(study_kernels(three, tmp_path / "fresh", minutes=5)) == 3
+    assert len(study_kernels(three, tmp_path / "fresh", minutes=5)[0]) == 3
     monkeypatch.setattr("kit.kernels.study.tvm_version", lambda: "another")
-    assert len(study_kernels(three, tmp_path, minutes=0, report=lines.append)) == 1
+    assert study_kernels(three, tmp_path, minutes=0, report=lines.append)[1] == names[1:] and lines == []
 
 
-def test_a_kernel_that_fails_is_left_out_and_the_next_gets_new_processes(tmp_path, monkeypatch):
-    three, failing, opened, lines = [SMALL[kind] for kind in ("matmul", "softmax", "conv2d")], {"small matmul"}, [], []
+def test_a_kernel_without_a_schedule_that_runs_is_left_out_and_not_tried_again(tmp_path, monkeypatch):
+    three, failing, begun, lines = [SMALL[kind] for kind in ("matmul", "softmax", "conv2d")], {"small matmul"}, [], []
 
-    def new_study(kernel, settings, tile_name, tools, report):
-        if kernel.name in failing:
-            raise RuntimeError(f"none of 9 schedules of {kernel.name} ran")
-        codes, seconds = measured(kernel)
-        return drawn_study(kernel.name) | {"codes": codes.tolist(), "runtimes": seconds.tolist(), "untuned": 0.03,
-                                           "file": tile_name}
+    def searched(tuner, lab, settings, report):
+        begun.append(lab.kernel.name)
+        raise NoScheduleRan("none of 9 schedules ran") if lab.kernel.name in failing else KeyboardInterrupt
 
     def open_tools(stack, kernel, *about):
-        opened.append(kernel.name)
-        stack.callback(opened.append, f"closed {kernel.name}")
-        return ["tools"]
-    monkeypatch.setattr("kit.kernels.study._new_study", new_study)
+        lab = SimpleNamespace(kernel=kernel)
+        lab.turn_to = lambda kernel: setattr(lab, "kernel", kernel)
+        return "tuner", lab
+    monkeypatch.setattr("kit.kernels.study._searched", searched)
     monkeypatch.setattr("kit.kernels.study._opened_tools", open_tools)
-    # without time, too: one that can be measured is measured
-    found = study_kernels(three, tmp_path, minutes=0, report=lines.append)
-    assert [study["kernel"] for study in found] == ["small softmax"]
-    assert opened == ["small matmul", "closed small matmul", "small softmax", "closed small softmax"]
-    assert lines == ["note  small matmul is left out: none of 9 schedules of small matmul ran",
-                     "0 minutes are over, and 1 of 3 kernels are left; call again"]
-    failing.add("small conv2d")
-    assert study_kernels(three, tmp_path, report=lines.append) == found
-    with pytest.raises(RuntimeError, match="^none of 9 schedules of small matmul ran"):
-        study_kernels(three[::2], tmp_path, report=lines.append)
+    for _ in range(2):                                       # interrupted in the second kernel, both times
+        with pytest.raises(KeyboardInterrupt):
+            study_kernels(three, tmp_path, report=lines.append)
+    assert begun == ["small matmul", "small softmax", "small softmax"]
+    record, = tmp_path.iterdir()
+    assert lines == ["note  small matmul is left out: none of 9 schedules ran; to try again, remove "
+                     f"{record}"] * 2
+    failing |= {kernel.name for kernel in three}
+    with pytest.raises(RuntimeError, match="^small matmul is left out: none of 9 schedules ran; to try again, remove"):
+        study_kernels(three, tmp_path, minutes=0, report=lines.append)
+    assert begun[3:] == ["small softmax"]                    # its time counts, too
+    with pytest.raises(RuntimeError, match="^small matmul is left out"):
+        study_kernels(three, tmp_path, minutes=0, report=lines.append)
+    assert begun[4:] == ["small conv2d"]
 
 
 def test_without_tvm_one_sentence_says_what_to_install(monkeypatch, project):
@@ -781,8 +782,8 @@ def test_metaschedule_is_measured_by_the_same_lab_and_its_modules_can_be_measure
 @tvm_test
 def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monkeypatch):
     lines, kernel, other = [], SMALL["matmul"], SMALL["softmax"]
-    study, second = study_kernels([kernel, other], tmp_path, 6, 8, 2, report=lines.append)
-    assert [study["kernel"], second["kernel"]] == [kernel.name, other.name] and len(lines) == 18
+    (study, second), left = study_kernels([kernel, other], tmp_path, 6, 8, 2, report=lines.append)
+    assert [study["kernel"], second["kernel"]] == [kernel.name, other.name] and len(lines) == 18 and left == []
     assert len(second["codes"][0]) == len(dims_of(other))
     table = study_table([study]).set_index("strategy")
     assert len(table) == 8 and (table["ms"] > 0).all()
@@ -794,7 +795,7 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     alone = learn_and_search(studies, {other.name: other}, tmp_path, 3, 50, 5, report=lines.append)
     assert alone["kernel"].tolist() == [other.name] and {*alone} == {*learned}       # taught by both, measured alone
     monkeypatch.setattr("kit.kernels.study.Tuner", None)
-    assert study_kernels([kernel, other], tmp_path, 6, 8, 2) == studies
+    assert study_kernels([kernel, other], tmp_path, 6, 8, 2) == (studies, [])
     tile = tmp_path / study["file"]
     assert len(read_tile(tile).config_runtime) == 6
     whole = tile.read_bytes()
@@ -802,7 +803,7 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
         damage()
         with pytest.raises(DataError):
             learn_and_search(studies[:1], {kernel.name: kernel}, tmp_path, 3, 50, 5)
-        assert study_kernels([kernel], tmp_path, 6, 8, 2) == [study] and tile.read_bytes() == whole
+        assert study_kernels([kernel], tmp_path, 6, 8, 2) == ([study], []) and tile.read_bytes() == whole
     record = tile.with_suffix(".json")
     for text in (record.read_text()[:200], "[]", "{}", "null", '{"kernel": "matmul"}'):
         record.write_text(text)
@@ -1198,6 +1199,11 @@ def test_a_table_of_measurements_keeps_the_longest_search_and_the_last_folder(tm
     assert measured_table(tmp_path, again).equals(again)
     searches[:] = [drawn_search("layer norm 128x768", seconds=[5e-6, 6e-6])]             # as long
     assert [*measured_table(tmp_path, again)["us"]] == [9.0, 5.0, 6.0]
+    old, new = (drawn_search("new", seconds=[seconds] * count, machine={"cpu": "a CPU", "threads": 1, "tvm": tvm})
+                for seconds, count, tvm in ((1e-6, 2, "0"), (2e-6, 1, "now")))
+    monkeypatch.setattr("kit.kernels.layer_study.tvm_version", lambda: "now")
+    for searches[:] in ([old, new], [new, old]):
+        assert [*measured_table(tmp_path)["us"]] == [2.0]                                # though the other is longer
 
 
 def test_measurements_of_another_definition_do_not_count(tmp_path, monkeypatch):

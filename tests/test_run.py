@@ -138,6 +138,60 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
     assert run(clone, "--only", "00")[0] == 0 and len(ran(clone)) == 5  # what it had written is gone
 
 
+MEASURING = """
+from pathlib import Path
+from kit.run import note_unfinished
+folder = Path(out_dir) / "kernels"
+folder.mkdir(exist_ok=True)
+left = [name for name in ("a", "b", "c") if not (folder / f"{name}.json").is_file()]
+for name in left[:1]:
+    (folder / f"{name}.json").write_text(name)
+note_unfinished(out_dir, "NAME", {name: (0, 1) for name in left[1:]}, "kernel")
+print("measured", *left[:1])
+"""
+
+
+@pytest.mark.long
+def test_kernels_that_are_left_are_measured_by_the_same_command_and_block_no_study(clone):
+    def measured():
+        return sorted(path.stem for path in (clone / "out" / "kernels").glob("*.json"))
+    write_notebook(clone / "notebooks" / "08_kernels.ipynb", PARAMETERS + "\nminutes = None", MEASURING)
+    write_notebook(clone / "notebooks" / "10_study.ipynb", PARAMETERS, NOTE)
+    command = "--only", "08", "-p", "minutes=0"
+    status, lines, errors = run(clone, *command)
+    assert (status, measured()) == (3, ["a"])
+    assert errors == "to be continued: 08_kernels (b; c); run the same command again\n"
+    assert lines.count("note  to be continued: the time is used up, and 2 kernels are unfinished (b; c); run the same "
+                       "again to continue") == 1
+    assert run(clone, "--only", "10")[0] == 0 and ran(clone) == ["10_study 3"]
+    assert run(clone, *command)[0] == 3 and measured() == ["a", "b"]
+    assert run(clone, "--only", "10")[0] == 0 and ran(clone) == ["10_study 3"]                # it reads no kernels
+    (clone / "out" / "unfinished" / "08_kernels.json").write_text('{"unfinished": [{"model": "of an older kit"}]}')
+    assert run(clone, *command)[::2] == (0, "") and measured() == ["a", "b", "c"]
+    status, lines, _ = run(clone, "--only", "08", "-p", "minutes=60")            # the limit changes no result
+    assert status == 0 and any(line.endswith("08_kernels         finished before") for line in lines)
+    (clone / "out" / "kernels" / "a.json").write_text("changed")         # of the first session, and it counts
+    status, lines, _ = run(clone, *command)
+    assert status == 0 and (clone / "out" / "kernels" / "a.json").read_text() == "a"
+    assert any("a.json was changed" in line for line in lines)
+    assert run(clone, *command, "--fresh")[0] == 3 and measured() == ["a"]       # all of them are measured again
+
+
+def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_or_updated(main, tmp_path, monkeypatch):
+    steps, found = sys.modules["steps"], {"apache-tvm": None}
+
+    def version(name):
+        if found.get(name) is None:
+            raise steps.PackageNotFoundError(name)
+        return found[name]
+    monkeypatch.setattr(steps, "version", version)
+    packages = []
+    for found["apache-tvm"] in (None, "1", "2"):
+        packages.append([steps.Step(tmp_path / name, {}, tmp_path / "out").package() for name in (
+            "08_kernels.ipynb", "09_own.ipynb", "03_train_tile.ipynb")])
+    assert packages == [[None] * 3, ["1", None, None], ["2", None, None]]
+
+
 @pytest.mark.long
 def test_notes_of_a_cell_are_shown(clone):
     write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS,

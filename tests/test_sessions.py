@@ -70,7 +70,7 @@ def test_members_that_a_deadline_stops_are_named_and_the_next_run_finishes_them(
         {"name": "x, gnn, seed 1", "steps_done": 1, "steps": 4},
         {"name": "x, gnn, seed 2", "steps_done": 0, "steps": 4}]}
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "note  to be continued: the time is used up, and 2 models are unfinished (x, gnn, seed 1 after step 1 of 4, "
+        "note  to be continued: the time is used up, and 2 models are unfinished (x, gnn, seed 1 after step 1 of 4; "
         "x, gnn, seed 2); run the same again to continue")
     assert unfinished(tmp_path) == {"step": ["x, gnn, seed 1", "x, gnn, seed 2"]}
     assert sorted(map(steps_trained, (tmp_path / "checkpoints").glob("*.pt"))) == [1, 4]

@@ -69,7 +69,7 @@ def run_search(job, folder):
     """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}.
 
     "strategy" names the networks that were `taught`, if the job chose them: such a search has races of its own. A
-    ValueError if the search is not for the target. A RuntimeError, and no result, if every schedule failed.
+    ValueError if the search is not for the target. NoScheduleRan, and no result, if every schedule failed.
     """
     path = search_path(folder, job)
     if path.is_file():
@@ -135,14 +135,16 @@ def measured_table(folder, *stored):
     """The random measurements of the folder, of seed 0, and of stored such tables, as a table for kit.kernels.carried.
 
     A row per schedule: its codes, and its microseconds, inf if it failed. Of several searches of a kernel on one
-    machine the longest counts, and of equally long ones that of the folder. Stored rows of another definition go.
+    machine the longest counts, and of equally long ones that of the folder; in the folder, those with the TVM that is
+    installed come first. Stored rows of another definition go.
     """
-    longest = {}
+    longest, now = {}, tvm_version()
     known = [table.groupby(MACHINE_LAYER).size() for table in stored if len(table)]
     for one in finished_searches(folder):
         if one["strategy"] == RANDOM and one["seed"] == 0:
             key = one["kernel"], one["definition"], one["machine"]["cpu"], one["machine"]["threads"]
-            longest[key] = max(longest.get(key, one), one, key=lambda found: len(found["seconds"]))
+            longest[key] = max(longest.get(key, one), one, key=lambda found: (
+                found["machine"]["tvm"] == now, len(found["seconds"])))
     longest = {key: one for key, one in longest.items()
                if len(one["seconds"]) >= max((sizes.get(key, 0) for sizes in known), default=0)}
     new = [pd.DataFrame(dict(zip(MACHINE_LAYER, key)) | {

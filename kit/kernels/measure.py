@@ -65,6 +65,10 @@ class Trials(NamedTuple):
         return best, float(np.mean(samples[best]))
 
 
+class NoScheduleRan(RuntimeError):
+    """Every schedule of a search failed: it did not compile, crashed, exceeded a limit or computed a wrong result."""
+
+
 class KernelLab:
     """Measures schedules of one kernel; called with codes, it is an objective for kit.search."""
     # A measurement takes about 30 ms. It is the mean over the four alignments of the stack, of the shortest of up to 7
@@ -104,9 +108,9 @@ class KernelLab:
         return answers
 
     def tried_since(self, start):
-        """The trials so far as Trials of a search that began at `start`; a RuntimeError if all of them failed."""
+        """The trials so far as Trials of a search that began at `start`; NoScheduleRan if all of them failed."""
         if all(took == np.inf for _, took, _ in self.trials):
-            raise RuntimeError(f"none of {len(self.trials)} schedules of {self.kernel.name} ran: {self.fault}")
+            raise NoScheduleRan(f"none of {len(self.trials)} schedules of {self.kernel.name} ran: {self.fault}")
         known, seconds, jobs = zip(*self.trials)
         return Trials(np.array(seconds), np.array(known) - start, list(jobs))
 

@@ -12,7 +12,7 @@ from kit.checks import expect
 from kit.data import read_tile
 from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
-from kit.kernels.measure import KernelLab, Trials, processor_name, tvm_version
+from kit.kernels.measure import KernelLab, NoScheduleRan, Trials, processor_name, tvm_version
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, confirmations, kernel_search
@@ -32,49 +32,44 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
     measurements are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which
     measures its best schedule up to three times, the same with a cost model of other layers (`known_cost`), random,
     and MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The
-    winners are measured again `rounds` times. After so many `minutes` no other kernel is begun, but one at least is
-    measured; call again for the next ones. A kernel is left out, too, if every schedule of a search failed, or if the
-    process of TVM ended by itself; a RuntimeError if this happened to all. An ImportError if TVM is not installed.
-    `target` as of KernelLab, but a ValueError if it is a GPU.
+    winners are measured again `rounds` times. A kernel is left out if every schedule of a search fails; this is noted
+    in `folder`, too, and the next kernel begins. After so many `minutes` no other kernel is begun, but one at least;
+    call again for the next ones. An ImportError if TVM is not installed, a RuntimeError if its process ended by
+    itself, or if no kernel could be measured. `target` as of KernelLab, but a ValueError if it is a GPU.
 
-    Returns a list with a study per measured kernel: "kernel"; "machine"; "found": {strategy: "measurements", "seconds"
-    of the search, "best" (seconds of the winner during the search), "again" (its seconds in each round)}; "curves":
-    {strategy: [seconds since the start, best so far]}; "codes" and "runtimes" of the random measurements; "untuned"
-    seconds.
+    Returns (studies, left). A study per measured kernel: "kernel"; "machine"; "found": {strategy: "measurements",
+    "seconds" of the search, "best" (seconds of the winner during the search), "again" (its seconds in each round)};
+    "curves": {strategy: [seconds since the start, best so far]}; "codes" and "runtimes" of the random measurements;
+    "untuned" seconds. `left` names the kernels that were not begun.
     """
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
     about = [settings, processor_name(target), tvm_version(), from_code("kit.kernels.study")]
-    start, tools, studies, left, fresh, faults = time.monotonic(), None, [], 0, 0, []
+    start, tools, begun, studies, faults, left = time.monotonic(), None, 0, [], [], []
     with ExitStack() as opened:
         for kernel in kernels:
             digest = fingerprint([kernel, definition(kernel), *about])
             path = Path(folder, f"{kernel.name.replace(' ', '_')}-{digest[:8]}.json")
             study = _known_study(path, kernel, report)
-            if study is None and minutes is not None and fresh and time.monotonic() - start > 60 * minutes:
-                left += 1
-                continue
             if study is None:
-                try:
-                    tools = tools or _opened_tools(opened, kernel, threads, target)
-                    study = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report))
-                except RuntimeError as fault:
-                    report(f"note  {kernel.name} is left out: {fault}")
-                    faults.append(fault)
-                    opened.close()                           # a process may have ended; the next kernel gets new ones
-                    tools = None
+                if minutes is not None and begun and time.monotonic() - start > 60 * minutes:
+                    left.append(kernel.name)
                     continue
-                replace_file(path, study)
-                study, fresh = json.loads(study), fresh + 1
+                begun, tools = begun + 1, tools or _opened_tools(opened, kernel, threads, target)
+                study = _new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report)
+                replace_file(path, json.dumps(study))
+                study = json.loads(json.dumps(study))
+            if "fault" in study:
+                faults.append(f"{kernel.name} is left out: {study['fault']}; to try again, remove {path}")
+                report(f"note  {faults[-1]}")
+                continue
             # always: so the tile file agrees with the study, even after a kill between the two, or a change by hand
             write_kernel_tile(path.with_suffix(".npz"), kernel, study["codes"], study["runtimes"], study["untuned"])
             studies.append(study)
     if faults and not studies:
-        raise faults[0]
-    if left:
-        report(f"{minutes:g} minutes are over, and {left} of {len(kernels)} kernels are left; call again")
-    return studies
+        raise RuntimeError(faults[0])
+    return studies, left
 
 
 def _opened_tools(opened, kernel, threads, target):
@@ -86,13 +81,13 @@ def _opened_tools(opened, kernel, threads, target):
 
 
 def _known_study(path, kernel, report):
-    """The study that a file holds; None without a file, or if the file is no study of this kernel."""
+    """The study, or the fault, that a file holds; None without a file, or if the file is neither of this kernel."""
     if not path.is_file():
         return None
     try:
         study = json.loads(path.read_text("utf-8"))
-        if study["kernel"] == kernel.name and study.keys() >= {"machine", "found", "curves", "codes", "runtimes",
-                                                               "untuned", "file"}:
+        whole = {"machine", "found", "curves", "codes", "runtimes", "untuned", "file"}
+        if study["kernel"] == kernel.name and (study.keys() >= whole or study.keys() == {"kernel", "fault"}):
             return study
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
@@ -101,9 +96,12 @@ def _known_study(path, kernel, report):
 
 
 def _new_study(kernel, settings, tile_name, tuner, lab, report):
-    """A study of `study_kernels`, measured now."""
+    """A study of `study_kernels`, measured now; {"kernel", "fault"} if every schedule of a search failed."""
     lab.turn_to(kernel)
-    tried = _searched(tuner, lab, settings, report)
+    try:
+        tried = _searched(tuner, lab, settings, report)
+    except NoScheduleRan as fault:
+        return {"kernel": kernel.name, "fault": str(fault)}
     report(f"{kernel.name}: measuring the winners again")
     winners = [one.winner(confirmations(name)) for name, one in tried.items()]
     again = lab.measure_rounds([job for job, _ in winners], settings["rounds"])

@@ -83,7 +83,7 @@ def note_unfinished(out, step, left, what="model"):
     shown = [f"{name} after step {done} of {steps}" if done else name for name, (done, steps) in left.items()]
     print(f"note  to be continued: the time is used up, and {len(left)} "
           f"{f'{what} is' if len(left) == 1 else f'{what}s are'} unfinished "
-          f"({', '.join(shown[:4])}{', ...' * (len(shown) > 4)}); run the same again to continue", flush=True)
+          f"({'; '.join(shown[:4])}{'; ...' * (len(shown) > 4)}); run the same again to continue", flush=True)
 
 
 def unfinished(out):
