@@ -833,7 +833,7 @@ def test_a_run_that_was_killed_or_whose_time_is_over_goes_on_and_measures_nothin
         assert first.wait() == -signal.SIGKILL, log.read_text()
     before = measured_files()
     assert len(before) == 1
-    for status, count, words in ((3, 2, f"to be continued: 08_kernels, left: {names[2]}"), (0, 3, "done: "),
+    for status, count, words in ((3, 2, f"to be continued: 08_kernels ({names[2]})"), (0, 3, "done: "),
                                  (0, 3, "finished before")):
         again = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
         said = again.stdout + again.stderr
