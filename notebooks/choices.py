@@ -188,6 +188,8 @@ def check(notebooks, asked, there=False):
         expected = EXPECTED[name](value) if name in EXPECTED else None
         if expected:
             raise RunError(f"-p {name}={value}: expected {expected}")
+    if asked.get("kernels") is not None and asked.get("network") is not None:
+        raise RunError("-p kernels and -p network: expected one of them")
     if "device" in asked and there:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
             raise RunError(f"-p device={asked['device']}: expected cpu or cuda, as on Kaggle's machines")

@@ -233,7 +233,7 @@ class Step:
             path = self.out / name
             if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
                 killed = path == _partly(self.target) and self.note["key"] == UNFINISHED
-                fault = "is of a run that was killed" if killed else "was changed, or not made here"
+                fault = "is of a run that was interrupted or killed" if killed else "was changed, or not made here"
                 print(f"note  {show(path)} {fault}; it is kept as {show(set_aside(path, self.out))}", flush=True)
             elif (path.suffix == ".npz" and path.is_file() and path.parent.name != MEASURED
                   and not os.path.exists(f"{path}{MARK}")):

@@ -3,6 +3,7 @@ NumPy, candidates that crash or are late, and MetaSchedule."""
 import importlib.util
 import json
 import math
+import multiprocessing
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import scipy.stats
 import torch
@@ -82,7 +84,7 @@ from kit.kernels.network_results import (
 )
 from kit.kernels.networks import layer_kernel, multiplications, network_layers, network_names
 from kit.kernels.pytorch import pytorch_calls
-from kit.kernels.results import draw_curves, draw_study, study_summary, study_table
+from kit.kernels.results import draw_curves, draw_study, network_summary, study_summary, study_table, unsteady
 from kit.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
 from kit.kernels.searches import CARRIED, OURS, RIVAL
 from kit.kernels.study import learn_and_search, study_kernels
@@ -501,9 +503,26 @@ def test_gaps_below_5_percent_are_ties_and_a_drift_of_the_machine_does_not_count
 def test_the_summary_counts_kernels_by_verdict_and_time():
     table = study_table([drawn_study("a", 0.9), drawn_study("b", 1.0), drawn_study("c", 1.0, seconds=(20.0, 9.0)),
                          drawn_study("d", 1.2)])
+    with_model = table[table["strategy"] == OURS].assign(strategy=CARRIED, verdict="faster")
+    assert study_summary(pd.concat([table, with_model])).startswith(
+        f"{CARRIED} with 10 measurements against MetaSchedule with 10: faster on 4, a tie on 0, slower on 0 of 4")
     assert study_summary(table) == (
         "explore then droplet with 10 measurements against MetaSchedule with 10: faster on 1, a tie on 2, slower on 1 "
         "of 4 kernels; no slower and found in less time on 2; searches took 35 s and 36 s")
+
+
+def test_a_network_is_summed_over_its_measured_layers_as_often_as_it_has_them():
+    table = study_table([drawn_study("a", 2.0, 3.0), drawn_study("b", 10.0, 20.0)])
+    assert network_summary(table, {"a": 2, "b": 1}) == (
+        f"{OURS} {1.1 * (2 * 2 + 10):.3g} ms, {RIVAL} {1.1 * (2 * 3 + 20):.3g} ms")
+
+
+def test_kernels_whose_times_differ_between_rounds_are_named():
+    steady, shaken = drawn_study("a"), drawn_study("b")
+    for one in steady["found"].values():
+        one["again"] = [1.0, 1.0, 1.1]
+    steady["found"]["untuned"]["again"] = [1.0, 1.0, 9.0]
+    assert unsteady(study_table([steady, shaken])) == ["b"]
 
 
 def test_pictures_show_every_kernel_and_search():
@@ -517,6 +536,9 @@ def test_pictures_show_every_kernel_and_search():
     assert np.isinf(table.set_index(["kernel", "strategy"]).loc[("b", "untuned"), ["ms", "low", "high", "ratio"]]
                     .to_numpy(float)).all()
     assert draw_study(table).get_yticklabels()[1].get_text() == "b\nuntuned: exceeds the limit"
+    far = draw_study(study_table([drawn_study("a", 12.9), drawn_study("b", np.inf), drawn_study("c", 3.1)]))
+    assert [text.get_text() for text in far.texts] == ["13 x", "exceeds the limit", "3 x"]
+    assert max(line.get_xdata().max() for line in far.lines if len(line.get_xdata()) == 3) == 3
 
 
 # without TVM
@@ -570,6 +592,30 @@ def test_a_kernel_without_a_schedule_that_runs_is_left_out_and_not_tried_again(t
     with pytest.raises(RuntimeError, match="^small matmul is left out"):
         study_kernels(three, tmp_path, minutes=0, report=lines.append)
     assert begun[4:] == ["small conv2d"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="candidates are forked processes")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_while_a_candidate_of_a_race_is_measured_the_others_stand_still(monkeypatch):
+    context, team = multiprocessing.get_context("fork"), []
+    pids = context.Array("i", 3)
+
+    def candidate(pipe):
+        while True:
+            pipe.recv()
+            others = [psutil.Process(pid) for pid in pids if pid != os.getpid()]
+            pipe.send((float(sum(other.status() != psutil.STATUS_STOPPED for other in others)), ""))
+    for place in range(3):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=candidate, args=(theirs,), daemon=True)
+        process.start()
+        pids[place] = process.pid
+        team.append(kernel_lab._Candidate(process, ours, 0.0))
+    monkeypatch.setattr(kernel_lab, "_compiled", lambda *about: team)
+    answers = kernel_lab.time_batch(["a", "b", "c"], 3, np.inf, 1, 10)
+    moving = [[seconds for seconds, fault in row] for row in answers]
+    assert moving == [[2, 1, 0], [0] * 3, [0] * 3]           # before its first turn, a candidate only waits
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_without_tvm_one_sentence_says_what_to_install(monkeypatch, project):
@@ -786,7 +832,13 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     assert [study["kernel"], second["kernel"]] == [kernel.name, other.name] and len(lines) == 18 and left == []
     assert len(second["codes"][0]) == len(dims_of(other))
     table = study_table([study]).set_index("strategy")
-    assert len(table) == 8 and (table["ms"] > 0).all()
+    assert len(table) == 9 and (table["ms"] > 0).all() and table.loc[PYTORCH, "measurements"] == 0
+    for name in table.index:
+        codes = list(map(int, table.loc[name, "schedule"].split()))
+        assert bool(codes) == (name in (OURS, CARRIED, "random"))
+        if codes:                                            # what is told is what was measured
+            assert codes in study["codes"] or name != "random"
+            assert schedule_choices(kernel, codes)
     equal = [OURS, CARRIED, "random", f"{RIVAL} and its Droplet", f"{RIVAL}, as many"]
     assert (table["measurements"].loc[equal] == 6).all()
     studies = [study, second]

@@ -261,9 +261,13 @@ def time_batch(jobs, rounds, best, build_limit, run_limit, *about):
         row = []
         for one in team:
             if one.answer is None:
+                os.kill(one.process.pid, signal.SIGCONT)
                 with suppress(BrokenPipeError):         # it has ended since; `_heard` says so
                     one.pipe.send(best)
                 answer = _heard(one.pipe, run_limit, "running")
+                # until its next turn: the threads of a kernel that has ended look for work in a busy loop for a while,
+                # and would take a core from the next candidate
+                os.kill(one.process.pid, signal.SIGSTOP)
                 if answer[0] == np.inf:
                     one.answer = answer
                 if rounds == 1 or answer[0] == np.inf:

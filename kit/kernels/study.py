@@ -12,7 +12,7 @@ from kit.checks import expect
 from kit.data import read_tile
 from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
-from kit.kernels.measure import KernelLab, NoScheduleRan, Trials, processor_name, tvm_version
+from kit.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, Trials, processor_name, tvm_version
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, confirmations, kernel_search
@@ -32,15 +32,17 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
     measurements are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which
     measures its best schedule up to three times, the same with a cost model of other layers (`known_cost`), random,
     and MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The
-    winners are measured again `rounds` times. A kernel is left out if every schedule of a search fails; this is noted
-    in `folder`, too, and the next kernel begins. After so many `minutes` no other kernel is begun, but one at least;
-    call again for the next ones. An ImportError if TVM is not installed, a RuntimeError if its process ended by
-    itself, or if no kernel could be measured. `target` as of KernelLab, but a ValueError if it is a GPU.
+    winners are measured again `rounds` times, beside PyTorch's own kernel. A kernel is left out if every schedule of a
+    search fails; this is noted in `folder`, too, and the next kernel begins. After so many `minutes` no other kernel
+    is begun, but one at least; call again for the next ones. An ImportError if TVM is not installed, a RuntimeError if
+    its process ended by itself, or if no kernel could be measured. `target` as of KernelLab, but a ValueError if it is
+    a GPU.
 
     Returns (studies, left). A study per measured kernel: "kernel"; "machine"; "found": {strategy: "measurements",
-    "seconds" of the search, "best" (seconds of the winner during the search), "again" (its seconds in each round)};
-    "curves": {strategy: [seconds since the start, best so far]}; "codes" and "runtimes" of the random measurements;
-    "untuned" seconds. `left` names the kernels that were not begun.
+    "seconds" of the search, "best" (seconds of the winner during the search), "again" (its seconds in each round),
+    "schedule" (its codes, None for schedules that are not of `schedule_space`)}; "curves": {strategy: [seconds since
+    the start, best so far]}; "codes" and "runtimes" of the random measurements; "untuned" seconds. `left` names the
+    kernels that were not begun.
     """
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
@@ -104,10 +106,12 @@ def _new_study(kernel, settings, tile_name, tuner, lab, report):
         return {"kernel": kernel.name, "fault": str(fault)}
     report(f"{kernel.name}: measuring the winners again")
     winners = [one.winner(confirmations(name)) for name, one in tried.items()]
-    again = lab.measure_rounds([job for job, _ in winners], settings["rounds"])
-    found = {name: {"measurements": len(one.seconds), "seconds": float(one.elapsed[-1]),
-                    "best": best, "again": seconds.tolist()}
-             for (name, one), (_, best), seconds in zip(tried.items(), winners, again.T)}
+    again = lab.measure_rounds([*(job for job, _ in winners), PYTORCH], settings["rounds"])
+    found = {name: {"measurements": len(one.seconds), "seconds": float(one.elapsed[-1]), "best": best,
+                    "again": seconds.tolist(), "schedule": job if isinstance(job, tuple) else None}
+             for (name, one), (job, best), seconds in zip(tried.items(), winners, again.T)}
+    found[PYTORCH] = {"measurements": 0, "seconds": 0.0, "best": float(again[:, -1].min()),
+                      "again": again[:, -1].tolist(), "schedule": None}
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
     machine = {"cpu": processor_name(settings["target"]), "threads": lab.threads, "tvm": tvm_version(),
@@ -133,7 +137,7 @@ def _searched(tuner, lab, settings, report):
         search(lab, dims, budget, np.random.default_rng(seed), **more)
         note(name, lab.tried_since(start))
     meta = tuner.tune(lab, settings["trials"], seed)
-    in_time = max(1, int((meta.elapsed <= tried[OURS].elapsed[-1]).sum()))
+    in_time = max(1, int((meta.elapsed <= tried[CARRIED].elapsed[-1]).sum()))
     for name, count in ((RIVAL, len(meta.seconds)), (f"{RIVAL}, as many", budget), (f"{RIVAL}, as long", in_time)):
         note(name, meta.first(count))
     drops = tuner.tune(lab, budget - budget // 3, seed, droplet=budget // 3 + 1)
@@ -161,7 +165,7 @@ def learn_and_search(studies, kernels, folder, proposals=10, queries=2000, steps
             teachers = {"model of other kernels": [graph for other, graph in graphs.items() if other != name],
                         "model of its own": [graphs[name]]}
             drawn = np.random.default_rng(seed).choice(runtimes, (1000, proposals))
-            best = min(one["best"] for one in study["found"].values())
+            best = min(one["best"] for strategy, one in study["found"].items() if strategy != PYTORCH)
             row = {"kernel": name, "best": 1e3 * best, "random": 1e3 * drawn.min(axis=1).mean()}
             row |= {model: 1e3 * _taught_best(lab, taught, proposals, queries, steps, seed)
                     for model, taught in teachers.items() if taught}
