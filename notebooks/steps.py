@@ -56,7 +56,7 @@ NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "
          "08": (), "09": (), "10": (), "11": (), "12": (), "13": ()}
 READS = {"05": ("predictions", "baselines")}     # folders where a step also reads what other machines made
 MEASURED, MEASURES = "kernels", "08"             # measurements, not results of a model: files here have no marks
-OPTIONAL = {MEASURES: "apache-tvm", "09": "jax"}         # packages that a step uses where they are installed
+PACKAGES = {MEASURES: ("apache-tvm", "torch"), "09": ("jax",)}        # what a step measures, or uses if installed
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
 SUBMITS = "06"                                  # the others start once this one is done
 # ipykernel's launcher. It notes which files of the run the notebook writes, by their names in the folder of the run,
@@ -178,10 +178,13 @@ class Step:
         self.others = [name for name, _ in found if not name.endswith(MARK)]
         return found
 
-    def package(self):
-        """The version of the package that this step uses where it is installed, else None."""
-        with suppress(KeyError, PackageNotFoundError):
-            return version(OPTIONAL[self.number])
+    def packages(self):
+        """The versions of the packages that this step measures or uses; those that are not installed are left out."""
+        found = {}
+        for name in PACKAGES.get(self.number, ()):
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+        return found
 
     def files_named(self):
         """The files that parameters name: pairs of name and digest."""
@@ -390,7 +393,7 @@ def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
                   else keys[other] if other in asked else other.note["key"] for other in _needs(step, steps)]
         made = {pair for other in steps for pair in other.note["files"].items()}
         given = step.parameters and {name: one for name, one in step.parameters.items() if name not in LIMITS}
-        keys[step] = digest(step.code(), given, step.files_named(), basis, needed, step.brought(made), step.package())
+        keys[step] = digest(step.code(), given, step.files_named(), basis, needed, step.brought(made), step.packages())
         return keys[step]
     _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, key, data_root, at_once)
     problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])

@@ -586,10 +586,9 @@ def test_a_kernel_without_a_schedule_that_runs_is_left_out_and_not_tried_again(t
     assert lines == ["note  small matmul is left out: none of 9 schedules ran; to try again, remove "
                      f"{record}"] * 2
     failing |= {kernel.name for kernel in three}
-    with pytest.raises(RuntimeError, match="^small matmul is left out: none of 9 schedules ran; to try again, remove"):
-        study_kernels(three, tmp_path, minutes=0, report=lines.append)
+    assert study_kernels(three, tmp_path, minutes=0, report=lines.append) == ([], ["small conv2d"])
     assert begun[3:] == ["small softmax"]                    # its time counts, too
-    with pytest.raises(RuntimeError, match="^small matmul is left out"):
+    with pytest.raises(RuntimeError, match="^small matmul is left out: none of 9 schedules ran; to try again, remove"):
         study_kernels(three, tmp_path, minutes=0, report=lines.append)
     assert begun[4:] == ["small conv2d"]
 
@@ -600,14 +599,19 @@ def test_while_a_candidate_of_a_race_is_measured_the_others_stand_still(monkeypa
     context, team = multiprocessing.get_context("fork"), []
     pids = context.Array("i", 3)
 
-    def candidate(pipe):
+    def candidate(pipe, expected):
         while True:
             pipe.recv()
-            others = [psutil.Process(pid) for pid in pids if pid != os.getpid()]
-            pipe.send((float(sum(other.status() != psutil.STATUS_STOPPED for other in others)), ""))
+            others, until = [psutil.Process(pid) for pid in pids if pid != os.getpid()], time.monotonic() + 5
+            while (moving := sum(other.status() != psutil.STATUS_STOPPED for other in others)) > expected:
+                if time.monotonic() > until:                 # a busy machine stops a process some time after the signal
+                    break
+                time.sleep(0.01)
+            pipe.send((float(moving), ""))
+            expected = 0
     for place in range(3):
         ours, theirs = context.Pipe()
-        process = context.Process(target=candidate, args=(theirs,), daemon=True)
+        process = context.Process(target=candidate, args=(theirs, 2 - place), daemon=True)
         process.start()
         pids[place] = process.pid
         team.append(kernel_lab._Candidate(process, ours, 0.0))
@@ -615,6 +619,30 @@ def test_while_a_candidate_of_a_race_is_measured_the_others_stand_still(monkeypa
     answers = kernel_lab.time_batch(["a", "b", "c"], 3, np.inf, 1, 10)
     moving = [[seconds for seconds, fault in row] for row in answers]
     assert moving == [[2, 1, 0], [0] * 3, [0] * 3]           # before its first turn, a candidate only waits
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.skipif(sys.platform == "win32", reason="candidates are forked processes")
+def test_a_candidate_that_died_while_it_waited_fails_alone_and_no_process_is_left(monkeypatch):
+    context, team = multiprocessing.get_context("fork"), []
+
+    def candidate(pipe):
+        while True:
+            pipe.recv()
+            pipe.send((1.0, ""))
+    for _ in range(3):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=candidate, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        team.append(kernel_lab._Candidate(process, ours, 0.0))
+    pids = [one.process.pid for one in team]
+    team[1].process.kill()
+    team[1].process.join()                                   # as multiprocessing does when it starts another process
+    monkeypatch.setattr(kernel_lab, "_compiled", lambda *about: team)
+    alive = (1.0, "")
+    assert kernel_lab.time_batch(["a", "b", "c"], 2, np.inf, 1, 10) == [[alive, (np.inf, "running crashed"), alive]] * 2
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 

@@ -178,7 +178,7 @@ def test_kernels_that_are_left_are_measured_by_the_same_command_and_block_no_stu
 
 
 def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_or_updated(main, tmp_path, monkeypatch):
-    steps, found = sys.modules["steps"], {"apache-tvm": None}
+    steps, found = sys.modules["steps"], {"apache-tvm": None, "torch": "3"}
 
     def version(name):
         if found.get(name) is None:
@@ -187,9 +187,10 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
     monkeypatch.setattr(steps, "version", version)
     packages = []
     for found["apache-tvm"] in (None, "1", "2"):
-        packages.append([steps.Step(tmp_path / name, {}, tmp_path / "out").package() for name in (
+        packages.append([steps.Step(tmp_path / name, {}, tmp_path / "out").packages() for name in (
             "08_kernels.ipynb", "09_own.ipynb", "03_train_tile.ipynb")])
-    assert packages == [[None] * 3, ["1", None, None], ["2", None, None]]
+    assert packages == [[{"torch": "3"}, {}, {}], [{"torch": "3", "apache-tvm": "1"}, {}, {}],
+                        [{"torch": "3", "apache-tvm": "2"}, {}, {}]]
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 import numpy as np
@@ -169,11 +169,11 @@ class TvmChild:
         if self.said.closed:
             return ""
         self.line.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError, PermissionError):         # of its candidates, too, if it ended by itself
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        self.process.wait()
         with self.said as said:
             said.seek(0)
             return said.read().decode(errors="replace")
@@ -187,7 +187,10 @@ def _end_with_parent():
 
 def tvm_version():
     """The version of TVM, "" if it is not installed."""
-    return version("apache-tvm") if has_tvm() else ""
+    try:
+        return version("apache-tvm") if has_tvm() else ""
+    except PackageNotFoundError:                        # one's own build, under another name
+        return "unknown"
 
 
 def kernel_target(threads, target=None):
@@ -256,30 +259,40 @@ def time_batch(jobs, rounds, best, build_limit, run_limit, *about):
     `best`: the lowest seconds so far, or inf; much slower candidates are measured for a shorter time.
     """
     team = _compiled(jobs, build_limit, *about)
-    answers = []
-    for _ in range(rounds):
-        row = []
+    try:
+        return [[_turn(one, best, run_limit, rounds > 1) for one in team] for _ in range(rounds)]
+    finally:
         for one in team:
-            if one.answer is None:
-                os.kill(one.process.pid, signal.SIGCONT)
-                with suppress(BrokenPipeError):         # it has ended since; `_heard` says so
-                    one.pipe.send(best)
-                answer = _heard(one.pipe, run_limit, "running")
-                # until its next turn: the threads of a kernel that has ended look for work in a busy loop for a while,
-                # and would take a core from the next candidate
-                os.kill(one.process.pid, signal.SIGSTOP)
-                if answer[0] == np.inf:
-                    one.answer = answer
-                if rounds == 1 or answer[0] == np.inf:
-                    one.process.kill()                  # its arrays may take much memory, on a GPU, too
-                    one.process.join()
-            row.append(one.answer or answer)
-        answers.append(row)
-    for one in team:
-        one.process.kill()
+            one.process.kill()
+            one.process.join()
+            one.pipe.close()
+
+
+def _turn(one, best, limit, again):
+    """What a candidate measures in its turn; `again`: it may have another turn."""
+    if one.answer is not None:
+        return one.answer
+    _signal(one.process, signal.SIGCONT)
+    with suppress(BrokenPipeError):                     # it has ended since; `_heard` says so
+        one.pipe.send(best)
+    answer = _heard(one.pipe, limit, "running")
+    if answer[0] == np.inf:
+        one.answer = answer
+    if again and answer[0] < np.inf:
+        # until its next turn: the threads of a kernel that has ended look for work in a busy loop for a while, and
+        # would take a core from the next candidate
+        _signal(one.process, signal.SIGSTOP)
+    else:
+        one.process.kill()                              # its arrays may take much memory, on a GPU, too
         one.process.join()
-        one.pipe.close()
-    return answers
+    return answer
+
+
+def _signal(process, number):
+    """Send a signal to a candidate, unless it has ended."""
+    if process.exitcode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from kit.checks import expect
 from kit.data import read_tile
@@ -28,15 +29,15 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
                   minutes=None, report=print):
     """Search for the fastest schedule of each kernel in every way, then measure the winners again, in turns.
 
-    A study of the same settings, CPU, TVM and code in `folder` is read; else it is written there. The random
+    A study of the same settings, CPU, TVM, PyTorch and code in `folder` is read; else it is written there. The random
     measurements are written as a `tile` file, too. These take `budget` measurements each: explore-then-droplet, which
     measures its best schedule up to three times, the same with a cost model of other layers (`known_cost`), random,
     and MetaSchedule with its own Droplet, which gets a third. MetaSchedule's evolutionary search takes `trials`. The
     winners are measured again `rounds` times, beside PyTorch's own kernel. A kernel is left out if every schedule of a
     search fails; this is noted in `folder`, too, and the next kernel begins. After so many `minutes` no other kernel
     is begun, but one at least; call again for the next ones. An ImportError if TVM is not installed, a RuntimeError if
-    its process ended by itself, or if no kernel could be measured. `target` as of KernelLab, but a ValueError if it is
-    a GPU.
+    its process ended by itself, or if every schedule of all kernels failed. `target` as of KernelLab, but a ValueError
+    if it is a GPU.
 
     Returns (studies, left). A study per measured kernel: "kernel"; "machine"; "found": {strategy: "measurements",
     "seconds" of the search, "best" (seconds of the winner during the search), "again" (its seconds in each round),
@@ -47,7 +48,7 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
-    about = [settings, processor_name(target), tvm_version(), from_code("kit.kernels.study")]
+    about = [settings, processor_name(target), tvm_version(), torch.__version__, from_code("kit.kernels.study")]
     start, tools, begun, studies, faults, left = time.monotonic(), None, 0, [], [], []
     with ExitStack() as opened:
         for kernel in kernels:
@@ -59,9 +60,9 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
                     left.append(kernel.name)
                     continue
                 begun, tools = begun + 1, tools or _opened_tools(opened, kernel, threads, target)
-                study = _new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report)
-                replace_file(path, json.dumps(study))
-                study = json.loads(json.dumps(study))
+                text = json.dumps(_new_study(kernel, settings, path.with_suffix(".npz").name, *tools, report))
+                replace_file(path, text)
+                study = json.loads(text)
             if "fault" in study:
                 faults.append(f"{kernel.name} is left out: {study['fault']}; to try again, remove {path}")
                 report(f"note  {faults[-1]}")
@@ -69,7 +70,7 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
             # always: so the tile file agrees with the study, even after a kill between the two, or a change by hand
             write_kernel_tile(path.with_suffix(".npz"), kernel, study["codes"], study["runtimes"], study["untuned"])
             studies.append(study)
-    if faults and not studies:
+    if faults and not studies and not left:
         raise RuntimeError(faults[0])
     return studies, left
 
@@ -115,7 +116,7 @@ def _new_study(kernel, settings, tile_name, tuner, lab, report):
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
     machine = {"cpu": processor_name(settings["target"]), "threads": lab.threads, "tvm": tvm_version(),
-               "date": date.today().isoformat()}
+               "torch": torch.__version__, "date": date.today().isoformat()}
     return {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
             "codes": tried["random"].jobs, "runtimes": tried["random"].seconds.tolist(),
             "untuned": found["untuned"]["best"], "file": tile_name}

@@ -72,7 +72,8 @@ def take_over(path, out, by, data_root, folders):
 def note_unfinished(out, step, left, what="model"):
     """Write the record of what a step leaves unfinished, `left` {name: (steps done, steps)}; without any, remove it.
 
-    Such a step runs again when the same run is asked for. Prints one sentence if there is any. `what` they are.
+    Such a step runs again when the same run is asked for. Prints one sentence if there is any. `what` is the word
+    for one of them.
     """
     record = Path(out, UNFINISHED, f"{step}.json")
     if not left:
