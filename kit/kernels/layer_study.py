@@ -7,7 +7,6 @@ import hashlib
 import json
 import time
 from contextlib import closing
-from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from kit.data import DataError
 from kit.files import replace_file
 from kit.kernels.carried import carried_cost, definition, fit_known, known_measurements, measurements_needed
 from kit.kernels.definitions import Kernel
-from kit.kernels.measure import PYTORCH, KernelLab, processor_name, tvm_version
+from kit.kernels.measure import PYTORCH, KernelLab, processor_name, this_machine, tvm_version
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.networks import network_layers, network_names
 from kit.kernels.results import quartiles
@@ -46,12 +45,6 @@ class SearchJob(NamedTuple):
     threads: int = 1
     target: str | None = None          # as of KernelLab
     taught: tuple = ()       # CARRIED learns from these networks; (): from all that do not have the kernel
-
-
-def this_machine(threads, target=None):
-    """What a row of the table says about the machine."""
-    return {"cpu": processor_name(target), "threads": threads, "tvm": tvm_version(),
-            "torch": torch.__version__, "date": date.today().isoformat()}
 
 
 def search_path(folder, job):

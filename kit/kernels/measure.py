@@ -17,6 +17,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
@@ -224,6 +225,12 @@ def processor_name(target=None):
     if {"cpu family", "model"} <= about.keys():
         name += f" (family {about['cpu family']}, model {about['model']})"
     return f"{name}, kernels for {target}" if target else name
+
+
+def this_machine(threads, target=None):
+    """What a row of a table says about the machine."""
+    return {"cpu": processor_name(target), "threads": threads, "tvm": tvm_version(),
+            "torch": torch.__version__, "date": date.today().isoformat()}
 
 
 def _serve_kernels(line, build_limit, run_limit, target):

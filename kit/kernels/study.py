@@ -2,7 +2,6 @@
 import json
 import time
 from contextlib import ExitStack, closing
-from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from kit.checks import expect
 from kit.data import read_tile
 from kit.files import replace_file
 from kit.kernels.carried import definition, known_cost
-from kit.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, Trials, processor_name, tvm_version
+from kit.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, Trials, processor_name, this_machine, tvm_version
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.schedules import schedule_space
 from kit.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, confirmations, kernel_search
@@ -115,10 +114,8 @@ def _new_study(kernel, settings, tile_name, tuner, lab, report):
                       "again": again[:, -1].tolist(), "schedule": None}
     curves = {name: [one.elapsed.tolist(), np.minimum.accumulate(one.seconds).tolist()]
               for name, one in tried.items() if name != "untuned" and ", as " not in name}
-    machine = {"cpu": processor_name(settings["target"]), "threads": lab.threads, "tvm": tvm_version(),
-               "torch": torch.__version__, "date": date.today().isoformat()}
-    return {"kernel": kernel.name, **settings, "machine": machine, "found": found, "curves": curves,
-            "codes": tried["random"].jobs, "runtimes": tried["random"].seconds.tolist(),
+    return {"kernel": kernel.name, **settings, "machine": this_machine(lab.threads, settings["target"]), "found": found,
+            "curves": curves, "codes": tried["random"].jobs, "runtimes": tried["random"].seconds.tolist(),
             "untuned": found["untuned"]["best"], "file": tile_name}
 
 
