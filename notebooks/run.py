@@ -38,6 +38,7 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTE
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out  # noqa: E402
 from steps import (  # noqa: E402
+    MEASURES,
     PROJECT,
     RunError,
     digest,
@@ -303,7 +304,7 @@ def run(args):
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
-    if not {*left} - {"08_kernels"} or any(out.glob("ensemble/*.npz")):
+    if all(step.startswith(MEASURES) for step in left) or any(out.glob("ensemble/*.npz")):
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed,
                   asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
     for step, names in left.items():

@@ -39,6 +39,7 @@ from kit.kernels.carried import (
     known_measurements,
     measurements_needed,
     schedule_numbers,
+    shared_iterations,
 )
 from kit.kernels.definitions import KERNELS, Kernel, input_shapes, kernel_axes, kernel_inputs, kernel_result
 from kit.kernels.layer_study import (
@@ -70,6 +71,7 @@ from kit.kernels.network_results import (
     compare_searches,
     compare_seeds,
     complete_races,
+    every_form,
     layer_ratios,
     measurements_saved,
     network_sums,
@@ -708,7 +710,7 @@ def test_every_choice_changes_the_program(kind):
 @tvm_test
 def test_a_lab_is_an_objective_and_remembers_its_trials(labs):
     lab, kernel = labs("matmul"), SMALL["matmul"]
-    lab.trials = []
+    lab.begin()
     result = explore_then_droplet(lab, dims_of(kernel), 12, np.random.default_rng(0))
     known, seconds, codes = zip(*lab.trials)
     assert result.measurements == len(lab.trials) == 12 and list(known) == sorted(known)
@@ -1180,6 +1182,28 @@ def test_trees_order_the_schedules_of_a_layer_that_they_did_not_see():
     assert needed < measurements_needed(seconds, seconds.min(), 0.0) or needed == 1
 
 
+def test_on_several_threads_a_schedule_costs_what_the_busiest_thread_has_to_do():
+    *known, (kernel, codes, _) = drawn_layers()
+    trees = fit_carried(known)
+    alone, shared = carried_cost(trees, kernel)(codes), shared_iterations(kernel, codes)
+    for threads in (1, 2, 3):
+        busiest = [max(len(range(first, n, threads)) for first in range(threads)) / n for n in shared]
+        assert carried_cost(trees, kernel, threads)(codes) == pytest.approx(alone + np.log(busiest))
+    assert set(shared) > {1, 2}
+
+
+@tvm_test
+@each_kind
+def test_threads_share_out_the_iterations_that_the_program_says(kernel):
+    from kit.kernels import schedule_kernel
+    codes = np.random.default_rng(3).integers(dims_of(kernel), size=(20, len(dims_of(kernel))))
+    for code, shared in zip(codes, shared_iterations(kernel, codes)):
+        loops = re.findall(r"T\.parallel\((\d+)\)", schedule_kernel(kernel, code).script())
+        # of two loops, the first one writes zeros around an image
+        assert schedule_choices(kernel, code)["threads"] == "one" or int(loops[-1]) == shared
+        assert loops or shared == 1
+
+
 def test_trees_learn_once_from_the_same_measurements(monkeypatch):
     monkeypatch.setattr(kernel_carried, "_FITTED", {})
     *known, (kernel, codes, seconds) = drawn_layers()
@@ -1515,6 +1539,23 @@ def test_each_layer_has_the_newest_form_that_its_machine_has_measured():
     shuffled = races.sample(frac=1, random_state=0).set_index(np.full(len(races), 7))     # no use of order or index
     found = newest_forms(shuffled, ["new", "old", "oldest"], "x").sort_values("ms", ignore_index=True)
     pd.testing.assert_frame_equal(found, pd.DataFrame(slow))
+
+
+def test_a_race_counts_once_for_each_form_of_a_search_that_it_has():
+    rows = [(cpu, kernel, race, entry) for cpu, kernel, race, entries in (
+        ("a CPU", "one", "r", "new old random PyTorch"), ("a CPU", "one", "s", "old random"),
+        ("b CPU", "one", "r", "random"), ("b CPU", "two", "r", "new random")) for entry in entries.split()]
+    races = pd.DataFrame(rows, columns=["cpu", "kernel", "race", "strategy"]).assign(seed=0, ms=np.arange(len(rows)))
+    slow = []
+    for form in ("new", "old"):
+        for row in races.to_dict("records"):
+            if row["strategy"] in (form, "random", "PyTorch") and (
+                    row["cpu"], row["kernel"], row["race"], form) in rows:
+                slow.append({**row, "race": f"{row['race']}, {form}",
+                             "strategy": "x" if row["strategy"] == form else row["strategy"]})
+    shuffled = races.sample(frac=1, random_state=0).set_index(np.full(len(races), 7))     # no use of order or index
+    found = every_form(shuffled, ["new", "old"], "x").sort_values(["ms", "race"], ignore_index=True)
+    pd.testing.assert_frame_equal(found, pd.DataFrame(slow).sort_values(["ms", "race"], ignore_index=True))
 
 
 def test_progress_is_over_the_layers_whose_race_has_the_base_and_leaves_incomplete_entries_out():

@@ -104,24 +104,42 @@ def fit_known(known):
     return _FITTED[digest.digest()]
 
 
-def carried_cost(trees, kernel):
-    """The trees' cost of a kernel's schedules: a `model` for kit.search, (k, g) codes -> (k,) costs."""
-    threads = ThreadpoolController()
+def carried_cost(trees, kernel, threads=1):
+    """The trees' cost of a kernel's schedules: a `model` for kit.search, (k, g) codes -> (k,) costs.
+
+    The trees learned from kernels on one thread. With `threads`, the cost is that of the thread with the most work.
+    """
+    pools = ThreadpoolController()
 
     def cost(points):
-        with threads.limit(limits=1):                    # a search asks about few points at a time
-            return trees.predict(schedule_numbers(kernel, points))
+        with pools.limit(limits=1):                      # a search asks about few points at a time
+            alone = trees.predict(schedule_numbers(kernel, points))
+        shared = shared_iterations(kernel, points)
+        return alone + np.log(np.ceil(shared / threads) / shared)
     return cost
 
 
-def known_cost(kernel, networks=()):
+def shared_iterations(kernel, codes):
+    """How many iterations of a loop threads share out, in schedules `codes` (c, g) -> (c,); 1 without such a loop."""
+    choices = choice_columns(kernel, codes)
+    spatial, _ = kernel_axes(kernel)
+    if kernel.kind in ROW_KINDS:
+        return np.where(choices["threads"] == "rows", spatial[0] // choices["rows"], 1)
+    tile, tiles, _ = _tile_columns(kernel, choices)
+    outer = [n // (size * count) for n, size, count in zip(spatial, tile, tiles)]
+    first = np.where(choices["outer order"] == "last first", outer[-1], outer[0])
+    return np.select([choices["threads"] == "all outer loops", choices["threads"] == "first loop"],
+                     [np.prod(outer, axis=0), first], 1)
+
+
+def known_cost(kernel, networks=(), threads=1):
     """The cost of a kernel's schedules by trees that learned from `known_measurements`, or None if there are none.
 
     It is the `model` of kit.search:
     `explore_then_droplet(..., model=known_cost(kernel), doubt_model=True, confirm=3, stamina=64)`.
     """
     known = known_measurements(kernel, networks)
-    return carried_cost(fit_known(known), kernel) if known else None
+    return carried_cost(fit_known(known), kernel, threads) if known else None
 
 
 def known_measurements(kernel, networks=()):

@@ -75,11 +75,11 @@ def run_search(job, folder):
         begun = time.perf_counter()
         if strategy == CARRIED:
             learned = known_measurements(kernel, taught)
-            model = carried_cost(fit_known(learned), kernel) if learned else None
+            model = carried_cost(fit_known(learned), kernel, threads) if learned else None
         search, more = kernel_search(strategy, kernel, model)
         fitted = time.perf_counter() - begun                 # counts as time of the search, TVM's start does not
         with closing(KernelLab(kernel, threads, target)) as lab:
-            start = time.perf_counter() - fitted
+            start = lab.begin() - fitted
             search(lab, dims, measurements, np.random.default_rng(seed), **more)
             tried = lab.tried_since(start)
     else:

@@ -90,8 +90,13 @@ class KernelLab:
     def turn_to(self, kernel):
         """Measure another kernel from now on, and forget the trials; the child stays, because TVM starts slowly."""
         self.kernel = kernel
-        self.trials, self.fault = [], ""                # (time when known, seconds, codes); why the last one failed
+        self.begin()
         self.child.ask("kernel", kernel)
+
+    def begin(self):
+        """Forget the trials, because a search begins; `tried_since` takes the time that is returned."""
+        self.trials, self.fault = [], ""                # (time when known, seconds, codes); why the last one failed
+        return time.perf_counter()
 
     def __call__(self, points):
         """Seconds (k,) of the schedules `points` (k, g)."""

@@ -2,7 +2,6 @@
 import os
 import sys
 import tempfile
-import time
 import types
 
 import numpy as np
@@ -35,7 +34,7 @@ class Tuner:
         count the start of TVM. `lab`, of the kernel and of this tuner's threads and target, measures.
         """
         self.wait()
-        lab.trials, lab.fault, start = [], "", time.perf_counter()
+        start = lab.begin()
         # this process removes the folder, because an interrupt kills the other one
         with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as folder:
             jobs = self.child.ask(lab.kernel, trials, seed, droplet, descent, evolve, folder)

@@ -130,6 +130,22 @@ def newest_forms(races, forms, name):
     return named[age.isna() | (age == newest)].reset_index(drop=True)
 
 
+def every_form(races, forms, name):
+    """Races that have one form of a search each: a race with several becomes one per form -> DataFrame.
+
+    `forms` are strategies. Their rows get the strategy `name`, and the other rows of a race are repeated for each of
+    its forms; "race" names the form, too. Races without a form are left out. `races` are as of `race_table`.
+    """
+    runs, parts = ["cpu", *RUN], []
+    other = ~races["strategy"].isin(forms)
+    raced = pd.MultiIndex.from_frame(races[runs])
+    for form in forms:
+        mine = (races["strategy"] == form).to_numpy()
+        part = races[(mine | other) & raced.isin(raced[mine])]
+        parts.append(part.assign(strategy=part["strategy"].replace(form, name), race=part["race"] + f", {form}"))
+    return pd.concat(parts, ignore_index=True)
+
+
 def network_sums(races, networks, entries):
     """Milliseconds of the layers of networks, summed with their counts -> DataFrame, a row per machine and network.
 

@@ -130,8 +130,8 @@ def _searched(tuner, lab, settings, report):
     note("untuned", Trials(np.array([lab.measure([None])[0][0]]), np.zeros(1), [None]))
     dims = [len(choice.values) for choice in schedule_space(kernel)]
     for name in (RANDOM, OURS, CARRIED):
-        lab.trials, lab.fault, start = [], "", time.perf_counter()
-        search, more = kernel_search(name, kernel, known_cost(kernel) if name == CARRIED else None)
+        start = lab.begin()
+        search, more = kernel_search(name, kernel, known_cost(kernel, threads=lab.threads) if name == CARRIED else None)
         search(lab, dims, budget, np.random.default_rng(seed), **more)
         note(name, lab.tried_since(start))
     meta = tuner.tune(lab, settings["trials"], seed)
