@@ -21,6 +21,7 @@ import psutil
 import pytest
 import scipy.stats
 import torch
+from matplotlib import pyplot
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -80,6 +81,7 @@ from kit.kernels.network_results import (
     readable_ratios,
     search_progress,
     search_seconds,
+    stacked,
     time_shares,
     winners_luck,
     winning_choices,
@@ -1525,6 +1527,15 @@ def test_complete_races_have_every_entry():
     assert complete_races(races, [("x", 50), ("no", 50)]).empty
 
 
+def test_names_of_races_are_texts_and_tables_without_rows_leave_the_types_as_they_are(tmp_path):
+    races = RACES.assign(race="00000012", seen=np.nan, needed=7)
+    races.to_csv(tmp_path / "races.csv", index=False)
+    found = read_races(tmp_path / "races.csv")
+    assert set(found["race"]) == {"00000012"} and set(every_form(found, ["x"], "any")["race"]) == {"00000012, x"}
+    pd.testing.assert_frame_equal(stacked([found[:0], found, found[:0]]), found)
+    assert stacked([found[:0]] * 2).columns.equals(found.columns) and stacked([found[:0]] * 2).empty
+
+
 def test_each_layer_has_the_newest_form_that_its_machine_has_measured():
     rows = [(cpu, kernel, form) for cpu, kernel, forms in (
         ("a CPU", "one", "new old random"), ("a CPU", "two", "old oldest random"), ("b CPU", "one", "oldest random"),
@@ -1744,14 +1755,37 @@ def test_the_readme_tells_what_the_stored_races_say(project):
             assert (layers or every) == str(row["layers"])
 
 
+@pytest.mark.parametrize("strategies", [(CARRIED, "random", RIVAL), ("random",)], ids=["default", "random"])
+def test_the_notebook_shows_a_machine_of_which_one_layer_is_measured_beside_the_stored_ones(
+        project, tmp_path, strategies):
+    stored = pd.read_csv(project / "notebooks" / "kernels_networks.csv", keep_default_na=False, dtype=str)
+    of_layer = stored[(stored["kernel"] == "conv2d 1x1 14x14x256 to 512 stride 2") & (stored["seed"] == "0")
+                      & stored["cpu"].str.endswith("model 17)")]
+    race = of_layer.loc[of_layer["strategy"] == RIVAL, "race"].iloc[0]
+    mine = of_layer[(of_layer["race"] == race) & of_layer["strategy"].isin([PYTORCH, UNTUNED, *strategies])]
+    pd.concat([stored, mine.assign(cpu="a CPU")]).to_csv(tmp_path / "kernels_networks.csv", index=False)
+    book = json.loads((project / "notebooks" / "08_kernels.ipynb").read_text("utf-8"))
+    cells = {cell["id"]: "".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"}
+    shown, ids = [], list(cells)
+    names = {"folder": tmp_path, "pd": pd, "network_layers": network_layers,
+             "display": lambda table: shown.append(table.to_html())}
+    for name in ids[ids.index("imports-kernels"):ids.index("gpu-table") + 1]:
+        exec(compile(cells[name], name, "exec"), names)
+        pyplot.close("all")
+    complete = RIVAL in strategies                           # else it is in the last table alone, without its name
+    assert ("a CPU" in names["raced"]) is complete is any("a CPU" in table for table in shown)
+
+
 def test_the_stored_races_are_of_layers_of_known_networks_with_schedules_of_their_spaces():
     stored = read_races(Path(__file__).resolve().parents[1] / "notebooks" / "kernels_networks.csv")
     layers = {kernel.name: kernel for name in network_names() for kernel, _ in network_layers(name)}
     assert set(stored["kernel"]) <= set(layers)
     assert not stored.duplicated([*LAYER_SEED, "race", "strategy", "measurements"]).any()
     older = {f"{CARRIED}, {form}" for form in ("trusted", "doubting", "confirmed", "confirmed, restarted")}
-    for _, same in stored.groupby(LAYER_SEED):
-        assert "random" in set(same["strategy"]) and {OURS, CARRIED, *older, RIVAL} & set(same["strategy"])
+    for (_, _, cpu, *_), same in stored.groupby(LAYER_SEED):
+        ours = {OURS, CARRIED, *older, "random"} & set(same["strategy"])              # our space is for CPUs
+        assert not ours and RIVAL in set(same["strategy"]) if cpu == "NVIDIA H200" else "random" in ours
+        assert {OURS, CARRIED, *older, RIVAL} & set(same["strategy"])
         for _, race in same.groupby("race"):
             assert {PYTORCH, UNTUNED} < set(race["strategy"]) and (race["low"] <= race["high"]).all()
     for row in stored.to_dict("records"):

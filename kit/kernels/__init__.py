@@ -23,6 +23,7 @@ from kit.kernels.network_results import (
     readable_ratios,
     search_progress,
     search_seconds,
+    stacked,
     time_shares,
     winners_luck,
     winning_choices,
@@ -35,9 +36,9 @@ from kit.kernels.study import learn_and_search, study_kernels
 __all__ = [
     "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "complete_races", "draw_curves",
     "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares", "draw_winning_choices",
-    "every_form", "has_tvm", "known_cost", "layer_ratios", "learn_and_search", "measurements_saved",
-    "multiplications", "network_layers", "network_names", "network_summary", "network_sums", "newest_forms",
-    "read_races", "readable_ratios", "schedule_choices", "schedule_kernel", "schedule_space", "search_progress",
-    "search_seconds", "study_kernels", "study_summary", "study_table", "time_shares", "unsteady", "winners_luck",
+    "every_form", "has_tvm", "known_cost", "layer_ratios", "learn_and_search", "measurements_saved", "multiplications",
+    "network_layers", "network_names", "network_summary", "network_sums", "newest_forms", "read_races",
+    "readable_ratios", "schedule_choices", "schedule_kernel", "schedule_space", "search_progress", "search_seconds",
+    "stacked", "study_kernels", "study_summary", "study_table", "time_shares", "unsteady", "winners_luck",
     "winning_choices",
 ]

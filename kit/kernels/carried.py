@@ -136,7 +136,7 @@ def known_cost(kernel, networks=(), threads=1):
     """The cost of a kernel's schedules by trees that learned from `known_measurements`, or None if there are none.
 
     It is the `model` of kit.search:
-    `explore_then_droplet(..., model=known_cost(kernel), doubt_model=True, confirm=3, stamina=64)`.
+    `explore_then_droplet(..., model=known_cost(kernel, threads=threads), doubt_model=True, confirm=3, stamina=64)`.
     """
     known = known_measurements(kernel, networks)
     return carried_cost(fit_known(known), kernel, threads) if known else None

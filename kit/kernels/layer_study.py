@@ -54,6 +54,8 @@ def search_path(folder, job):
     result of an older TVM counts.
     """
     about = [*job[:5], *job.taught, processor_name(job.target), definition(job.kernel), tvm_version()]
+    if job.strategy == CARRIED and job.threads > 1:
+        about.append("busiest thread")                       # earlier, the model did not count on how many threads
     name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
     return Path(folder, f"{name}-{hashlib.sha256(repr(about).encode()).hexdigest()[:8]}.json")
 

@@ -17,7 +17,7 @@ SORTS = ("convolution 1x1", "larger convolution", "depthwise convolution", "dens
 def read_races(path):
     """A stored table of `race_table`; numbers that are not known are NaN or NA, other empty cells are texts."""
     unknown = {name: [""] for name in ("seconds", "seen", "needed")}
-    return pd.read_csv(path, keep_default_na=False, na_values=unknown, dtype={"needed": "Int64"})
+    return pd.read_csv(path, keep_default_na=False, na_values=unknown, dtype={"needed": "Int64", "race": str})
 
 
 def compare_searches(races, pairs):
@@ -53,6 +53,12 @@ def compare_searches(races, pairs):
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
     return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
                                        "ties", "slower", "time"])
+
+
+def stacked(tables):
+    """Tables with the same columns as one; those without rows are left out, because their columns have no types."""
+    tables = list(tables)
+    return pd.concat([table for table in tables if len(table)] or tables[:1])
 
 
 def readable_ratios(table, name="kernel time"):
@@ -235,11 +241,10 @@ def compare_seeds(races, networks, pairs):
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
         for one, other in pairs:
-            sums = pd.concat([network_sums(same, networks, [one, other]) for _, same in part.groupby("seed")])
+            sums = stacked(network_sums(same, networks, [one, other]) for _, same in part.groupby("seed"))
             for network, seeds in sums[sums["layers"] == sums["of"]].groupby("network", sort=False):
                 if len(seeds) > 1:
-                    # a seed without a layer of both adds an empty table, whose columns hold no numbers
-                    ratio = (seeds[entry_label(one)] / seeds[entry_label(other)]).astype(float)
+                    ratio = seeds[entry_label(one)] / seeds[entry_label(other)]
                     rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "network": network,
                                  "seeds": len(ratio), "ratio": np.exp(np.log(ratio).mean()), "lowest": ratio.min(),
                                  "highest": ratio.max()})
@@ -383,7 +388,7 @@ def winning_choices(races, entry):
     shares = table.groupby([*same, "kernel"])[["winners", "space"]].sum()
     shares = shares.div(runs.reindex(shares.index.droplevel(["place", "value"])).to_numpy(), axis=0)
     shares = shares.groupby(same).sum().reset_index(["place", "value"])
-    shares[["winners", "space"]] = shares[["winners", "space"]].div(layers, axis=0)
+    shares[["winners", "space"]] = shares[["winners", "space"]].div(layers.loc[shares.index].to_numpy(), axis=0)
     return shares.assign(layers=layers).loc[list(dict.fromkeys(table["choice"]))].drop(columns="place").reset_index()
 
 
