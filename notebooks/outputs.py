@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import numpy as np
 from PIL import Image
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -29,6 +30,8 @@ from kit.files import replace_file  # noqa: E402
 from kit.run.provenance import plain_code  # noqa: E402
 
 COMMAND = "python notebooks/outputs.py"
+SHOWN = "colours"                               # in the metadata of a picture: its flat colours before it was reduced
+FLAT_PIXELS, ALIKE = 30, 4                      # what a flat colour fills; of 255 in each channel
 KEY = "outputs_of"                              # in a notebook's metadata: digest of the code that made the outputs
 LAST = "14"                                     # 20 runs on Colab alone
 MOST_BYTES = 400_000                            # of a notebook
@@ -64,16 +67,72 @@ def digest_of(book):
     return hashlib.sha256(json.dumps(code_of(book)).encode()).hexdigest()
 
 
-def small_picture(png, colours, width=WIDTH):
-    """A PNG with few colours, on white, at most `width` pixels wide: bytes -> bytes."""
+def flat_colours(pixels):
+    """The colours that fill areas or lines, those of a legend among them: pixels (h, w, 3) uint8 -> (k, 3) uint8.
+
+    The blurred edges of letters and marks have many more colours; none of these fills `FLAT_PIXELS` pixels that stand
+    in rows or columns of four. Of colours that look alike, the first has the most pixels and stands for all.
+    """
+    runs, numbers = [], packed(pixels)
+    for lines in (numbers, numbers.T):
+        same = lines[:, 1:] == lines[:, :-1]
+        runs.append(lines[:, 3:][same[:, 2:] & same[:, 1:-1] & same[:, :-2]])
+    found, count = np.unique(np.concatenate(runs), return_counts=True)
+    found = found[np.argsort(-count, kind="stable")][:(count >= FLAT_PIXELS).sum()]
+    return unlike(np.empty((0, 3), np.uint8), unpacked(found), ALIKE, len(found))
+
+
+def packed(pixels):
+    """Colours (..., 3) as one number each (...)."""
+    return pixels.astype(np.int32) @ np.array((1 << 16, 1 << 8, 1), np.int32)
+
+
+def unpacked(numbers):
+    """The inverse of `packed`."""
+    return numbers[..., None] >> np.array((16, 8, 0), np.int32) & 255
+
+
+def unlike(kept, others, distance, most):
+    """`kept` and the first of `others` that differ from all before by more than `distance`, at most `most` in all."""
+    kept, others, nearest = [*kept], others.astype(int), np.full(len(others), 256)
+    for place in range(most):
+        if place >= len(kept):
+            if not (nearest > distance).any():
+                break
+            kept.append(others[(nearest > distance).argmax()])
+        nearest = np.minimum(nearest, abs(others - kept[place]).max(axis=1))
+    return np.array(kept, np.uint8).reshape(-1, 3)
+
+
+def palette_of(pixels, colours):
+    """At most 256 colours for a picture: its flat colours, then frequent ones that differ most, up to `colours`."""
+    found, count = np.unique(packed(pixels), return_counts=True)
+    found, chosen = unpacked(found[np.argsort(-count, kind="stable")]), flat_colours(pixels)[:256]
+    for distance in (48, 24, 12, 6, 0):          # far colours first, so that rare ones have a place, too
+        chosen = unlike(chosen, found, distance, max(colours, len(chosen)))
+    return chosen
+
+
+def on_white(png, width=WIDTH):
+    """A PNG as pixels (h, w, 3) uint8 on white, at most `width` pixels wide."""
     with Image.open(io.BytesIO(png)) as picture:
         layers = picture.convert("RGBA")
     flat = Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers).convert("RGB")
     if flat.width > width:
         flat = flat.resize((width, round(flat.height * width / flat.width)), Image.Resampling.LANCZOS)
+    return np.asarray(flat)
+
+
+def small_picture(pixels, colours):
+    """Pixels (h, w, 3) uint8 -> a PNG with at most `colours` colours, or as many as are flat."""
+    palette = palette_of(pixels, colours)
+    found, place = np.unique(packed(pixels), return_inverse=True)
+    nearest = np.concatenate([((part[:, None] - palette.astype(int)) ** 2).sum(axis=2).argmin(axis=1)
+                              for part in np.array_split(unpacked(found), len(found) // 4096 + 1)])
+    reduced = Image.fromarray(nearest[place].reshape(pixels.shape[:2]).astype(np.uint8), "P")
+    reduced.putpalette(palette.tobytes())
     made = io.BytesIO()
-    # the method that keeps rare colours, such as the one of a model with a single mark
-    flat.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(made, "PNG", optimize=True)
+    reduced.save(made, "PNG", optimize=True)
     return made.getvalue()
 
 
@@ -116,12 +175,14 @@ def kept_outputs(outputs, number, places, colours, width=WIDTH):
             form = next(form for form in ("image/png", "text/html", "text/markdown", "text/plain")
                         if form in output.data)
             content = output.data[form]
+            more = {"execution_count": number} if output.output_type == "execute_result" else {}
             if form == "image/png":
-                content = base64.b64encode(small_picture(base64.b64decode(content), colours, width)).decode() + "\n"
+                pixels = on_white(base64.b64decode(content), width)
+                content = base64.b64encode(small_picture(pixels, colours)).decode() + "\n"
+                more["metadata"] = {SHOWN: " ".join(bytes(colour).hex() for colour in flat_colours(pixels))}
             else:
                 content = STYLE.sub(lambda found: tables.setdefault(found[0], f"T_{number:02d}_{len(tables)}"),
                                     light_table(plain(content, places)))
-            more = {"execution_count": number} if output.output_type == "execute_result" else {}
             kept.append(nbformat.v4.new_output(output.output_type, data={form: content}, **more))
         else:
             raise OutputError(f"cell {number} ended with an error; repair it, or run the notebook again")

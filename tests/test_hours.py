@@ -173,15 +173,17 @@ def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, coun
 
 
 def test_settings_of_the_notebooks_reach_the_plan():
-    given = {"recipe": "full", "gnn_steps": 7, "gnn_configs": 9, "gnn_width": 32, "token_steps": 5, "seeds": 2}
+    given = {"recipe": "quick", "gnn_steps": 7, "gnn_configs": 9, "gnn_width": 32, "token_steps": 5, "seeds": 2}
     found = planned_models(DEFAULT, given)
     assert [one.name for one in found] == ["token", "token", "gnn", "gnn", "node alone", "node alone"]
     in_folds = [one.name for one in planned_models(DEFAULT, given | {"folds": 3})]
     assert [in_folds.count(name) for name in ("token", "gnn", "node alone")] == [6, 6, 2]
     token, gnn, alone = found[::2]
-    assert (token.steps, token.configs, token.shape.width) == (5, 1024, 64)
+    assert (token.steps, token.configs, token.shape.width) == (5, 256, 64)
     assert (gnn.steps, gnn.configs, gnn.shape.width, gnn.shape.graph_blocks) == (7, 9, 32, 2)
     assert (alone.steps, alone.configs, alone.shape.width, alone.shape.graph_blocks) == (7, 9, 32, 0)
+    assert planned_models(DEFAULT, given | {"recipe": "full"})[::2] == [
+        token._replace(configs=1024), gnn._replace(shape=replace(gnn.shape, config_attention=True))]
     tile, = planned_models("tile:xla", {"recipe": "full", "steps": 3, "kernels_per_step": 5, "width": 16, "seeds": 1})
     assert (tile.steps, tile.configs, tile.graphs, tile.shape.width) == (3, 128, 5, 16)
     assert [one.steps for one in planned_models(RANDOM, {"size": "tiny"}, True)] == [20, 10, 10]

@@ -9,14 +9,18 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pandas as pd
 import papermill
 import pytest
+from matplotlib.colors import to_rgb
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from papermill.engines import NotebookExecutionManager
 from PIL import Image
+
+from kit.plots import regret_curves
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "notebooks"))
@@ -143,22 +147,55 @@ def test_a_picture_keeps_its_colours_and_gets_a_white_ground():
     drawn = Image.new("RGBA", (20, 10), (0, 0, 0, 0))
     drawn.paste((200, 30, 40, 255), (0, 0, 10, 10))
     drawn.save(made, "PNG")
-    with Image.open(io.BytesIO(outputs.small_picture(made.getvalue(), 64))) as found:
+    with Image.open(io.BytesIO(outputs.small_picture(outputs.on_white(made.getvalue()), 64))) as found:
         pixels = np.array(found.convert("RGB"))
     assert (pixels[:, :10] == (200, 30, 40)).all() and (pixels[:, 10:] == 255).all()
 
 
 def test_a_rare_colour_keeps_its_own_place():
     pixels = np.full((100, 300, 3), 255, dtype=np.uint8)
-    pixels[:, :256] = np.arange(256, dtype=np.uint8)[:, None]                          # many greys
+    pixels[:, :256] = np.random.default_rng(0).integers(256, size=(100, 256, 1))       # many greys, as of blurred edges
     rare = [(0, 114, 178), (213, 94, 0), (230, 159, 0), (204, 121, 167)]
     for place, colour in enumerate(rare):
         pixels[10 * place, 290] = colour
     made = io.BytesIO()
     Image.fromarray(pixels).save(made, "PNG")
-    with Image.open(io.BytesIO(outputs.small_picture(made.getvalue(), 32))) as found:
+    with Image.open(io.BytesIO(outputs.small_picture(outputs.on_white(made.getvalue()), 32))) as found:
         kept = np.array(found.convert("RGB")).astype(int)
     assert all(np.abs(kept[10 * place, 290] - colour).max() < 20 for place, colour in enumerate(rare))
+
+
+def colours_in(png):
+    """The colours of a PNG, as sets of three whole numbers."""
+    with Image.open(io.BytesIO(png)) as found:
+        return {tuple(colour) for colour in np.array(found.convert("RGB")).reshape(-1, 3).tolist()}
+
+
+def test_every_colour_of_a_legend_and_every_shaded_band_is_left_in_a_picture_with_few_colours():
+    budgets, rng, made = [5, 10, 30], np.random.default_rng(0), io.BytesIO()
+    regret = {f"{start}{name}": level + 0.2 * rng.random((9, 3)) for start, level in (("", 1.0), ("model, ", 0.1))
+              for name in ("random", "annealing", "genetic", "droplet")}
+    bands = ["random", "model, genetic"]
+    ax = regret_curves(regret, budgets, guided=[n for n in regret if "model" in n], noise=0.004, bands=bands)
+    ax.figure.savefig(made, format="png", dpi=100)
+    legend = {to_rgb(handle.get_color()) for handle in ax.get_legend().legend_handles}
+    shades = {tuple(1 + 0.15 * (np.array(to_rgb(band.get_facecolor()[0])) - 1)) for band in ax.collections}
+    plt.close(ax.figure)
+    expected = {tuple(round(255 * channel) for channel in colour) for colour in legend | shades}
+    assert len(expected) == 5 + len(bands)           # four kinds of search, the grey of the noise, and the bands
+    for colours in (64, 8):
+        kept = colours_in(outputs.small_picture(outputs.on_white(made.getvalue()), colours))
+        for colour in expected:                      # a thin line is blurred
+            assert min(np.abs(np.array(colour) - one).max() for one in kept) <= 8, (colours, colour)
+
+
+def test_committed_pictures_have_the_colours_that_they_were_drawn_with():
+    found = [(path.name, output) for path in BOOKS for cell in nbformat.read(path, 4).cells
+             for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    assert len(found) > 30
+    for name, output in found:
+        drawn = {tuple(bytes.fromhex(colour)) for colour in output.metadata[outputs.SHOWN].split()}
+        assert len(drawn) > 2 and drawn <= colours_in(base64.b64decode(output.data["image/png"])), name
 
 
 @pytest.mark.parametrize("text, words", [
