@@ -9,20 +9,18 @@ from pathlib import Path
 
 import nbformat
 
-# picture: the notebook, and the function whose first picture it is
-PICTURES = {"program": ("01_eda", "program_graph("), "scores": ("05_ensemble", "scores_with_intervals("),
-            "search": ("07_search", "regret_curves("), "kernels": ("08_kernels", "draw_networks("),
-            "terms": ("13_token_model", "table_of_terms(")}
+# picture: the notebook, the function that draws it, and its place among the pictures of this function
+PICTURES = {"program": ("01_eda", "program_graph(", 0), "scores": ("05_ensemble", "scores_with_intervals(", 0),
+            "search": ("07_search", "regret_curves(", 0), "search_nlp": ("07_search", "regret_curves(", 2),
+            "kernels": ("08_kernels", "draw_networks(", 0), "terms": ("13_token_model", "table_of_terms(", 0)}
 
 
-def first_picture(notebook, function):
-    """The first PNG that a cell which calls `function` left in an executed notebook; None without one."""
-    for cell in nbformat.read(notebook, 4).cells:
-        if cell.cell_type == "code" and function in cell.source:
-            for output in cell.outputs:
-                if "image/png" in output.get("data", {}):
-                    return base64.b64decode(output.data["image/png"])
-    return None
+def picture_of(notebook, function, place):
+    """The PNG number `place` that cells which call `function` left in an executed notebook; None without one."""
+    found = [output.data["image/png"] for cell in nbformat.read(notebook, 4).cells
+             if cell.cell_type == "code" and function in cell.source
+             for output in cell.outputs if "image/png" in output.get("data", {})]
+    return base64.b64decode(found[place]) if place < len(found) else None
 
 
 def main(argv=None):
@@ -32,9 +30,9 @@ def main(argv=None):
     parser.add_argument("--only", choices=[*PICTURES], help="one picture; default: all")
     args = parser.parse_args(argv)
     for name in [args.only] if args.only else PICTURES:
-        notebook, function = PICTURES[name]
+        notebook, function, place = PICTURES[name]
         path = args.run / "notebooks" / f"{notebook}.ipynb"
-        picture = first_picture(path, function) if path.is_file() else None
+        picture = picture_of(path, function, place) if path.is_file() else None
         if picture is None:
             print(f"pictures.py: {path}: no picture of {function.rstrip('(')}; run notebook {notebook} first",
                   file=sys.stderr)
