@@ -1,6 +1,6 @@
 """Programs and kernels that the benchmarks share: drawn at random, or generated as the sample data is.
 
-This file imports nothing that a machine with PyTorch, NumPy, pandas and SciPy lacks.
+This file imports nothing beyond what `gpu.py` needs.
 """
 import zipfile
 
