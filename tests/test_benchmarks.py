@@ -172,6 +172,84 @@ rehearsal.one_step("greedy", ".", "tiny", 1)"""
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == "MemoryError"
 
 
+@pytest.fixture(scope="module")
+def gpu():
+    sys.path.insert(0, str(RUN.parent))
+    try:
+        return loaded(RUN.with_name("gpu.py"))
+    finally:
+        del sys.path[0]
+
+
+def few_models(gpu, monkeypatch):
+    """Only the two fastest models, without processes of their own."""
+    monkeypatch.setattr(gpu, "MODELS", {name: gpu.MODELS[name] for name in ("token model", "tile model")})
+    whole = gpu.planned
+    monkeypatch.setattr(gpu, "planned", lambda programs, kernels, has_pair: whole(programs, kernels, False))
+
+
+def test_the_gpu_script_trains_ranks_and_checks(gpu, tmp_path, monkeypatch, capsys):
+    few_models(gpu, monkeypatch)
+    assert gpu.main(["--device", "cpu", "--size", "tiny", "--out", str(tmp_path / "gpu.json")]) == 0
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["finished"] and not found["not_tried"] and found["card"] and found["versions"]["torch"]
+    assert [(case["model"], case["precision"]) for case in found["cases"]] == [
+        *product(("token model", "tile model"), ("float32",)), *product(("token model", "tile model"), ("bfloat16",)),
+        *product(("token model", "tile model"), ("float16",))]
+    for case in found["cases"]:
+        assert not case["failures"] and case["steps"] == 40 and case["loss"][-1] < 0.8 * case["loss"][0]
+        for row in case["programs"].values():
+            assert row["step_seconds"] > 0 and row["ranked_per_second"] > 0 and row["tau"] > 0.3
+            assert (row["cpu_difference"] == 0) == (case["precision"] == "float32")
+    printed = capsys.readouterr().out
+    assert "| token model | bfloat16 | 44 nodes |" in printed and "0 checks failed" in printed
+
+
+def test_the_gpu_script_notices_a_broken_ranking_a_crash_and_the_end_of_its_time(gpu, tmp_path, monkeypatch, capsys):
+    few_models(gpu, monkeypatch)
+    right, whole, begun = gpu.predict, gpu.run_case, []
+
+    def broken(model, graph, precision="float32", **options):
+        cost = right(model, graph, precision=precision, **options)
+        return cost if precision == "float32" else cost[::-1].copy()         # the CPU ranks in float32
+
+    def tile_crashes(case, *rest):
+        begun.append(case["model"])
+        if begun[-1] == "tile model":
+            raise RuntimeError("no kernel image")
+        if len(begun) == 3:
+            monkeypatch.setattr(gpu.Clock, "left", lambda clock: 0)
+        return whole(case, *rest)
+    monkeypatch.setattr(gpu, "predict", broken)
+    monkeypatch.setattr(gpu, "run_case", tile_crashes)
+    assert gpu.main(["--device", "cpu", "--size", "tiny", "--out", str(tmp_path / "gpu.json")]) == 1
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    float32, crash, bfloat16 = found["cases"]
+    assert float32["failures"] == [] and crash["failures"] == ["RuntimeError: no kernel image"]
+    for words, times in (("differs from the CPU's", 2), ("tau with the CPU's order", 2), ("tau on held-out", 1)):
+        assert sum(words in fault for fault in bfloat16["failures"]) == times
+    assert len(found["not_tried"]) == 3
+    assert "NOT TRIED: token model, float16: no time was left" in capsys.readouterr().out
+
+
+def test_the_gpu_script_says_that_two_gpus_were_not_there(gpu, monkeypatch):
+    found = {"cases": [], "not_tried": []}
+    monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(gpu, "planned", lambda programs, kernels, has_pair: [] if not has_pair else 1 / 0)
+    gpu.run_all(found, gpu.SIZES["tiny"], "cuda", gpu.Clock(1), print)
+    assert found["not_tried"] == ["two processes: there is one GPU here"]
+
+
+@pytest.mark.long
+def test_the_gpu_script_in_small_goes_through_every_model_and_two_processes(tmp_path):
+    command = [sys.executable, str(RUN.with_name("gpu.py")), "--device", "cpu", "--size", "tiny", "--out",
+               str(tmp_path / "gpu.json")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    cases = json.loads((tmp_path / "gpu.json").read_text())["cases"]
+    assert [case["processes"] for case in cases] == [1] * 14 + [2] and not any("not_judged" in case for case in cases)
+
+
 def drawn_scores(study, names):
     rng = np.random.default_rng(0)
     runtimes = {f"g{i}": rng.random(30) for i in range(6)}

@@ -4,23 +4,14 @@ Layout networks read one random program of 1,000 nodes, of which 200 are configu
 networks read one random kernel of 60 nodes. A step takes 64 configurations. The default `LayoutGNN` has the first
 place's attention over configurations.
 """
-import numpy as np
 import torch
-from bench_gnn import drawn_graph, stepper
+from bench_gnn import stepper
+from generated import CONFIGS, drawn_graph, drawn_kernel
 
 from kit.baselines.published import EarlyJoinSAGE, LateJoinSAGE, LayoutGCN, LayoutSAGE, ResidualGCN, TileMLP
-from kit.data import TileGraph, target
+from kit.data import target
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import ConfigTokenModel, LayoutGNN, TileModel
-
-CONFIGS = 64
-
-
-def drawn_kernel(n=60, m=90, c=CONFIGS):
-    """A tile graph of random features and edges."""
-    rng, program = np.random.default_rng(0), drawn_graph(n, m, nc=2, groups=2)
-    return TileGraph("drawn", program.node_feat, program.node_opcode, program.edge_index,
-                     rng.integers(0, 100, (c, 24)).astype(np.float32), rng.integers(100, 200, c), np.full(c, 150))
 
 
 def case(network, loss, device="cpu"):

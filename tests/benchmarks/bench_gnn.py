@@ -4,26 +4,13 @@ A function in CASES returns (step, configs): `step` does one whole training step
 """
 import numpy as np
 import torch
+from generated import CONFIGS, drawn_graph
 
-from kit.data import LayoutGraph, dense_configs
+from kit.data import dense_configs
 from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings
 
-NODES, EDGES, CONFIGURABLE, CONFIGS = 1000, 1600, 200, 64
 SMALL = LayoutGNNSettings(width=64, config_attention=False, both_directions=True, agreement=True)
-
-
-def drawn_graph(n=NODES, m=EDGES, nc=CONFIGURABLE, c=CONFIGS, groups=26, codes=9):
-    """A layout graph of random features and edges; 26 groups of 9 codes as in the real alexnet file."""
-    rng = np.random.default_rng(0)
-    node_feat = np.zeros((n, 140), np.float32)
-    node_feat[:, 37:80] = rng.integers(-2, 50, (n, 43))
-    node_feat[:, 21:25] = 2 ** rng.integers(3, 10, (n, 4))
-    node_feat[:, 134:138] = rng.permuted(np.tile(np.arange(4), (n, 1)), axis=1)
-    return LayoutGraph("drawn", node_feat, rng.integers(1, 121, n), rng.integers(0, n, (m, 2)),
-                       np.sort(rng.permutation(n)[:nc]), np.array([0]),
-                       rng.integers(0, codes, (c, groups)).astype(np.uint8), rng.integers(0, groups, nc),
-                       rng.integers(-1, 6, (nc, codes, 18)).astype(np.int8), rng.integers(10 ** 6, 10 ** 7, c))
 
 
 def stepper(model, cost_of, loss):

@@ -10,9 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from bench_baselines import drawn_kernel
-from bench_gnn import drawn_graph
-from rehearsal import write_program
+from generated import drawn_graph, drawn_kernel, write_program
 
 from kit import train, training
 from kit.data import read_layout
@@ -30,12 +28,17 @@ def drawn_program(nodes, configs):
     return drawn_graph(nodes, int(1.6 * nodes), nodes // 5, configs)
 
 
+def sized_program(nodes, configurable, configs, seed=0):
+    """A generated network with this many nodes, configurable nodes and configurations; not pruned."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"{nodes}-nodes.npz")
+        write_program(path, np.random.default_rng(seed), "train", nodes, configurable, configs)
+        return read_layout(path)
+
+
 def largest_program(configs):
     """A generated network of the size of the largest public program, pruned."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "largest.npz")
-        write_program(path, np.random.default_rng(0), "train", *LARGEST, configs)
-        return prune(read_layout(path))
+    return prune(sized_program(*LARGEST, configs))
 
 
 def full_step(collection, name, nodes=None, device="cuda", precision="float32"):
@@ -43,9 +46,13 @@ def full_step(collection, name, nodes=None, device="cuda", precision="float32"):
     recipe = recipes_for(collection, "full")[name]
     settings = replace(recipe.settings, device=device, precision=precision)
     configs = settings.configs_per_step
-    graphs = [drawn_kernel(c=configs) if name == "tile" else
-              drawn_program(nodes, configs) if nodes else largest_program(configs)]
-    team = training.join_team(device)
+    return step_on([drawn_kernel(c=configs) if name == "tile" else
+                    drawn_program(nodes, configs) if nodes else largest_program(configs)], recipe, settings)
+
+
+def step_on(graphs, recipe, settings):
+    """One step of a recipe's new model on these graphs -> the step, and how many configurations it takes."""
+    team = training.join_team(settings.device)
     model = recipe.network(recipe.shape).to(team.device)
     model.fit_scale(graphs)
     tasks = training.make_tasks(model, graphs, recipe.loss, settings, team.device)

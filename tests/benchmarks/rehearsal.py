@@ -29,17 +29,17 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
+from generated import write_program  # noqa: E402
 from run import machine, resident, write_page  # noqa: E402
 
 from kit.data import SPLITS, npz_paths, read_layout, read_tile  # noqa: E402
-from kit.files import replace_file, whole_file  # noqa: E402
+from kit.files import replace_file  # noqa: E402
 from kit.kaggle.downloads import FILES  # noqa: E402
 from kit.prepare import open_prepared, prepare  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.run.workflow import load_costs, save_costs  # noqa: E402
-from kit.sample.architectures import convolutional_net  # noqa: E402
-from kit.sample.write import layout_options, write_sample  # noqa: E402
+from kit.sample.write import write_sample  # noqa: E402
 from kit.submit import check_submission, write_submission  # noqa: E402
 from kit.train import predict, train  # noqa: E402
 from kit.training import load_checkpoint, save_checkpoint  # noqa: E402
@@ -89,44 +89,6 @@ def plan(size):
     configs[split == "test"] = size.tested
     return [dict(split=str(split[i]), nodes=int(nodes[i]), configurable=int(configurable[i]), configs=int(configs[i]))
             for i in range(total)]
-
-
-def write_program(path, rng, split, nodes, configurable, configs):
-    """One file: the first nodes of a random program, some of its configurable nodes, random options and runtimes."""
-    program = convolutional_net(rng, int(1.5 * nodes) + 100)
-    arrays, able = program.arrays(), sorted(v for v in program.configurable if v < nodes)
-    chosen = [able[i] for i in np.linspace(0, len(able) - 1, min(configurable, len(able))).astype(int)]
-    # groups grow with the square root of the configurable nodes, as in real files: 848 nodes have 26 groups, 62 have 8,
-    # 26 have 9
-    parts = max(1, round(len(chosen) ** 0.5 / 9))
-    program.configurable = {v: (f"{program.configurable[v][0]} {i * parts // len(chosen)}", program.configurable[v][1])
-                            for i, v in enumerate(chosen)}
-    group, options = layout_options(program, rng)
-    codes = np.stack([rng.integers(len(option), size=configs) for option in options], axis=1)
-    codes[rng.permutation(configs)[:min(40, configs // 3)]] = 0                  # the default, measured many times
-    effects = [rng.lognormal(0, 0.3, len(option)) for option in options]
-    runtime = sum(effect[codes[:, g]] for g, effect in enumerate(effects)) * rng.lognormal(0, 0.003, configs)
-    edges = arrays["edge_index"]
-    small = {"node_feat": arrays["node_feat"][:nodes], "node_opcode": arrays["node_opcode"][:nodes],
-             "edge_index": edges[(edges < nodes).all(axis=1)], "node_config_ids": np.array(chosen),
-             "node_splits": np.array([[0, nodes]]),
-             "config_runtime": np.rint(1e6 * runtime).astype(np.int64) * (split != "test")}
-    options = [option.astype("<f4") for option in options]
-    # level 1 compresses 1.5 times as fast, and reading takes the same time
-    with whole_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, array in small.items():
-            with archive.open(f"{name}.npy", "w") as file:
-                np.lib.format.write_array(file, array)
-        with archive.open("node_config_feat.npy", "w", force_zip64=True) as file:
-            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False,
-                                                        "shape": (configs, len(chosen), 18)})
-            step = max(1, (1 << 22) // (72 * len(chosen)))
-            rows = np.empty((step, len(chosen), 18), "<f4")
-            for start in range(0, configs, step):
-                some = codes[start:start + step]
-                for g, option in enumerate(options):
-                    rows[:len(some), group == g] = option[some[:, g]]
-                file.write(rows[:len(some)].data)
 
 
 def sources(root):

@@ -54,6 +54,11 @@ def measure(name, case, steps, threads, device):
     """Run one case in this process -> seconds per step, configurations per step, peak bytes."""
     torch.set_num_threads(threads)
     step, configs = bench_file(name).CASES[case](device=device)
+    return timed(step, steps, device) | {"configs": configs}
+
+
+def timed(step, steps, device):
+    """Call `step` once to warm up, then `steps` times -> seconds of each call, peak bytes above those held before."""
     cuda, seconds = torch.device(device).type == "cuda", []
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -68,7 +73,7 @@ def measure(name, case, steps, threads, device):
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
     peak = (torch.cuda.max_memory_allocated() if cuda else resident("VmHWM")) - before
-    return {"seconds": seconds[1:], "configs": configs, "peak": peak}
+    return {"seconds": seconds[1:], "peak": peak}
 
 
 def run_cases(name, cases, args):
