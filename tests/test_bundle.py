@@ -102,7 +102,7 @@ def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
     place, = bundled(tmp_path, "--only", "08", "--data-root", "sample", "--size", "tiny", "--machine", "cpu")
     cells = executed_alone(place, tmp_path / "empty")
     assert sum("image/png" in output.get("data", ()) for cell in cells for output in cell.get("outputs", ())) >= 5
-    for name in ("kernels.csv", "kernels_learned.csv", "kernels_networks.csv"):
+    for name in ("kernels.csv", "kernels_learned.csv", "kernels_networks.csv", "kernels_libraries.csv"):
         assert (tmp_path / "empty" / "notebooks" / name).read_bytes() == (PROJECT / "notebooks" / name).read_bytes()
     put = {name for cell in cells for name in re.findall(r'"(kit/[^"]+)": "', cell.source)}
     assert put == {"kit/kernels/networks.csv", "kit/kernels/measured.csv.gz"}

@@ -7,11 +7,13 @@ import multiprocessing
 import os
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,6 +59,7 @@ from kit.kernels.layer_study import (
     search_path,
     starts_left,
 )
+from kit.kernels.libraries import called_libraries, library_groups, matmul_ratios, over_library, peak_shares
 from kit.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, Trials, has_tvm, processor_name
 from kit.kernels.metaschedule import Tuner
 from kit.kernels.network_pictures import (
@@ -1738,21 +1741,92 @@ def test_the_stored_tables_are_of_all_kernels_and_within_their_budgets():
 
 def test_the_readme_tells_what_the_stored_races_say(project):
     races = read_races(project / "notebooks" / "kernels_networks.csv")
+    groups = library_groups(pd.read_csv(project / "notebooks" / "kernels_libraries.csv"))
+    dense, others, every = groups["dense layers and matmuls (MKL)"], groups["all others"], {*races["kernel"]}
     lines = (project / "README.md").read_text().splitlines()
     forms = [CARRIED, *(f"{CARRIED}, {form}" for form in ("confirmed, restarted", "confirmed", "doubting", "trusted"))]
     machines = {"slower": "(family 25, model 17)", "faster": "(family 26, model 2)"}
-    head, = (line for line in lines if line.startswith("| time of our kernels over that of |"))
-    for start, other in (("| random search in the same space", ("random", 100)),
-                         ("| TVM's tuner MetaSchedule with 300", (RIVAL, 300)), ("| PyTorch", (PYTORCH, 0))):
-        line, = (line for line in lines if line.startswith(start))
+    place, = (place for place, line in enumerate(lines) if line.startswith("| time of our kernels over that of |"))
+    head, rows = lines[place], list(takewhile(lambda line: line.startswith("|"), lines[place + 2:]))
+    ours, random, pytorch = ("newest", 100), ("random", 100), (PYTORCH, 0)
+    known = {"random search in the same space": (ours, random, every),
+             "TVM's tuner MetaSchedule with 300": (ours, (RIVAL, 300), every),
+             r"PyTorch[^|,]*, ours with 100 ": (ours, pytorch, every),
+             "PyTorch, random search with 100 instead of ours": (random, pytorch, every),
+             r"PyTorch's (\d+) and (\d+) dense layers and matmuls \(MKL\), ours with 100 ": (ours, pytorch, dense),
+             r"PyTorch's (\d+) and (\d+) other layers, ours with 100 ": (ours, pytorch, others)}
+    assert len(rows) >= 3
+    for line in rows:
+        (found, one, other, layers), = ((found, *pair) for start, pair in known.items()
+                                        if (found := re.match(rf"\| {start}", line)))
         told = re.findall(r"(\d\.\d{3}) \((\d\.\d{3}) to (\d\.\d{3})\)", line)
         assert len(told) == len(machines)
-        for (name, cpu), (ratio, low, high) in zip(machines.items(), told):
-            part = complete_races(races[races["cpu"].str.endswith(cpu)], [other])
-            row, = compare_searches(newest_forms(part, forms, "newest"), [(("newest", 100), other)]).to_dict("records")
+        for at, ((name, cpu), (ratio, low, high)) in enumerate(zip(machines.items(), told)):
+            part = complete_races(races[races["cpu"].str.endswith(cpu) & races["kernel"].isin(layers)], [other])
+            row, = compare_searches(newest_forms(part, forms, "newest"), [(one, other)]).to_dict("records")
             assert (ratio, low, high) == tuple(f"{row[key]:.3f}" for key in ("ratio", "low", "high"))
-            every = re.search(rf"{name} machine {re.escape(cpu[:-1])}\), (\d+) layers", head)[1]
-            assert every == str(row["layers"])
+            of_all = re.search(rf"{name} machine {re.escape(cpu[:-1])}\), (\d+) layers", head)[1]
+            assert (found.groups()[at] if found.groups() else of_all) == str(row["layers"])
+
+
+def test_what_pytorch_calls_was_read_for_each_stored_layer_and_no_library_is_above_the_peak(project):
+    libraries = pd.read_csv(project / "notebooks" / "kernels_libraries.csv")
+    races = read_races(project / "notebooks" / "kernels_networks.csv")
+    kernels = {kernel.name: kernel for name in network_names() for kernel, _ in network_layers(name)}
+    for cpu, part in libraries.groupby("cpu"):
+        assert set(part.loc[part["library"] == PYTORCH, "kernel"]) == set(races.loc[races["cpu"] == cpu, "kernel"])
+    assert not libraries.duplicated(["cpu", "kernel", "library"]).any()
+    assert (libraries["low"] <= libraries["ms"]).all() and (libraries["ms"] <= libraries["high"]).all()
+    assert (libraries["peak"] / libraries["clock"]).between(31, 33).all()             # operations per cycle of Zen 4
+    flops = libraries[libraries["gflops"].notna()]
+    assert np.allclose(flops["gflops"], [2e-6 * multiplications(kernels[name]) / ms for name, ms in zip(
+        flops["kernel"], flops["ms"])], rtol=1e-3)
+    assert np.allclose(flops["percent"], 100 * flops["gflops"] / flops["peak"], rtol=1e-3)
+    assert flops["percent"].max() < 100
+    assert {kernels[name].kind for name in libraries.loc[libraries["gflops"].isna(), "kernel"]} == {
+        "softmax", "layer norm"}
+    mine = races[races["cpu"] == libraries["cpu"].iloc[0]]
+    mine = mine[(mine["measurements"] > 0) & mine["kernel"].map(lambda name: kernels[name].kind == "matmul")]
+    fast = mine["kernel"].map({name: 2e-6 * multiplications(kernel) for name, kernel in kernels.items()}) / mine["ms"]
+    assert 0.99 < fast.max() / libraries["peak"].median() < 1.005                     # and the best schedules reach it
+
+
+def test_libraries_are_counted_by_sort_and_by_what_pytorch_calls():
+    calls = [("matmul 1x1000x512", "MKL SGEMM"), ("batch matmul 12x50x50x64", "MKL SGEMM_BATCH"),
+             ("conv2d 1x1 55x55x64 to 16", "MKL SGEMM"), ("conv2d 3x3 56x56x64 to 64", "oneDNN jit"),
+             ("conv2d 3x3 28x28x128 to 128", "oneDNN brg"), ("depthwise 3x3 14x14x384", "oneDNN dw"),
+             ("softmax 600x50", "PyTorch")]
+    libraries = pd.DataFrame(calls, columns=["kernel", "backend"]).assign(library=PYTORCH)
+    table = called_libraries(libraries)
+    assert table.astype(str).apply(tuple, axis=1).tolist() == [
+        ("convolution 1x1", "MKL", "1", "SGEMM"), ("larger convolution", "oneDNN", "2", "brg, jit"),
+        ("depthwise convolution", "oneDNN", "1", "dw"), ("dense layer", "MKL", "1", "SGEMM"),
+        ("matmul of attention", "MKL", "1", "SGEMM_BATCH"), ("softmax and layer norm", "PyTorch", "1", "")]
+    names = [name for name, _ in calls]
+    assert library_groups(libraries) == {
+        "all": {*names}, "dense layers and matmuls (MKL)": {*names[:2]}, "all others": {*names[2:]},
+        "convolutions (MKL)": {names[2]}, "convolutions (oneDNN)": {*names[3:5]},
+        "depthwise convolutions (oneDNN)": {names[5]}, "softmax and layer norm (PyTorch)": {names[6]}}
+
+
+def test_times_of_races_and_of_libraries_meet_at_pytorch_alone():
+    """In the races the machine is half as fast; the ratio to NumPy does not know it."""
+    wide, single = "matmul 128x768x768", "matmul 1x1000x512"
+    libraries = pd.DataFrame([(wide, PYTORCH, 2.0, 100.0), (wide, "NumPy", 1.0, 100.0), (single, PYTORCH, 6.0, 100.0),
+                              (single, "NumPy", 1.0, 100.0)], columns=["kernel", "library", "ms", "peak"])
+    races = pd.DataFrame([(name, entry, count, 0, "r", ms) for name, took in ((wide, (4.0, 1.5)), (single, (12.0, 4.0)))
+                          for (entry, count), ms in zip(((PYTORCH, 0), ("random", 50)), took)],
+                         columns=["kernel", "strategy", "measurements", "seed", "race", "ms"])
+    assert np.exp(over_library(libraries, races, ("random", 50))).to_dict() == pytest.approx({wide: 0.75, single: 2.0})
+    table = matmul_ratios(libraries, races, [(PYTORCH, 0), ("random", 50)])
+    assert table["ratio"].tolist() == pytest.approx([2.0, 0.75, 6.0, 2.0]) and (table["layers"] == 1).all()
+    assert table["output"].tolist() == ["several rows"] * 2 + ["one row"] * 2
+    shares = peak_shares(libraries, races, [("random", 50)])
+    gflop = 2e-6 * 128 * 768 * 768
+    assert shares.index.tolist() == [wide]
+    assert shares["random", "% of peak"].tolist() == pytest.approx([gflop / 1.5])     # of 100 GFLOP/s
+    assert shares["PyTorch", "% of peak"].tolist() == pytest.approx([gflop / 2.0])
+    assert shares["any search", "ms"].tolist() == [1.5]
 
 
 @pytest.mark.parametrize("strategies", [(CARRIED, "random", RIVAL), ("random",)], ids=["default", "random"])
@@ -1764,6 +1838,7 @@ def test_the_notebook_shows_a_machine_of_which_one_layer_is_measured_beside_the_
     race = of_layer.loc[of_layer["strategy"] == RIVAL, "race"].iloc[0]
     mine = of_layer[(of_layer["race"] == race) & of_layer["strategy"].isin([PYTORCH, UNTUNED, *strategies])]
     pd.concat([stored, mine.assign(cpu="a CPU")]).to_csv(tmp_path / "kernels_networks.csv", index=False)
+    shutil.copy(project / "notebooks" / "kernels_libraries.csv", tmp_path)
     book = json.loads((project / "notebooks" / "08_kernels.ipynb").read_text("utf-8"))
     cells = {cell["id"]: "".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"}
     shown, ids = [], list(cells)

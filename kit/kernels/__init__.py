@@ -1,6 +1,7 @@
 """Real kernels on one's own CPU or GPU, compiled and timed through TVM."""
 from kit.kernels.carried import known_cost
 from kit.kernels.definitions import KERNELS
+from kit.kernels.libraries import called_libraries, library_groups, matmul_ratios, peak_shares
 from kit.kernels.measure import INSTALL, has_tvm
 from kit.kernels.network_pictures import (
     draw_layers,
@@ -34,11 +35,12 @@ from kit.kernels.schedules import schedule_choices, schedule_kernel, schedule_sp
 from kit.kernels.study import learn_and_search, study_kernels
 
 __all__ = [
-    "INSTALL", "KERNELS", "compare_networks", "compare_searches", "compare_seeds", "complete_races", "draw_curves",
-    "draw_layers", "draw_networks", "draw_progress", "draw_study", "draw_time_shares", "draw_winning_choices",
-    "every_form", "has_tvm", "known_cost", "layer_ratios", "learn_and_search", "measurements_saved", "multiplications",
-    "network_layers", "network_names", "network_summary", "network_sums", "newest_forms", "read_races",
-    "readable_ratios", "schedule_choices", "schedule_kernel", "schedule_space", "search_progress", "search_seconds",
-    "stacked", "study_kernels", "study_summary", "study_table", "time_shares", "unsteady", "winners_luck",
-    "winning_choices",
+    "INSTALL", "KERNELS", "called_libraries", "compare_networks", "compare_searches", "compare_seeds",
+    "complete_races", "draw_curves", "draw_layers", "draw_networks", "draw_progress", "draw_study",
+    "draw_time_shares", "draw_winning_choices", "every_form", "has_tvm", "known_cost", "layer_ratios",
+    "learn_and_search", "library_groups", "matmul_ratios", "measurements_saved", "multiplications",
+    "network_layers", "network_names", "network_summary", "network_sums", "newest_forms", "peak_shares",
+    "read_races", "readable_ratios", "schedule_choices", "schedule_kernel", "schedule_space", "search_progress",
+    "search_seconds", "stacked", "study_kernels", "study_summary", "study_table", "time_shares", "unsteady",
+    "winners_luck", "winning_choices",
 ]

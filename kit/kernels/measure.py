@@ -434,7 +434,7 @@ def _default_schedule(module, goal):
 
 
 def _pytorch_timer(kernel, inputs, known, target):
-    """The timer of PyTorch's kernel (oneDNN, or cuDNN and cuBLAS); the fastest usual form of a layer is taken."""
+    """The timer of PyTorch's kernel; the fastest usual form of a layer is taken."""
     from kit.kernels.pytorch import pytorch_calls, run_seconds
     torch.set_num_threads(int(os.environ["TVM_NUM_THREADS"]))
     device = GPU if target == GPU else "cpu"

@@ -17,7 +17,7 @@ def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
     entries = [entry for entry in entries if entry in logs]
     ratio = np.exp(logs[entries].sub(logs[base], axis=0).groupby("kernel").mean()).dropna(how="all")
     ratio = ratio.sort_values(entries[0], ascending=False)
-    ax = new_axes(ax, height=1.5 + 0.25 * len(ratio), width=10)
+    ax = new_axes(ax, height=1.5 + 0.18 * len(ratio), width=10)
     ax.axvspan(1 - TIE, 1 + TIE, color="0.85", label=f"tie with {entry_label(base)}")
     ax.axvline(1, color=QUIET, linewidth=1)
     for place, entry in enumerate(entries):

@@ -49,7 +49,7 @@ def compare_searches(races, pairs):
                 continue
             spent = seconds.loc[log.index].sum(skipna=False)
             rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "runs": len(log),
-                         **_mean_ratio(layers), **_verdicts(np.exp(layers)),
+                         **mean_ratio(layers), **_verdicts(np.exp(layers)),
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
     return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
                                        "ties", "slower", "time"])
@@ -111,7 +111,7 @@ def _by_run(part):
     return ms, seconds.reindex(index=ms.index, columns=ms.columns)         # without those that no race knows
 
 
-def _mean_ratio(logs):
+def mean_ratio(logs):
     """The geometric mean of ratios with its 95% interval by bootstrap, of their logarithms (layers,), a Series."""
     low, high = np.exp(bootstrap_interval(logs.to_numpy()))
     return {"layers": len(logs), "ratio": float(np.exp(logs.mean())), "low": low, "high": high}
@@ -282,7 +282,7 @@ def search_progress(races, strategies, base):
         for strategy in strategies:
             for entry in sorted(entry for entry in logs if entry[0] == strategy and logs[entry].notna().all()):
                 rows.append({"cpu": cpu, "strategy": strategy, "measurements": int(entry[1]),
-                             **_mean_ratio(logs[entry]), "seconds": spent[entry].mean(), "base": entry_label(base)})
+                             **mean_ratio(logs[entry]), "seconds": spent[entry].mean(), "base": entry_label(base)})
     return pd.DataFrame(rows, columns=["cpu", "strategy", "measurements", "layers", "ratio", "low", "high", "seconds",
                                        "base"])
 
@@ -304,7 +304,7 @@ def measurements_saved(races, one, other):
     expect(len(both), "races", len(both), f"at least one race with {one} and {other}")
     log = np.log(both[one] / both[other]).groupby(["cpu", "kernel"]).mean()
     never = (both > most.loc[both.index]).sum()
-    return {**_mean_ratio(log), "runs": len(both), "one": float(both[one].median()),
+    return {**mean_ratio(log), "runs": len(both), "one": float(both[one].median()),
             "other": float(both[other].median()), "one never": int(never[one]), "other never": int(never[other])}
 
 
@@ -319,7 +319,7 @@ def winners_luck(races, strategies):
     known = known.assign(log=np.log(known["ms"] / known["seen"]))
     for (cpu, strategy, count), part in known.groupby(["cpu", *ENTRY]):
         rows.append({"cpu": cpu, "strategy": strategy, "measurements": count,
-                     **_mean_ratio(part.groupby("kernel")["log"].mean())})
+                     **mean_ratio(part.groupby("kernel")["log"].mean())})
     return pd.DataFrame(rows, columns=["cpu", *ENTRY, "layers", "ratio", "low", "high"])
 
 
@@ -339,7 +339,7 @@ def time_shares(races, networks, entry):
     rows = []
     for network in networks:
         layers = network_layers(network)
-        spent = [(_sort(kernel), count * ms[kernel.name]) for kernel, count in layers if kernel.name in ms.index]
+        spent = [(layer_sort(kernel), count * ms[kernel.name]) for kernel, count in layers if kernel.name in ms.index]
         if spent:
             by_sort = pd.DataFrame(spent, columns=["sort", "ms"]).groupby("sort")["ms"].sum()
             rows.append({"network": network, **(by_sort / by_sort.sum()).reindex(SORTS, fill_value=0.0),
@@ -347,7 +347,7 @@ def time_shares(races, networks, entry):
     return pd.DataFrame(rows, columns=["network", *SORTS, "ms", "layers", "of"])
 
 
-def _sort(kernel):
+def layer_sort(kernel):
     """Which of SORTS a kernel is."""
     if kernel.kind == "conv2d":
         return SORTS[0 if kernel.sizes[-1] == 1 else 1]

@@ -1,4 +1,9 @@
-"""The same kernels by PyTorch, which uses oneDNN on a CPU, cuDNN and cuBLAS on a GPU: what a user has unsearched."""
+"""The same kernels by PyTorch: what a user has unsearched.
+
+On a GPU PyTorch calls cuDNN and cuBLAS. On a CPU its official package calls MKL for matmuls and dense layers. With one
+thread, it also calls MKL for 1x1 convolutions with stride 1 and for a few small ones, and oneDNN for the other
+convolutions; softmax and layer norm are PyTorch's own loops. notebooks/kernels_libraries.csv has what each layer calls.
+"""
 import time
 
 import torch
