@@ -1592,6 +1592,13 @@ def test_a_picture_of_layers_has_a_row_per_layer():
     assert "x, 50" in ax.get_legend_handles_labels()[1]
 
 
+def test_a_picture_of_many_layers_can_be_of_the_ends_alone():
+    races = pd.concat([RACES.assign(kernel=f"layer {n}", ms=RACES["ms"].where(RACES["strategy"] != "x", 1.0 + n))
+                       for n in range(6)])
+    ax = draw_layers(races, [("x", 50)], base=("y", 50), ends=2)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["layer 5", "layer 4", "layer 1", "layer 0"]
+
+
 def test_networks_are_compared_by_their_sums_and_their_search_times():
     row, = compare_networks(RACES, ["bert", "vgg16"], ("y", 50), ("x", 50)).to_dict("records")
     sums, = network_sums(RACES, ["bert"], [("x", 50), ("y", 50)]).to_dict("records")

@@ -1,5 +1,6 @@
 """Pictures of races over many layers: layers, whole networks, the progress of searches, and their winning schedules."""
 import numpy as np
+import pandas as pd
 
 from kit.kernels.measure import PYTORCH
 from kit.kernels.network_results import ENTRY, RUN, SORTS, entry_label, network_sums
@@ -8,15 +9,18 @@ from kit.kernels.searches import OURS
 from kit.plots import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks
 
 
-def draw_layers(races, entries, base=(PYTORCH, 0), ax=None, title=""):
+def draw_layers(races, entries, base=(PYTORCH, 0), ends=None, ax=None, title=""):
     """Draw the kernel time of entries relative to `base`, a row per layer, the layers where ours gains most at the top.
 
-    `entries` and `base` are (strategy, measurements); of several races, the geometric mean is drawn.
+    `entries` and `base` are (strategy, measurements); of several races, the geometric mean is drawn. `ends`: only so
+    many layers where the first entry gains most, and as many where it gains least; None: all.
     """
     logs = np.log(races.pivot_table("ms", RUN, ENTRY))
     entries = [entry for entry in entries if entry in logs]
     ratio = np.exp(logs[entries].sub(logs[base], axis=0).groupby("kernel").mean()).dropna(how="all")
     ratio = ratio.sort_values(entries[0], ascending=False)
+    if ends is not None and len(ratio) > 2 * ends:
+        ratio = pd.concat([ratio[:ends], ratio[-ends:]])
     ax = new_axes(ax, height=1.5 + 0.18 * len(ratio), width=10)
     ax.axvspan(1 - TIE, 1 + TIE, color="0.85", label=f"tie with {entry_label(base)}")
     ax.axvline(1, color=QUIET, linewidth=1)
