@@ -277,8 +277,7 @@ def test_a_dry_run_counts_the_sessions_of_each_notebook_and_of_all(kaggle, tmp_p
                                                                    budget, warns):
     more = ["-p", f"time_budget={budget}"] if budget else []
     status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_sample, *TWO, "-p", "recipe=full", "-p",
-                                    "seeds=7", "--seed-groups", "2", "-p", "gnn_steps=20000", "-p", "steps=100",
-                                    *more)
+                                    "seeds=5", "--seed-groups", "2", "-p", "steps=100", *more)
     assert (status, errors) == (0, "")
     count, long, hours = 0, [], []
     for line in [line for line in lines if line.startswith("    training: ")]:
@@ -291,7 +290,7 @@ def test_a_dry_run_counts_the_sessions_of_each_notebook_and_of_all(kaggle, tmp_p
         too_long = "; Kaggle ends a session after 9 to 12 hours" * (warns and about is not None)     # of one model
         assert line.endswith(words + too_long), line
         count, hours = count + needed, [*hours, float(about[1]) if about else 0.0]
-    assert long == [False, False, True, not warns]               # tiles take minutes; three seeds fit into 11 hours
+    assert long == [False, False, True, not warns]               # tiles take minutes; two seeds fit into 11 hours
     total = re.match(rf"together: about (\d+\.\d) hours, at least {count} sessions \(calculated", lines[-2])
     assert float(total[1]) == pytest.approx(sum(hours), abs=0.21)
     assert lines[-1].startswith("GPU quota: 12.3 of 30.0 hours used this week, 17.7 left")
