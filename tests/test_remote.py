@@ -277,7 +277,8 @@ def test_a_dry_run_counts_the_sessions_of_each_notebook_and_of_all(kaggle, tmp_p
                                                                    budget, warns):
     more = ["-p", f"time_budget={budget}"] if budget else []
     status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_sample, *TWO, "-p", "recipe=full", "-p",
-                                    "seeds=5", "--seed-groups", "2", "-p", "steps=100", *more)
+                                    "seeds=5", "--seed-groups", "2", "-p", "gnn_steps=50000", "-p", "steps=100",
+                                    *more)
     assert (status, errors) == (0, "")
     count, long, hours = 0, [], []
     for line in [line for line in lines if line.startswith("    training: ")]:
