@@ -198,6 +198,7 @@ def few_models(gpu, monkeypatch):
     monkeypatch.setattr(gpu, "planned", lambda programs, kernels, has_pair: whole(programs, kernels, False))
 
 
+@pytest.mark.long
 def test_the_gpu_script_trains_ranks_and_checks(gpu, tmp_path, monkeypatch, capsys):
     few_models(gpu, monkeypatch)
     assert gpu.main(["--device", "cpu", "--size", "tiny", "--out", str(tmp_path / "gpu.json")]) == 0
@@ -215,6 +216,7 @@ def test_the_gpu_script_trains_ranks_and_checks(gpu, tmp_path, monkeypatch, caps
     assert "| token model | bfloat16 | 44 nodes |" in printed and "0 checks failed" in printed
 
 
+@pytest.mark.long
 def test_the_gpu_script_notices_a_broken_ranking_a_crash_and_the_end_of_its_time(gpu, tmp_path, monkeypatch, capsys):
     few_models(gpu, monkeypatch)
     right, whole, begun = gpu.predict, gpu.run_case, []
