@@ -9,8 +9,12 @@ import numpy as np
 try:
     from kit.data import DataError, NpzFile, as_path, npz_paths
     from kit.files import as_text, replace_file
-except ImportError:              # pasted into a notebook: only the check against test files needs the kit
-    DataError, as_path, as_text, npz_paths, replace_file = ValueError, Path, str, None, Path.write_text
+except ImportError:              # pasted into a notebook; names that a cell with data.py has defined before stay
+    DataError, as_path = globals().get("DataError", ValueError), globals().get("as_path", Path)
+    npz_paths, as_text = globals().get("npz_paths"), globals().get("as_text", str)
+
+    # bytes: on Windows, `write_text` would end lines with a carriage return
+    replace_file = globals().get("replace_file", lambda path, text: path.write_bytes(text.encode("utf-8")))
 
 # repeated from kit/data.py, so that this file works alone
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")

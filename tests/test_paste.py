@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kit.sample import write_sample
@@ -77,6 +78,71 @@ def answers(tmp_path_factory):
 def test_a_core_file_pastes_alone_into_an_empty_notebook(answers, name):
     answer, expected = answers[name], ANSWERS[name]
     assert answer == pytest.approx(expected) if name == "metrics" else answer == expected, answer
+
+
+# all files in one notebook, in every order: a fallback must not take the place of what another cell has defined
+ORDERS = """
+import itertools, json, sys
+sys.modules["kit"] = None
+cells, use = json.load(sys.stdin)
+codes = {name: compile(cell, name, "exec") for name, cell in cells.items()}
+wrong, own = [], {}
+for name, code in codes.items():
+    names = {"__name__": "__main__"}
+    exec(code, names)
+    own[name] = {key for key, value in names.items() if getattr(value, "__module__", "") == "__main__"
+                 and not key.startswith("__") and getattr(getattr(value, "__code__", None), "co_name", key) == key}
+use = compile(use, "use", "exec")
+for number, order in enumerate(itertools.permutations(codes)):
+    names = {"__name__": "__main__"}
+    try:
+        for name in order:
+            exec(codes[name], names)
+        for name in order:
+            for key in own[name]:
+                code = getattr(names[key], "__code__", None)
+                assert names[key].__module__ == "__main__" and (code is None or code.co_filename == name), key
+        exec(use, names)
+        assert names["answer"] == [1, 1, [], "DataError", 2 / 3, True, ["a"]], names["answer"]
+    except Exception as fault:
+        wrong.append([order, repr(fault)])
+print(json.dumps([number + 1, len(wrong), wrong[:3]]))
+"""
+TOGETHER = """
+root = find_data_root("own")
+graph, csv = read_layout(npz_paths(root, "layout:xla:random", "test")[0]), "out/submission.csv"
+write_submission({"layout:xla:random:a": np.arange(len(graph.config_runtime))}, csv)
+try:
+    read_submission("missing.csv")
+except DataError as fault:
+    said = type(fault).__name__
+loss = float(pairwise_hinge_loss(torch.tensor([0.0, 0.5]), torch.tensor([10, 20])))
+answer = [len(graph.graph_id), repad_layout(graph.node_feat)[1], check_submission(csv, root), said,
+          kendall_tau([1.0, 2.0, 3.0, 4.0], [10, 20, 40, 30]), loss == 0.5,
+          [prune(graph).graph_id]]
+"""
+
+
+def test_all_core_files_paste_into_one_notebook_in_every_order(tmp_path):
+    folder = tmp_path / "own/layout/xla/random/test"
+    folder.mkdir(parents=True)
+    node_feat = np.zeros((2, 140), np.float32)
+    np.savez(folder / "a.npz", node_feat=node_feat, node_opcode=np.ones(2, int), edge_index=np.array([[1, 0]]),
+             node_config_ids=np.array([1]), node_config_feat=np.zeros((3, 1, 18), np.float32),
+             config_runtime=np.zeros(3, int), node_splits=np.zeros((1, 1), int))
+    cells = {name: (KIT / f"{name}.py").read_text() for name in USES}
+    done = subprocess.run([sys.executable, "-I", "-W", "error", "-c", ORDERS], cwd=tmp_path, text=True,
+                          capture_output=True, input=json.dumps([cells, TOGETHER]))
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
+    assert json.loads(done.stdout) == [720, 0, []]
+
+
+def test_no_core_file_writes_text_as_the_system_likes_it():
+    """On Windows, `write_text` and `open` in text mode end lines with a carriage return."""
+    for name in USES:
+        tree = ast.parse((KIT / f"{name}.py").read_text())
+        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not used & {"write_text", "to_csv", "savetxt"}, name
 
 
 @pytest.mark.parametrize("path", sorted(KIT.rglob("*.py")), ids=lambda path: str(path.relative_to(KIT)))
