@@ -1,6 +1,6 @@
 """Find the data set, and read an npz file into checked NumPy arrays.
 
-This file needs nothing else of the kit. Its parts, in the order of use:
+This file needs nothing else of the kit. All arrays that it returns can be written to. Its parts, in the order of use:
 
 - names: `COLLECTIONS`, `SPLITS`, and the two records `TileGraph` and `LayoutGraph`
 - files: `find_data_root`, `npz_paths`, `read_tile`, `read_layout`, `dense_configs`
@@ -626,6 +626,8 @@ class NpzFile:
                 self.check(np.dtype(to).kind != "i" or most <= np.iinfo(to).max, name, f"holds {most}, too large for "
                            f"{np.dtype(to)}")
             values = np.ascontiguousarray(values, dtype=to)
+            # where no conversion made a copy, this is an array over the bytes read, and cannot be written to
+            values = values if values.flags.writeable else values.copy()
         self.check(np.isfinite(values).all(), name, f"holds a value too large for {np.dtype(to)}")
         return values
 

@@ -5,14 +5,18 @@ import struct
 import subprocess
 import sys
 import threading
+import warnings
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import kit.data
 from kit.data import COLLECTIONS, DataError, dense_configs, find_data_root, npz_paths, read_layout, read_tile
+from kit.prepare import prepare
+from kit.prune import drop_duplicate_configs, prune
 
 
 def program_arrays(rng, n=12, m=20):
@@ -843,3 +847,46 @@ def test_real_tile_files_are_read_as_they_stand(real_data):
         graph = read_tile(path)
         with np.load(path) as npz:
             assert all(np.array_equal(getattr(graph, name), npz[name]) for name in npz.files)
+
+
+def arrays_in(record):
+    """(name, array) of a graph, also of the tuples in it."""
+    for name, value in record._asdict().items():
+        if hasattr(value, "_fields"):
+            yield from arrays_in(value)
+        elif isinstance(value, np.ndarray):
+            yield name, value
+
+
+INTEGERS = ("u1", "<i4", "<u4", "<i8", "<u8", ">i8", "<i2")
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("integers", INTEGERS)
+@pytest.mark.parametrize("floats", ["<f2", "<f4", "<f8", ">f4"])
+@pytest.mark.parametrize("kind", ["tile", "layout"])
+def test_every_array_of_a_reader_can_be_written_to_whatever_the_file_holds(write, tmp_path, kind, floats, integers,
+                                                                           order):
+    rng = np.random.default_rng(0)
+    digits = rng.integers(-1, 6, (5, 3, 18))
+    arrays = tile_arrays(rng) if kind == "tile" else layout_arrays(digits, rng)
+    arrays = {name: np.asarray(values.clip(-200, 200), floats if values.dtype.kind == "f" else integers, order=order)
+              for name, values in arrays.items()}
+    for name in arrays.keys() & {"config_runtime", "config_runtime_normalizers"}:
+        arrays[name] = arrays[name].clip(1, 100)
+    path = write(arrays)
+    collection = "tile:xla" if kind == "tile" else "layout:xla:random"
+    place = tmp_path / "root" / collection.replace(":", "/") / "train"
+    place.mkdir(parents=True)
+    path = path.rename(place / "a.npz")
+    graph = (read_tile if kind == "tile" else read_layout)(path)
+    graphs = [graph, prepare(tmp_path / "root", tmp_path / "prepared", progress=False).graph(collection, "train", "a")]
+    if kind == "layout":
+        graphs += [read_layout(path, [1, 0]), prune(graph), drop_duplicate_configs(graph)[0]]
+        assert dense_configs(graph, [0, 1]).flags.writeable
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for one in graphs:
+            for name, array in arrays_in(one):
+                assert array.flags.writeable, name
+                torch.from_numpy(array) if array.dtype.kind in "bif" or array.dtype == np.uint8 else None
