@@ -1,4 +1,5 @@
 """One's own program: the rules hold on the real files, the layouts against brute force, and a model can score it."""
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -14,7 +15,7 @@ from kit.data import OPCODE_NAMES, DataError, dense_configs, npz_paths, read_lay
 from kit.models.config_token import ConfigTokenModel
 from kit.programs.hlo import hlo_messages, parse_hlo
 from kit.programs.options import bitcast_layouts, dot_axes, least_padded
-from kit.programs.own import layout_words, program_from_hlo, with_configs
+from kit.programs.own import LIKE, layout_words, program_from_hlo, with_configs
 
 UNET = "layout/xla/default/valid/unet_3d.4x4.bf16"
 CONV, DOT, RESHAPE, FUSION = (OPCODE_NAMES.index(name) for name in ("convolution", "dot", "reshape", "fusion"))
@@ -511,3 +512,182 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path, missing):
     with pytest.raises(DataError, match="cannot be read") as error:
         program_from_hlo(path)
     assert str(error.value).startswith(f"{path}: ")
+
+
+# --- programs that the arrays could not hold, and files that are something else
+
+SAVES = 'jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()'
+
+
+def refusal(module):
+    with pytest.raises(DataError) as error:
+        program_from_hlo(module if isinstance(module, (bytes, str)) else module.SerializeToString())
+    assert len(str(error.value)) < 500
+    return str(error.value)
+
+
+def dots(p, count, shape=(8, 8)):
+    """Dots one after another in the last computation -> number of the last one."""
+    x, w = p.parameters(shape, shape)
+    for _ in range(count):
+        x = p.add("dot", shape, x, w, dot=dict(lhs_contracting=[1], rhs_contracting=[0]))
+    return x
+
+
+@pytest.mark.parametrize("outside", [0, 1, 3])
+@pytest.mark.parametrize("how", ["fusion", "call within a fusion", "fusion within a call", "library"])
+def test_dots_that_a_compiler_has_hidden_are_counted_and_the_program_refused(how, outside):
+    p = Program("compiled")
+    called = p.computation("inner")
+    dots(p, 2)
+    for middle in {"call within a fusion": ["call"], "fusion within a call": ["fusion"]}.get(how, []):
+        inner, called = called, p.computation("middle")
+        p.add(middle, (8, 8), *p.parameters((8, 8), (8, 8)), called_computation_ids=[inner])
+    if how == "library":
+        p = Program("compiled")
+    p.computation("main")
+    x, w = p.parameters((8, 8), (8, 8))
+    if how == "library":
+        for target in (b"__onednn$matmul", b"__cublas$gemm"):
+            x = p.add("custom-call", (8, 8), x, w, custom_call_target=target)
+    else:
+        x = p.add("call" if how == "fusion within a call" else "fusion", (8, 8), x, w, called_computation_ids=[called])
+    for _ in range(outside):
+        x = p.add("dot", (8, 8), x, w, dot=dict(lhs_contracting=[1], rhs_contracting=[0]))
+    said = refusal(p.message)
+    assert f"2 of {2 + outside} convolutions and dots are inside fusions or library calls" in said
+    assert SAVES in said
+
+
+def test_calls_of_other_things_and_dots_that_are_only_called_are_no_sign_of_a_compiler():
+    p = Program("calls")
+    called = p.computation("inner")
+    dots(p, 1)
+    p.computation("main")
+    x, w = p.parameters((8, 8), (8, 8))
+    x = p.add("call", (8, 8), x, w, called_computation_ids=[called])
+    p.add("custom-call", (8, 8), x, custom_call_target=b"ConvertToSharding")
+    assert len(program_from_hlo(p.message.SerializeToString()).graph.node_config_ids) == 1
+
+
+def with_shape(opcode="negate", **shape):
+    """A program of a dot and one more instruction, whose shape differs."""
+    p = Program("odd")
+    p.computation("main")
+    p.add(opcode, (8, 8), dots(p, 1))
+    odd = p.last.instructions[-1]
+    for name, value in shape.items():
+        if isinstance(value, list):
+            odd.shape.ClearField(name)
+            getattr(odd.shape, name).extend(value)
+        else:
+            setattr(odd.shape, name, value)
+    return p.message, odd.name
+
+
+@pytest.mark.parametrize("shape, words", [
+    (dict(dimensions=[-1 << 63, 8]), "has the sizes [?,8]"), (dict(dimensions=[8, -1]), "has the sizes [8,?]"),
+    (dict(is_dynamic_dimension=[True, False]), "has the sizes [<=8,8]"),
+    *[(dict(element_type=number), f"has the element type {name}, ") for number, name in
+      [(19, "f8e5m2"), (20, "f8e4m3fn"), (21, "s4"), (22, "u4"), (26, "s2"), (28, "f8e4m3"), (33, "f8e8m0fnu"),
+       (77, "number 77")]]])
+def test_sizes_and_types_that_the_data_set_does_not_have_are_refused_by_name(shape, words):
+    module, name = with_shape(**shape)
+    assert refusal(module).startswith(f"the bytes: negate {name!r} {words}")
+
+
+def test_static_sizes_that_say_so_are_fine():
+    module, _ = with_shape(is_dynamic_dimension=[False, False])
+    assert len(program_from_hlo(module.SerializeToString()).graph.node_config_ids) == 1
+
+
+@pytest.mark.parametrize("opcode", ["ragged-dot", "scaled-dot", "scan", "operation-of-next-year"])
+def test_operations_that_the_data_set_does_not_have_are_refused_by_name(opcode):
+    module, name = with_shape(opcode)
+    assert refusal(module).startswith(f"the bytes: {opcode} {name!r} is an operation that the data set does not have")
+
+
+@pytest.mark.parametrize("opcode, like", LIKE.items())
+def test_newer_operations_are_read_as_the_one_most_like_them(opcode, like):
+    program, expected = (program_from_hlo(with_shape(name)[0].SerializeToString()) for name in (opcode, like))
+    assert OPCODE_NAMES[program.graph.node_opcode[-1]] == like
+    same_program(program, expected)
+
+
+@pytest.mark.parametrize("large", ["output", "operand"])
+def test_a_dot_of_more_than_six_dimensions_is_refused_by_name(large):
+    p = Program("large")
+    p.computation("main")
+    shape, other = (2,) * 7, (2,) * 6
+    x, w = p.parameters(shape if large == "operand" else other, other)
+    p.add("dot", other if large == "operand" else shape, x, w)
+    assert "dot 'dot.4' has a tensor of 7 dimensions; at most 6 can be configured" in refusal(p.message)
+
+
+def test_a_reshape_of_more_than_six_dimensions_alone_is_named():
+    p = Program("large")
+    p.computation("main")
+    p.add("reshape", (128,), *p.parameters((2,) * 7))
+    said = refusal(p.message)
+    assert "reshape 'reshape.3' has a tensor of more than 6 dimensions" in said and "fusion" not in said
+
+
+HLO_TEXT = "HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}\n\nENTRY main {\n}\n"
+OTHERS = {
+    "HLO text": HLO_TEXT, "HLO text, spaced": "\n  " + HLO_TEXT, "long HLO text": HLO_TEXT * 300,
+    "StableHLO text": "module @jit_f attributes {mhlo.num_partitions = 1 : i32} {\n}\n",
+    "StableHLO text with locations": "#loc = loc(unknown)\nmodule @jit_f {\n}\n",
+    "StableHLO text of a function": "func.func @main(%a: tensor<8xf32>) {\n %0 = stablehlo.negate %a\n}\n",
+    "StableHLO bytecode": b"ML\xefR\rMLIR23.0.0git\0" + bytes(range(256)),
+    "jax.export": b"<\0\0\x008\0`\0" + bytes(200) + b"ML\xefR\x13StableHLO_v1.15.0\0" + bytes(range(256)),
+    "a zip": b"PK\3\4" + bytes(range(256)), "a gzip": b"\x1f\x8b\x08" + bytes(range(256)),
+    "text that begins with": '{"cells": []}', "is empty": b"",
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_a_file_that_is_something_else_is_said_to_be_that_with_the_line_that_saves_the_right_one(what, tmp_path):
+    data = OTHERS[what] if isinstance(OTHERS[what], bytes) else OTHERS[what].encode()
+    (tmp_path / "saved").write_bytes(data)
+    for source in (data, tmp_path / "saved", *([OTHERS[what]] if "\n" in str(OTHERS[what]) else [])):
+        with pytest.raises(DataError) as error:
+            program_from_hlo(source)
+        said = str(error.value)
+        known = "is " + re.sub("is |long |,? (spaced|with locations|of a function)", "", what)
+        assert (known in said or what == "jax.export" and "is a program of jax.export" in said), said
+        assert SAVES in said and len(said) < 300 + len(str(tmp_path)) and "fetch" not in said
+
+
+def test_a_snapshot_is_named():
+    data = hlo_messages()["Snapshot"](file=dict(module=small_network())).SerializeToString()
+    assert "is an HLO snapshot, a compiled program with its inputs" in refusal(data)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("wrapper", [None, "HloFile"])
+def test_a_part_of_a_file_is_named(share, wrapper):
+    data = wrapped(wrapper) if wrapper else small_network().SerializeToString()
+    said = refusal(data[:int(share * len(data))])
+    assert re.search(r"is a part of a protobuf: ends after \d+ bytes, where at least \d+ are needed", said), said
+
+
+# what JAX and XLA wrote: opcodes, types and fusions as they are
+WRITTEN = {"opt_mlp_train.pb": "5 of 8", "opt_cnn_nhwc.pb": "2 of 5", "opt_flax_attention.pb": "13 of 14",
+           "opt_flax_cnn.pb": "1 of 2", "unbounded.pb": "'Arg_0.1' has the sizes [?,32]", "bounded.pb": "[<=16,32]",
+           "int4.pb": "element type s4", "f8.pb": "element type f8e4m3fn", "rank7.pb": "'reshape.1' has a tensor",
+           "text.hlo.txt": "is HLO text", "stablehlo.mlir": "is StableHLO text", "half.pb": "is a part of a protobuf",
+           "stablehlo.mlirbc": "is StableHLO bytecode", "exported.bin": "is a program of jax.export",
+           "xladump_snapshot.pb": "is an HLO snapshot", "topk.pb": None, "erf.pb": None, "xladump_before.hlo.pb": None}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_jax_and_xla_write_is_read_or_named(project, name):
+    path = project.parent / "shared/inputs/hlo" / name
+    if not path.is_file():
+        pytest.skip("no HLO files at ../shared/inputs/hlo")
+    if WRITTEN[name] is None:
+        assert program_from_hlo(path).graph.node_opcode.all()
+    else:
+        with pytest.raises(DataError, match=re.escape(WRITTEN[name])) as error:
+            program_from_hlo(path)
+        assert len(str(error.value)) < 400

@@ -22,6 +22,7 @@ from kit.pad import ELEMENT_TYPE, IS_ROOT, SHAPE
 HLO_SCHEMA = """
 Layout: minor_to_major*=1
 Shape: element_type=2 dimensions*=3 tuple_shapes:bytes*=4 layout:Layout=5
+    is_dynamic_dimension:bool*=6
 WindowDimension: size=1 stride=2 padding_low=3 padding_high=4 window_dilation=5 base_dilation=6 window_reversal:bool=7
 Window: dimensions:WindowDimension*=1
 Convolution: kernel_in=3 kernel_out=4 kernel_spatial*=6 input_batch=7 input_feature=8 output_batch=9 output_feature=10
@@ -34,10 +35,11 @@ Gather: offset*=1 collapsed_slice*=2 start_index_map*=3 index_vector=4
 Instruction: name:string=1 opcode:string=2 shape:Shape=3 parameter_number=9 dimensions*=14 window:Window=15
     convolution:Convolution=16 slices:Slice*=17 dynamic_slice_sizes*=20 padding:Padding=21 dot:Dot=30 gather:Gather=33
     gather_slice_sizes*=34 id=35 operand_ids*=36 called_computation_ids*=38 feature_group_count=50
-    batch_group_count=58 is_stable:bool=60
+    batch_group_count=58 is_stable:bool=60 custom_call_target:bytes=28
 Computation: name:string=1 instructions:Instruction*=2 id=5 root_id=6
 Module: name:string=1 computations:Computation*=3 entry_computation_id=6
 HloFile: module:Module=1
+Snapshot: file:HloFile=1
 TileSizes: kernel_bounds*=1 output_bounds*=2 input_bounds*=3
 OpConfig: tile_sizes:TileSizes=1
 TensorDims: dims:int32*=1

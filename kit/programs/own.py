@@ -10,16 +10,37 @@ each one holds.
 - A dot orders two dimensions of each tensor: the last free and the last contracting dimension of both operands, and
   these free dimensions in the output. That gives 8 options; for matrices a ninth orders the output alone.
 - A reshape sets the whole layouts of output and input, such that it moves no data, or it sets nothing.
+- A program that was compiled is refused if convolutions or dots are hidden: inside fusions, or behind calls of a
+  library. So is a program with sizes, types or operations that the data set does not have; a few newer operations are
+  read as the operation of the data set that is most like them, see `LIKE`.
 - Nodes of the same operation with the same options are tied. The compiler splits such groups further, by the layouts
   that it would choose itself; a saved program does not contain these.
 """
+import re
+from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from kit.data import DIGITS, OPCODE_NAMES, DataError, LayoutGraph
-from kit.programs.hlo import file_bytes, parse_hlo, program_arrays
+from kit.programs.hlo import ELEMENT_TYPES, file_bytes, parse_hlo, program_arrays
 from kit.programs.options import MAX_RANK, TENSORS, layout_agreement, operation_options
+
+SAVE = 'save it before it is compiled: jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()'
+# operations that are newer than the data set
+LIKE = MappingProxyType({
+    **dict.fromkeys(("erf", "acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh"), "tanh"), "topk": "sort",
+    "collective-broadcast": "collective-permute", "ragged-all-to-all": "all-to-all"})
+# values of XLA's PrimitiveType that are newer than the data set
+NEW_TYPES = MappingProxyType(dict(enumerate((
+    "f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz", "f8e4m3fnuz", "s2", "u2", "f8e4m3", "f8e3m4", "s1",
+    "u1", "f4e2m1fn", "f8e8m0fnu"), 19)))
+_LIBRARY = re.compile(b"matmul|gemm|dot|conv(?!ert)", re.IGNORECASE)      # in the name of what a custom call runs
+# how files begin that are saved instead of an HLO module, or what is in them
+_BEGINNINGS = ((b"HloModule", "HLO text"), (b"ML\xefR", "StableHLO bytecode"), (b"module", "StableHLO text"),
+               (b"#loc", "StableHLO text"), (b"PK", "a zip"), (b"\x1f\x8b", "a gzip"), (b"\x80", "a pickle"),
+               (b"digraph", "a drawing of a graph"))
 
 
 class OwnProgram(NamedTuple):
@@ -33,13 +54,19 @@ def program_from_hlo(source, tie=True):
     """Read a saved HLO module, from a file or from its bytes, as a program with configurations to choose from.
 
     The source is an HloModuleProto, or an HloProto or raw protobuf of the data set that wraps one. JAX gives it by
-    ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, before operations are fused; a program
-    compiled for a CPU hides its dots in fusions. With `tie`, nodes of the same operation with the same options form one
-    group, as in the data set; else each node is its own group. Layouts that the module does not give are row-major. A
-    DataError if the source is no such protobuf, refers to missing parts, or has no configurable node.
+    ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, before operations are fused. With
+    `tie`, nodes of the same operation with the same options form one group, as in the data set; else each node is its
+    own group. Layouts that the module does not give are row-major.
+
+    A DataError if the source is no such protobuf; it says what the source is instead. Also if the program refers to
+    missing parts, was compiled so that convolutions or dots are hidden, or has no configurable node; and if an
+    instruction, which the message names, has a size or type or is an operation that the data set does not have.
     """
+    if isinstance(source, str) and ("\n" in source or len(source) > 4096):        # a program, not a path
+        raise DataError(f"the text: {_what_it_is(source.encode('utf-8', 'replace'))}; {SAVE}")
     label = "the bytes" if isinstance(source, bytes) else source
     module = _module(source if isinstance(source, bytes) else file_bytes(source), label)
+    _check_instructions(module, label)
     for computation in module.computations:
         for instruction in computation.instructions:
             if not instruction.shape.layout.minor_to_major:
@@ -47,8 +74,12 @@ def program_from_hlo(source, tie=True):
     node_feat, node_opcode, edge_index, node_splits = program_arrays(module, label)
     options, agreement = _options_by_node(module, label)
     if not options:
-        raise DataError(f"{label}: no convolution, dot or reshape outside a fusion, so nothing can be configured; "
-                        "save the program before it is compiled")
+        large = next((f"{label}: {instruction.opcode} {instruction.name!r} has a tensor of more than {MAX_RANK} "
+                      "dimensions, which cannot be configured, and nothing else can" for computation
+                      in module.computations for instruction in computation.instructions
+                      if instruction.opcode == "reshape" and _rank(computation, instruction) > MAX_RANK), None)
+        raise DataError(large or f"{label}: no convolution, dot or reshape outside a fusion, so nothing can be "
+                        f"configured; {SAVE}")
     # tied nodes share a key, and a key is a group
     keys = [(node_opcode[node], rows) if tie else node for node, rows in options.items()]
     sizes = {key: len(rows) for key, rows in zip(keys, options.values())}
@@ -107,17 +138,115 @@ def row_words(opcode, row):
 
 def _module(data, label):
     """The module in `data`, which may be wrapped in another message."""
-    fault = DataError(f"{label}: the module has no instruction")
     for kind in ("HloFile", "Module"):       # field 1 of a bare module is its name, hardly ever a module
         try:
             parsed = parse_hlo(data, kind, label)
-        except DataError as error:
-            fault = error
+        except DataError:
             continue
         module = parsed.module if kind == "HloFile" else parsed
         if any(computation.instructions for computation in module.computations):
             return module
-    raise fault
+    raise DataError(f"{label}: {_what_it_is(data)}; {SAVE}")
+
+
+def _what_it_is(data):
+    """What bytes are that hold no HLO module, in a few words."""
+    if not data:
+        return "is empty"
+    found = next((what for start, what in _BEGINNINGS if data.lstrip().startswith(start)), None)
+    if found is None and b"stablehlo." in data[:1 << 16] and b"\0" not in data[:1 << 16]:
+        found = "StableHLO text"
+    if found is None and (b"ML\xefR" in data or b"StableHLO" in data):
+        found = "a program of jax.export, with StableHLO bytecode inside"
+    if found is None:
+        try:
+            inside = parse_hlo(data, "Snapshot", "").file.module
+            found = "an HLO snapshot, a compiled program with its inputs" if inside.computations else None
+        except DataError:
+            pass
+    if found is None and data[:64].isascii() and data[:64].decode().replace("\n", " ").isprintable():
+        found = f"text that begins with {data[:20].decode()!r}"
+    if found is not None:
+        return f"is {found}; expected an HLO module as a protobuf"
+    if (cut := _cut(data)) is not None:
+        return f"is a part of a protobuf: ends after {len(data)} bytes, where at least {cut} are needed"
+    return "is no HLO module saved as a protobuf, or has no instruction"
+
+
+def _cut(data):
+    """How many bytes a protobuf that ends too early needs at least; None if its fields do not show that."""
+    place = 0
+    while place < len(data):
+        numbers = []
+        for _ in range(2):                   # tag and length, 7 bits per byte
+            number = shift = 0
+            while place < len(data) and data[place] & 128 and shift < 63:
+                number, shift, place = number | (data[place] & 127) << shift, shift + 7, place + 1
+            if place == len(data):
+                return place + 1
+            numbers.append(number | data[place] << shift)
+            place += 1
+            if numbers[0] & 7 == 0 and len(numbers) == 1:
+                continue                     # a plain number takes the place of the length
+        tag, length = numbers
+        if tag & 7 not in (0, 2) or not 0 < tag >> 3 < 64:
+            return None
+        place += length if tag & 7 == 2 else 0
+    return place if place > len(data) and place < 1 << 34 else None
+
+
+def _rank(computation, instruction):
+    """The most dimensions of a tensor that an instruction reads or writes."""
+    named = {instruction.id, *instruction.operand_ids}
+    return max(len(other.shape.dimensions) for other in computation.instructions if other.id in named)
+
+
+def _hidden(module):
+    """Convolutions and dots that nothing can configure, as names, and how many others there are."""
+    inside, calls = set(), {computation.id: {called for instruction in computation.instructions for called
+                                             in instruction.called_computation_ids}
+                            for computation in module.computations}
+    more = {called for computation in module.computations for instruction in computation.instructions
+            if instruction.opcode == "fusion" for called in instruction.called_computation_ids}
+    while more:                              # what a fused computation calls is fused, too
+        inside |= more
+        more = set(chain.from_iterable(calls.get(one, ()) for one in more)) - inside
+    hidden, others = [], 0
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            is_library = instruction.opcode == "custom-call" and _LIBRARY.search(instruction.custom_call_target)
+            if is_library or (instruction.opcode in ("convolution", "dot") and computation.id in inside):
+                hidden.append(instruction.name)
+            others += instruction.opcode in ("convolution", "dot") and computation.id not in inside
+    return hidden, others
+
+
+def _check_instructions(module, label):
+    """DataError names the first instruction that the arrays could not hold as it is; newer operations get like ones."""
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            shape, name = instruction.shape, f"{label}: {instruction.opcode} {instruction.name!r}"
+            shown = ",".join("?" if size < 0 else f"<={size}" if dynamic else str(size) for size, dynamic in
+                             zip(shape.dimensions, [*shape.is_dynamic_dimension, *[False] * len(shape.dimensions)]))
+            if "?" in shown or any(shape.is_dynamic_dimension):
+                raise DataError(f"{name} has the sizes [{shown}]; expected numbers: save the program for inputs of "
+                                "fixed sizes")
+            if shape.element_type not in ELEMENT_TYPES:
+                kind = NEW_TYPES.get(shape.element_type, f"number {shape.element_type}")
+                raise DataError(f"{name} has the element type {kind}, which the data set does not have; use another "
+                                "type, such as bf16 or s8")
+            instruction.opcode = LIKE.get(instruction.opcode, instruction.opcode)
+            if instruction.opcode not in OPCODE_NAMES:
+                raise DataError(f"{name} is an operation that the data set does not have; write it with others, such "
+                                "as dot, convolution, reduce")
+            if instruction.opcode in ("convolution", "dot") and _rank(computation, instruction) > MAX_RANK:
+                raise DataError(f"{name} has a tensor of {_rank(computation, instruction)} dimensions; at most "
+                                f"{MAX_RANK} can be configured: merge some")
+    hidden, others = _hidden(module)
+    if hidden:
+        raise DataError(f"{label}: {len(hidden)} of {len(hidden) + others} convolutions and dots are inside fusions or "
+                        f"library calls, such as {hidden[0]!r}, and cannot be configured: the program was compiled; "
+                        f"{SAVE}")
 
 
 def _options_by_node(module, label):
