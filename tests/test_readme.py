@@ -104,7 +104,8 @@ def test_gains_and_reasons_are_those_of_notebook_07():
 
 @pytest.mark.parametrize("line, row", [
     ("config-token model, long form", "all (long form) | real programs"), ("the kit's own GNN", "gnn"),
-    ("config-token model, short form", "opcode and agreement alone (short form) | real programs"), ("GNN of the first place", "first place's network"),
+    ("config-token model, short form",
+     "opcode and agreement alone (short form) | real programs"), ("GNN of the first place", "first place's network"),
     ("boosted trees on agreement features, monotonic", "boosted trees, monotonic")])
 def test_the_real_program_is_that_of_the_studies(line, row):
     mine, = (cells[1:] for cells in readme_rows("model, trained on two real programs") if cells[0].startswith(line))
