@@ -22,7 +22,7 @@ def library_groups(libraries):
     """{name of a group: its layers}: all, dense layers and matmuls, all others, and these by the library called."""
     calls = _calls(libraries)
     dense, rows = calls["sort"].isin(SORTS[3:5]), calls["sort"] == SORTS[5]
-    groups = {"all": calls["kernel"] == calls["kernel"], "dense layers and matmuls (MKL)": dense, "all others": ~dense}
+    groups = {"all": calls["kernel"].notna(), "dense layers and matmuls (MKL)": dense, "all others": ~dense}
     for sort, of_sort in (("convolutions", ~dense & ~rows & (calls["sort"] != SORTS[2])),
                           ("depthwise convolutions", calls["sort"] == SORTS[2]), (SORTS[5], rows)):
         for called in sorted({*calls.loc[of_sort, "called"]}):
