@@ -21,7 +21,6 @@ from traitlets.config import Config
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
-import kit  # noqa: E402
 from kit.data import COLLECTIONS, DataError  # noqa: E402
 from kit.files import (  # noqa: E402
     file_sha256,
@@ -37,13 +36,13 @@ from kit.run.ledger import read_entry  # noqa: E402
 from kit.run.provenance import (  # noqa: E402
     ASIDE,
     MARK,
+    OURS,
+    all_sources,
     code_digest,
-    imports,
-    loaded_sources,
     own_results,
-    plain_code,
     run_id,
     set_aside,
+    text_digest,
 )
 
 LOCK = Path(".run", "lock")
@@ -162,12 +161,11 @@ class Step:
         cells = [cell.source for cell in nbformat.read(self.notebook, 4).cells if cell.cell_type == "code"]
         tables = [file_sha256(path) for path in sorted(self.notebook.parent.glob("*.csv"))
                   if any(path.name in cell for cell in cells)]
-        tables += _own_modules([*cells, *loaded_sources(Path(kit.__file__).parent).values()], self.notebook.parent)
+        tables += _own_modules([*cells, *all_sources().values()], self.notebook.parent)
         try:
-            return digest([plain_code(cell) for cell in cells], *tables,
-                          code_digest(*sorted({module for cell in cells for module in imports(cell)})))
+            return digest(text_digest(*cells), *tables)
         except SyntaxError:                      # such as %time of IPython; or its execution will say where
-            return digest(cells, *tables, code_digest(*sorted(loaded_sources(Path(kit.__file__).parent))))
+            return digest(cells, *tables, code_digest(*sorted(all_sources())))
 
     def brought(self, noted=()):
         """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""
@@ -332,14 +330,14 @@ def _own_modules(texts, folder):
     found, todo = {}, [*texts]
     while todo:
         names = {re.split(r"\W", name.strip())[0] for match in IMPORT.finditer(todo.pop())
-                 for name in (match[1] or match[2]).split(",")} - {"", "kit"}
+                 for name in (match[1] or match[2]).split(",")} - {"", *(package.__name__ for package in OURS)}
         for place in [place for name in names for place in (PROJECT / name, folder / name)]:
             for path in [place.with_suffix(".py"), *place.rglob("*.py")]:
                 if path not in found and path.is_file():
                     text = path.read_text("utf-8", "replace")
                     todo.append(text)
                     try:
-                        found[path] = digest(plain_code(text), code_digest(*imports(text)))
+                        found[path] = text_digest(text)
                     except (SyntaxError, ValueError):        # its import will say what is wrong
                         found[path] = digest(text)
     return [found[path] for path in sorted(found)]

@@ -1,6 +1,7 @@
 """What results were made from: every change of data, code, files or bytes is noticed, and nothing else is."""
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from kit.run import (
 )
 from kit.run.provenance import (
     MARK,
+    all_sources,
     code_digest,
     imports,
     is_own,
@@ -41,6 +43,7 @@ from kit.run.provenance import (
     plain_code,
     read_mark,
     set_aside,
+    text_digest,
 )
 from kit.train import TrainSettings
 
@@ -182,7 +185,7 @@ def test_a_prepared_file_that_changes_while_a_step_runs_is_not_what_its_results_
 def test_code_that_changes_while_a_step_runs_is_not_what_its_results_were_made_from(tmp_path, project, monkeypatch):
     shutil.copytree(project / "kit", tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(kit, "__file__", str(tmp_path / "kit" / "__init__.py"))
-    loaded_sources(tmp_path / "kit")                                     # as at the import
+    all_sources()                                                        # as at the import
     (tmp_path / "kit" / "losses.py").write_text("LATER = 1\n")
     (tmp_path / "kit" / "later.py").symlink_to("nowhere")
     code_digest.cache_clear()
@@ -216,6 +219,76 @@ def test_a_change_of_the_kit_counts_where_it_is_used_and_only_there(tmp_path, pr
         before = after
     monkeypatch.undo()
     code_digest.cache_clear()
+
+
+MOVES = {
+    "to another wing": [("models/tile.py", "search/tile.py")], "to another name": [("scale.py", "scaling.py")],
+    "into a new wing": [("losses.py", "new/losses.py"), ("recipes.py", "new/recipes.py")],
+    "a whole wing": [(f"programs/{name}.py", f"own/{name}.py") for name in ("__init__", "hlo", "options", "own")]}
+
+
+@pytest.mark.parametrize("moves", MOVES.values(), ids=[*MOVES])
+def test_a_file_that_is_moved_with_the_imports_that_follow_is_the_same_code(tmp_path, project, monkeypatch, moves):
+    place = tmp_path / "kit"
+    shutil.copytree(project / "kit", place, ignore=shutil.ignore_patterns("__pycache__"))
+    text = "from kit.recipes import recipes_for\nfrom kit.losses import list_mle_loss as mine\nimport numpy as np\n"
+    monkeypatch.setattr(kit, "__file__", str(place / "__init__.py"))
+
+    def digests(names):
+        code_digest.cache_clear()
+        loaded_sources.cache_clear()
+        return {name: code_digest(names.get(name, name)) for name in asked} | {"cell": text_digest(text)}
+    asked = ["kit.train", "kit.recipes", "kit.losses", "kit.models.tile", "kit.models.explain"]
+    before, renamed, mark = digests({}), {}, from_code("kit.recipes", "kit.losses", "kit.models.tile")
+    for old, new in moves:
+        (place / new).parent.mkdir(exist_ok=True)
+        (place / old).rename(place / new)
+        names = [f"kit.{name.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__") for name in (old, new)]
+        renamed[names[0]] = names[1]
+    texts = {path: path.read_text() for path in place.rglob("*.py")}
+    for old, new in renamed.items():
+        texts = {path: re.sub(rf"\b{re.escape(old)}\b", new, some) for path, some in texts.items()}
+        text = re.sub(rf"\b{re.escape(old)}\b", new, text)
+    for path, some in texts.items():
+        path.write_text(some)
+    assert digests(renamed) == before and len({*before.values()}) == len(before)
+    assert unfit_code(mark, tmp_path) is None
+    changed = place / moves[-1][1]
+    changed.write_text(changed.read_text() + "\nX = 1\n")
+    assert digests(renamed) != before
+    monkeypatch.undo()
+    code_digest.cache_clear()
+    loaded_sources.cache_clear()
+
+
+def unfit_code(mark, folder):
+    """Why a result with these sources cannot be used, in a folder of its own."""
+    path = folder / "a.npz"
+    path.write_bytes(b"x")
+    write_mark(path, folder, "step", mark)
+    return unfit(path, folder, folder)
+
+
+def test_a_name_that_comes_from_another_module_is_other_code(tmp_path, project, monkeypatch):
+    place = tmp_path / "kit"
+    shutil.copytree(project / "kit", place, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(kit, "__file__", str(place / "__init__.py"))
+    (place / "one.py").write_text("def f():\n    return 1\n")
+    (place / "two.py").write_text("def f():\n    return 2\n")
+    (place / "same.py").write_text("def f():\n    return 1\n")
+    found = {}
+    one, two, from_two = "from kit.one import f", "from kit.two import f", "from kit.two import f as g"
+    for lines in (f"{one}\n{from_two}", f"{two}\n{one} as g", f"from kit.same import f\n{from_two}",
+                  f"{from_two}\n{one}", f"from kit import one\n{from_two}", f"{one}\n{two}"):
+        (place / "user.py").write_text(f"{lines}\n\nX = f() + g()\n")
+        code_digest.cache_clear()
+        loaded_sources.cache_clear()
+        found[lines] = code_digest("kit.user")
+    first, other, copied, ordered, whole, twice = found.values()
+    assert first == copied == ordered and len({first, other, whole, twice}) == 4
+    monkeypatch.undo()
+    code_digest.cache_clear()
+    loaded_sources.cache_clear()
 
 
 # --- results
@@ -299,9 +372,10 @@ def test_results_that_say_they_are_made_from_one_another_are_refused(data, tmp_p
 
 def test_other_code_is_named(data, tmp_path):
     results = Results(tmp_path, "03_train_tile", data)
-    source, = from_code("kit.train", "kit.models.tile")
-    path = results.save_costs(NAME, COSTS, {source: "of yesterday"})
-    assert results.unfit(path) == f"{path}: made by other code of kit.models.tile kit.train, or of what that imports"
+    first, second = from_code("kit.train", "kit.models.tile")
+    for source, module in ((first, "kit.models.tile"), (second, "kit.train")):
+        path = results.save_costs(NAME, COSTS, from_code("kit.submit") | {source: "of yesterday"})
+        assert results.unfit(path) == f"{path}: made by other code of {module}, or of what that imports"
 
 
 @pytest.mark.parametrize("module", ["kit.models.gat2", "kit.models.GAT", "kit.models.grüße_2"])

@@ -47,7 +47,7 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
-    about = [settings, processor_name(target), tvm_version(), torch.__version__, from_code("kit.kernels.study")]
+    about = [settings, processor_name(target), tvm_version(), torch.__version__, *from_code(__name__).values()]
     start, tools, begun, studies, faults, left = time.monotonic(), None, 0, [], [], []
     with ExitStack() as opened:
         for kernel in kernels:

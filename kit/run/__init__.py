@@ -8,6 +8,7 @@ from kit.run.provenance import (
     from_outside,
     from_settings,
     make_room,
+    module_digest,
     own_results,
     read_mark,
     set_aside,
@@ -44,9 +45,9 @@ from kit.run.workflow import (
 __all__ = [
     "MARK", "Results", "UNFINISHED", "UNQUOTED", "checkpoint_path", "from_code", "from_data", "from_files",
     "from_outside", "from_settings", "graph_scores", "lead_row", "left_out", "list_runs", "load_costs", "locate_data",
-    "made_otherwise", "make_room", "mean_ceiling", "note_settings", "note_unfinished", "noted_settings", "open_data",
-    "own_results", "read_mark", "read_record", "read_scores", "read_season", "read_split", "read_weights",
-    "record_leaderboard", "record_run", "report_problems", "run_folder", "runtimes_of", "sample_truth", "save_costs",
-    "score_row", "scores_of", "set_aside", "steps_trained", "teaching_graphs", "training_graphs", "unfinished",
-    "unfit", "wanted", "write_mark", "write_report", "write_table",
+    "made_otherwise", "make_room", "mean_ceiling", "module_digest", "note_settings", "note_unfinished",
+    "noted_settings", "open_data", "own_results", "read_mark", "read_record", "read_scores", "read_season",
+    "read_split", "read_weights", "record_leaderboard", "record_run", "report_problems", "run_folder", "runtimes_of",
+    "sample_truth", "save_costs", "score_row", "scores_of", "set_aside", "steps_trained", "teaching_graphs",
+    "training_graphs", "unfinished", "unfit", "wanted", "write_mark", "write_report", "write_table",
 ]

@@ -6,7 +6,8 @@ folder or machine together with this file. `unfit` tells whether a result is who
 The sources are:
 
 - "data COLLECTION SPLIT": the content of the graphs, as the catalogue of the prepared data has it
-- "code MODULE ...": these modules of the kit, and what they import from the kit; see `code_digest`
+- "code MODULE": this module of the kit, and what it imports from the kit; see `code_digest`. The name is for readers:
+  a file of the kit that is moved or renamed stays the same code
 - "file NAME": another result in the folder of the run
 - "outside PATH": a file elsewhere that a setting named; compared while it is there
 - any other name: a setting, which only the step that made the result can compare
@@ -23,10 +24,10 @@ import time
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 
-import kit
 from kit.data import COLLECTIONS, SPLITS
 from kit.files import file_sha256, replace_file, unwritable_named, write_json
 from kit.prepare import content_digests
@@ -35,7 +36,12 @@ MARK = ".made.json"
 ASIDE = "aside"                          # in the folder of a run: results that made room for others
 _NAMED = type, FunctionType, BuiltinFunctionType, ModuleType         # what they do counts by itself
 _KINDS = ("file", "data", "code", "outside")
-_MODULES = re.compile(r"code kit[\w.]*( kit[\w.]*)*")
+# the packages whose modules are the code of the kit: kit, and the one with this file
+OURS = tuple(import_module(name) for name in sorted({"kit", __name__.partition(".")[0]}))
+_ROOTS = "|".join(package.__name__ for package in OURS)
+_MODULES = re.compile(rf"code (?:{_ROOTS})[\w.]*(?: (?:{_ROOTS})[\w.]*)*")
+_A_MODULE = re.compile(rf"(?:{_ROOTS})(?:\.\w+)+")
+_PLACES = re.compile(rf" at 0x[0-9a-f]+|\b(?:{_ROOTS})(?:\.\w+)*\.(?=\w)")          # in a repr
 
 
 def from_data(data_root, collections, *splits):
@@ -67,8 +73,7 @@ def from_code(*modules):
     -------
     dict of str to str
     """
-    modules = sorted({name for name in modules if name.partition(".")[0] == "kit"})       # others are not the kit's
-    return {f"code {' '.join(modules)}": code_digest(*modules)}
+    return {f"code {name}": code_digest(name) for name in sorted({*modules}) if _is_own(name)}
 
 
 def check_code(made_from):
@@ -77,7 +82,7 @@ def check_code(made_from):
     A process that starts later than the one that wrote `made_from` may have loaded files that changed in between.
     """
     for source, digest in made_from.items():
-        if source.startswith("code ") and code_digest(*source.split()[1:]) != digest:
+        if source.startswith("code ") and not _is_code_of(source.split()[1:], digest):
             raise RuntimeError("files of the kit changed after this run started; run it again")
 
 
@@ -172,7 +177,7 @@ def _unfit(path, out, data_root, kinds, above):
             return f"{path}: made from other data: {name} has changed since"
         elif kind == "outside" and os.path.isfile(name) and file_sha256(name) != digest:
             return f"{path}: made from {name}, which has changed since"
-        elif kind == "code" and _MODULES.fullmatch(source) and code_digest(*name.split()) != digest:
+        elif kind == "code" and _MODULES.fullmatch(source) and not _is_code_of(name.split(), digest):
             return f"{path}: made by other code of {name}, or of what that imports"
     return None
 
@@ -277,13 +282,14 @@ def _marks(out, above=()):
 # --- the code of the kit
 
 
-@lru_cache(256)
+@lru_cache(1024)
 def code_digest(*modules):
     """A digest of modules of the kit, and of the modules that they take names from.
 
-    Comments, docstrings and the layout of the code do not count. A name that a package only passes on counts as a name
-    of the module that defines it. So a change of a picture does not change the digest of a training. The code is that
-    of the files when this process loaded them: a change while a training runs does not count for its results.
+    Comments, docstrings and the layout of the code do not count, and neither does where a module lies: what it imports
+    counts by the text of the module that defines it. A name that a module only passes on counts as a name of the
+    module that defines it. So a change of a picture does not change the digest of a training. The code is that of the
+    files when this process loaded them: a change while a training runs does not count for its results.
 
     >>> code_digest("kit.losses") == code_digest("kit.losses"), code_digest("kit.losses") == code_digest("kit.pad")
     (True, False)
@@ -292,14 +298,60 @@ def code_digest(*modules):
     while todo:
         module = todo.pop()
         if module not in found and _source(module) is not None:
-            text = _source(module)
             try:
-                text, more = plain_code(text), imports(text)
+                found[module] = _linked(_source(module))
+                todo += imports(_source(module))
             except (SyntaxError, ValueError):            # somebody edits it; its import will say what is wrong
-                more = []
-            found[module] = hashlib.sha256(text.encode()).hexdigest()
-            todo += more
-    return _digest(sorted(found.items()))
+                found[module] = [_own_text(_source(module)), []]
+    return _digest(sorted(found.values()))
+
+
+def text_digest(*texts):
+    """A digest of code that is no module of the kit, such as the cells of a notebook, with what it takes from the kit.
+
+    Parameters
+    ----------
+    *texts : str
+        SyntaxError if one is no Python.
+
+    Returns
+    -------
+    str
+    """
+    return _digest([[_linked(text) for text in texts],
+                    code_digest(*sorted({module for text in texts for module in imports(text)}))])
+
+
+def module_digest(module):
+    """A digest of one module of the kit alone, without what it imports from the kit.
+
+    Parameters
+    ----------
+    module : str
+
+    Returns
+    -------
+    str
+    """
+    return _own_text(_source(module))
+
+
+def _is_code_of(modules, digest):
+    """Whether a digest is that of modules as they are now; one that is not at its place any more may lie elsewhere."""
+    if len(modules) == 1 and _source(modules[0]) is None:
+        return any(code_digest(name.removesuffix(".__init__")) == digest for name in sorted(all_sources()))
+    return code_digest(*modules) == digest
+
+
+def _is_own(name):
+    """Whether a name is that of a module of the kit."""
+    return f"{name}".partition(".")[0] in [package.__name__ for package in OURS]
+
+
+def _linked(text):
+    """[digest of some code without its imports of the kit, [what it imports by which name, by text of the module]]."""
+    taken = [[name, own, _own_text(_source(home) or home)] for home, name, own in _taken(text)]
+    return [_own_text(text), sorted(taken) + [_own_text(_source(one) or one) for one in _modules_named(text)]]
 
 
 def own_code(*things):
@@ -372,8 +424,7 @@ def _is_named(thing):
 
 
 def _of_kit(thing):
-    home = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", "")
-    return f"{home}.".startswith("kit.")
+    return _is_own(thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", ""))
 
 
 def _compiled(thing, homes):
@@ -400,7 +451,8 @@ def _names(code):
 def _code_text(code, doc=None):
     """Compiled code as text, without line numbers and the docstring."""
     values = [_value_text(one) for one in code.co_consts if doc is None or one != doc]
-    return repr((code.co_code, values, code.co_names, code.co_varnames, code.co_argcount, code.co_kwonlyargcount))
+    names = [name for name in code.co_names if not _is_own(name)]
+    return repr((code.co_code, values, names, code.co_varnames, code.co_argcount, code.co_kwonlyargcount))
 
 
 def _value_text(value, homes=(), above=()):
@@ -412,7 +464,8 @@ def _value_text(value, homes=(), above=()):
     if isinstance(value, CodeType):
         return _code_text(value)
     if isinstance(value, _NAMED):                        # what it does counts elsewhere
-        return f"{getattr(value, '__module__', '')} {getattr(value, '__qualname__', value.__name__)}"
+        home = "" if _of_kit(value) else getattr(value, "__module__", "")
+        return f"{home} {getattr(value, '__qualname__', value.__name__)}"
     if hasattr(value, "tolist") and hasattr(value, "dtype"):     # an array or a tensor; its repr is shortened
         value = [str(value.dtype), [*value.shape], repr(value.tolist())]
     elif isinstance(value, dict):
@@ -421,55 +474,105 @@ def _value_text(value, homes=(), above=()):
         value = ["set", *sorted(map(text, value))]
     elif parts := _parts(value, homes):
         value = [type(value).__name__, *map(text, parts)]
-    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
+    return without_places(value)
+
+
+def without_places(value):
+    """The repr of a value without addresses, and without the modules of the kit that define functions and classes."""
+    return _PLACES.sub("", repr(value))
 
 
 def _source(module):
     """The text of a module of the kit, or None."""
-    sources = loaded_sources(Path(kit.__file__).parent)
-    return sources.get(module, sources.get(f"{module}.__init__"))
+    return all_sources().get(module, all_sources().get(f"{module}.__init__"))
+
+
+def all_sources():
+    """{module: text} of the kit that this process has loaded; see `loaded_sources`."""
+    return loaded_sources(*(Path(package.__file__).parent for package in OURS))
 
 
 @lru_cache(8)
-def loaded_sources(folder):
-    """{module: text} of the kit in a folder, as its files are at the first call; a package is called PACKAGE.__init__.
+def loaded_sources(*folders):
+    """{module: text} of packages, as their files are at the first call; a package is called PACKAGE.__init__.
 
     Parameters
     ----------
-    folder : Path
+    *folders : Path
+        Called as their packages are.
 
     Returns
     -------
     dict of str to str
     """
     found = {}
-    for path in sorted(folder.rglob("*.py")):
-        with suppress(OSError):                          # such as the broken link that an editor leaves
-            found[".".join(("kit", *path.relative_to(folder).with_suffix("").parts))] = path.read_text(
-                "utf-8", "replace")
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            name = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+            with suppress(OSError):                      # such as the broken link that an editor leaves
+                found[name] = path.read_text("utf-8", "replace")
+    return found
+
+
+def imports(text):
+    """The modules of the kit that define the names which some code imports."""
+    return sorted({home for home, _, _ in _taken(text)})
+
+
+def _taken(text):
+    """What some code imports from the kit: (module that defines it, its name there or "", its name here)."""
+    found = []
+    for module, name, own in _imported(text):
+        home = _home(module, name) if name else module
+        found.append((home, "" if home == f"{module}.{name}" else name, own))
     return found
 
 
 @lru_cache(4096)
-def imports(text):
-    """The modules of the kit that define the names which some code imports."""
-    found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("kit."):
-            found |= {_home(node.module, alias.name) for alias in node.names}
+def _imported(text, inside=True):
+    """The imports of the kit in some code: (module, name or "", name here or ""); `inside`: also those in functions."""
+    found, tree = [], ast.parse(text)
+    for node in ast.walk(tree) if inside else tree.body:
+        if _is_import(node) and isinstance(node, ast.ImportFrom):
+            found += [(node.module, alias.name, alias.asname or alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if f"{alias.name}.".startswith("kit.")}
-    return sorted(found)
+            found += [(alias.name, "", alias.asname or "") for alias in node.names if _is_own(alias.name)]
+    return found
+
+
+def _is_import(node):
+    """Whether a statement imports from the kit, and nothing else."""
+    if isinstance(node, ast.Import):
+        return all(_is_own(alias.name) for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and not node.level and _is_own(node.module)
 
 
 def _home(module, name):
-    """The module that defines a name: a module of a package, one from which the package passes the name on, or it."""
+    """The module that defines a name: a module of a package, one from which a module has the name, or it."""
     if _source(f"{module}.{name}") is not None:
         return f"{module}.{name}"
-    for node in ast.parse(_source(f"{module}.__init__") or "").body:
-        if isinstance(node, ast.ImportFrom) and name in [alias.asname or alias.name for alias in node.names]:
-            return _home(node.module, name)
-    return module
+    passed = {}
+    with suppress(SyntaxError, ValueError):                  # somebody edits it
+        passed = {own: (home, there) for home, there, own in _imported(_source(module) or "", inside=False) if there}
+    return _home(*passed[name]) if name in passed else module
+
+
+@lru_cache(4096)
+def _modules_named(text):
+    """The texts in some code that are names of modules of the kit, such as those for `from_code`, in their order."""
+    return [node.value for node in ast.walk(ast.parse(text)) if _is_module_name(node)]
+
+
+def _is_module_name(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(_A_MODULE.fullmatch(node.value))
+
+
+@lru_cache(4096)
+def _own_text(text):
+    """A digest of some code without its imports of the kit and names of modules; of a text if it is no code."""
+    with suppress(SyntaxError, ValueError):
+        text = _plain(ast.parse(text), placed=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @lru_cache(4096)
@@ -482,12 +585,18 @@ def plain_code(text):
     return _plain(ast.parse(text))
 
 
-def _plain(node):
-    """A part of a syntax tree as text; what only some versions of Python note is left out."""
+def _plain(node, placed=True):
+    """A part of a syntax tree as text; what only some versions of Python note is left out.
+
+    Unless it is `placed`, imports of the kit are left out, and all names of its modules are alike.
+    """
     if isinstance(node, list):
-        return f"[{','.join(_plain(one) for one in node if not _is_text(one))}]"
+        kept = [one for one in node if not (_is_text(one) or _is_import(one) and not placed)]
+        return f"[{','.join(_plain(one, placed) for one in kept)}]"
+    if _is_module_name(node) and not placed:
+        return "a module"
     if isinstance(node, ast.AST):
-        fields = [f"{name}={_plain(value)}" for name, value in ast.iter_fields(node) if value not in ([], None)]
+        fields = [f"{name}={_plain(value, placed)}" for name, value in ast.iter_fields(node) if value not in ([], None)]
         return f"{type(node).__name__}({','.join(fields)})"
     return repr(node)
 
@@ -497,4 +606,4 @@ def _is_text(node):
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-loaded_sources(Path(kit.__file__).parent)                # with this module, so before anything is trained
+all_sources()                                            # with this module, so before anything is trained

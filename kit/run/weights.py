@@ -416,7 +416,7 @@ def _load(weights, name, networks):
         raise DataError(f"{path}: holds a network {about['network']!r:.60}, and this kit has {', '.join(networks)}; "
                         "use the version of the kit that trained it")
     network, kind = networks[about["network"]]
-    if about["code"] != _code(network):
+    if sorted(about["code"].values()) != sorted(_code(network).values()):      # wherever the modules lie
         raise DataError(f"{path}: was made by another version of the kit; bundle the notebook with the version that "
                         f"trained, or run the notebooks with this version and {_AGAIN}")
     try:

@@ -32,7 +32,7 @@ from kit.factored import read_graph
 from kit.files import as_text, file_sha256, replace_file, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
-from kit.run.provenance import from_code, own_code, read_mark, set_aside
+from kit.run.provenance import from_code, own_code, read_mark, set_aside, without_places
 from kit.sample import write_sample
 from kit.training import CheckpointError, read_checkpoint
 
@@ -260,9 +260,9 @@ def checkpoint_path(out, name, model, settings, graphs, valid=(), functions=()):
     # where validation chooses the weights, the scores count, too
     modules = [*modules_of(functions), *["kit.metrics"] * (settings.keep == "best" and bool(valid))]
     code = from_code("kit.train", type(model).__module__, *modules) | own_code(type(model), *functions)
-    about = repr((model.settings, replace(settings, device=""), code,
+    about = repr((model.settings, replace(settings, device=""), sorted(code.values()),
                   [[content_digest(graph) for graph in some] for some in (graphs, valid)],
-                  [re.sub(" at 0x[0-9a-f]+", "", repr(function)) for function in functions]))
+                  [without_places(function) for function in functions]))
     stem = name.replace(":", "_").replace(" ", "-")
     path = Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
     mark = read_mark(path)

@@ -38,7 +38,7 @@ TITLE = "Sample data, format {format}, seed {seed}, size {size}, {files} files."
 ABOUT = """{title}
 
 These files are not measurements. The graphs are generated. The runtimes come from a formula, a roofline model of one
-TPU v3 core, and are multiplied by lognormal noise. kit/sample/runtimes.py and kit/sample/kernels.py give the formula
+TPU v3 core, and are multiplied by lognormal noise. The kit's sample/runtimes.py and sample/kernels.py give the formula
 and the source of each constant.
 
 npz/    the data set, in the official folders; runtimes of the test files are placeholders

@@ -12,7 +12,7 @@ CODE = ("kit.search.study", "kit.search.spaces")            # with what they imp
 
 def kept(results, kind, names, size, about, search, report):
     """{strategy: (size,) float64}: read where it was kept, else `search()`, which is then kept."""
-    name = f"checkpoints/searches/{kind}-{fingerprint([about, from_code(*CODE)])[:16]}.npz"
+    name = f"checkpoints/searches/{kind}-{fingerprint([about, *from_code(*CODE).values()])[:16]}.npz"
     if (results.out / name).is_file():
         try:
             found = results.load_costs(results.out / name)

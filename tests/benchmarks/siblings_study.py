@@ -196,7 +196,7 @@ def ranked_sample(out, sample, seed, relatives, kinds="usual"):
     One token model is trained on all layout collections, as in the default run on sample data. Its last weights are
     kept, so the ranked programs choose nothing.
     """
-    made_from = from_code(*CODE), sample, seed, relatives, kinds
+    made_from = [*from_code(*CODE).values()], sample, seed, relatives, kinds
     digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
     path = Path(out, f"sample{sample}-seed{seed}-relatives{relatives}-{kinds}-{digest}.npz")
     if not path.is_file():
