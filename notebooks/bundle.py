@@ -23,6 +23,7 @@ from kit.data import DataError  # noqa: E402
 from kit.kaggle import COMPETITION, MACHINE  # noqa: E402
 from kit.run import wanted  # noqa: E402
 
+HOMES = {"kit": PROJECT / "kit"}                # the packages that travel
 STEPS = "03,04,05,06"                           # from the data to submission.csv
 COMBINES = "05,06"                              # the same from predictions on
 FOLDED = {"_kg_hide-input": True, "_kg_hide-output": True,                         # Kaggle
@@ -38,7 +39,7 @@ sys.path.insert(0, kit_folder)           # before an installed kit of another ve
 TABLES = """import base64
 
 for name, content in {tables}.items():
-    path = Path(kit_folder if name.startswith("kit/") else "", name)     # notebooks look in the working folder
+    path = Path(kit_folder if name.startswith({packages}) else "", name)     # notebooks look in the working folder
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(content))"""
@@ -82,34 +83,39 @@ device = find_device(needs_gpu=Path("/kaggle/working").is_dir())"""
 THIS_DEVICE = "from kit.training import join_team\n\njoin_team(device)"
 
 
-def kit_files(sources, kit):
-    """Files of the kit that some code needs, directly or through each other: sorted paths below `kit`."""
-    files, todo = {"__init__.py"}, list(sources)
+def place(name):
+    """Where a file of a package is, such as kit/data.py."""
+    return HOMES[name.partition("/")[0]].parent / name
+
+
+def kit_files(sources):
+    """Files of the kit that some code needs, directly or through each other: sorted names, such as kit/data.py."""
+    files, todo = {"kit/__init__.py"}, list(sources)
     while todo:
         for node in ast.walk(ast.parse(todo.pop())):
-            if not (isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("kit.")):
+            parts = (node.module or "").split(".") if isinstance(node, ast.ImportFrom) else [""]
+            if parts[0] not in HOMES:
                 continue
-            parts = node.module.split(".")[1:]
             named = [parts, *([*parts, alias.name] for alias in node.names)]
-            found = {"/".join(some) + ".py" for some in named if some}
-            found |= {"/".join([*some[:end], "__init__.py"]) for some in named for end in range(len(some) + 1)}
-            found = {name for name in found if (kit / name).is_file()} - files
-            todo += [(kit / name).read_text("utf-8") for name in found]
+            found = {"/".join(some) + ".py" for some in named if some[1:]}
+            found |= {"/".join([*some[:end], "__init__.py"]) for some in named for end in range(1, len(some) + 1)}
+            found = {name for name in found if place(name).is_file()} - files
+            todo += [place(name).read_text("utf-8") for name in found]
             files |= found
     return sorted(files)
 
 
-def tables(paths, kit, names):
+def tables(paths, names):
     """Tables that lie beside notebooks or modules of the kit and are named in their code: {name: base64 text}."""
-    found = {}
-    for folder, path in [*(("notebooks", path) for path in paths), *(("kit", kit / name) for name in names)]:
-        text, inside = path.read_text("utf-8"), path.relative_to(kit).parent if folder == "kit" else ""
-        found |= {Path(folder, inside, table.name).as_posix(): base64.b64encode(table.read_bytes()).decode()
+    found, beside = {}, [(Path("notebooks"), path) for path in paths]
+    for folder, path in [*beside, *((Path(name).parent, place(name)) for name in names)]:
+        text = path.read_text("utf-8")
+        found |= {(folder / table.name).as_posix(): base64.b64encode(table.read_bytes()).decode()
                   for table in sorted(path.parent.glob("*.csv*")) if table.name in text}
     return found
 
 
-def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machine=MACHINE, weights=None):
+def bundle(parameters, real_only=False, datasets=(), machine=MACHINE, weights=None):
     """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
 
     `real_only`: it ends where the data set is not found, instead of making sample data.
@@ -126,10 +132,9 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
         cell.outputs, cell.execution_count = [], None            # those of notebooks/outputs.py are of another run
     anywhere = ANY_GPU if machine else ANY_DEVICE
     rank = [PREDICT.format(settings=", ".join(map(repr, weights.values())), device=anywhere)] if weights else []
-    names = kit_files([*code, *rank, ANY_GPU, THIS_DEVICE], kit)
-    sources = {name: (kit / name).read_text("utf-8") for name in names}
-    folders = sorted({str(Path("kit", name).parent) for name in names})
-    beside = tables(books, kit, names)
+    names = kit_files([*code, *rank, ANY_GPU, THIS_DEVICE])
+    sources = {name: place(name).read_text("utf-8") for name in names}
+    folders, beside = sorted({str(Path(name).parent) for name in names}), tables(books, names)
     version = hashlib.sha256(json.dumps({**sources, **beside}).encode()).hexdigest()[:12]
     cells = [new_markdown_cell(
         f"# {' '.join(path.stem for path in books)}, with the kit inside\n"
@@ -137,9 +142,10 @@ def bundle(parameters, kit=PROJECT / "kit", real_only=False, datasets=(), machin
         f"unpacked to `tpugraphs` (Colab); else sample data is made. Settings are in the parameters cell of each "
         f"step.\n\n## The kit\nVersion {version}, as it is in its repository, written to a temporary folder."),
         new_code_cell(UNPACK.format(folders=json.dumps(folders)))]
-    cells += [new_code_cell(f"%%writefile {{kit_folder}}/kit/{name}\n{source}".rstrip("\n"), metadata=FOLDED)
+    cells += [new_code_cell(f"%%writefile {{kit_folder}}/{name}\n{source}".rstrip("\n"), metadata=FOLDED)
               for name, source in sources.items()]
-    cells += [new_code_cell(TABLES.format(tables=json.dumps(beside)), metadata=FOLDED)] if beside else []
+    put = TABLES.format(tables=json.dumps(beside), packages=tuple(f"{name}/" for name in HOMES))
+    cells += [new_code_cell(put, metadata=FOLDED)] if beside else []
     cells += [new_code_cell(ATTACHED.format(datasets=json.dumps([*datasets])))] if datasets else []
     cells += [new_code_cell(FIND)] if real_only else []
     cells += [new_markdown_cell(ABOUT_WEIGHTS.format(**weights)), *map(new_code_cell, rank)] if weights else []

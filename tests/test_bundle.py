@@ -104,8 +104,9 @@ def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
     assert sum("image/png" in output.get("data", ()) for cell in cells for output in cell.get("outputs", ())) >= 5
     for name in ("kernels.csv", "kernels_learned.csv", "kernels_networks.csv", "kernels_libraries.csv"):
         assert (tmp_path / "empty" / "notebooks" / name).read_bytes() == (PROJECT / "notebooks" / name).read_bytes()
-    put = {name for cell in cells for name in re.findall(r'"(kit/[^"]+)": "', cell.source)}
-    assert put == {"kit/kernels/networks.csv", "kit/kernels/measured.csv.gz"}
+    put = {name for cell in cells for name in re.findall(r'"([^"]+\.csv[^"]*)": "', cell.source)}
+    assert {"kit/kernels/networks.csv", "kit/kernels/measured.csv.gz"} == {
+        name for name in put if not name.startswith("notebooks/kernels")}
 
 
 @pytest.mark.long
@@ -119,11 +120,12 @@ def test_no_token_is_left_anywhere(made):
 @pytest.mark.long
 def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
-    written = {c.source.split("\n")[0].rpartition("/kit/")[2]: c.source.partition("\n")[2] for c in cells
+    written = {c.source.split("\n")[0].partition("{kit_folder}/")[2]: c.source.partition("\n")[2] for c in cells
                if c.source.startswith("%%writefile")}
-    assert {"data.py", "models/config_token.py", "submit.py", "sample/write.py"} <= set(written)
+    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "kit/sample/write.py"} <= set(written)
+    place = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["place"]
     for name, source in written.items():
-        assert source == (PROJECT / "kit" / name).read_text().rstrip("\n"), name
+        assert source == place(name).read_text().rstrip("\n"), name
     assert not any("Error" in json.dumps(c.get("outputs", [])) for c in cells)
 
 
@@ -262,6 +264,6 @@ def test_a_bundle_finds_a_wing_however_it_is_imported(monkeypatch):
     monkeypatch.syspath_prepend(PROJECT / "notebooks")
     kit_files = importlib.import_module("bundle").kit_files
     for line in ("from kit import training", "from kit.training import run_jobs"):
-        assert {"__init__.py", "training/__init__.py", "training/pool.py", "files.py"} <= {
-            *kit_files([line], PROJECT / "kit")}
-    assert "models/__init__.py" not in kit_files(["from kit.sample import write_sample"], PROJECT / "kit")
+        assert {"kit/__init__.py", "kit/training/__init__.py", "kit/training/pool.py", "kit/files.py"} <= {
+            *kit_files([line])}
+    assert "kit/models/__init__.py" not in kit_files(["from kit.sample import write_sample"])

@@ -206,13 +206,14 @@ def test_a_change_of_the_kit_counts_where_it_is_used_and_only_there(tmp_path, pr
         path.write_text(path.read_text() + add)
         code_digest.cache_clear()
         loaded_sources.cache_clear()
-        return {name: code_digest(name) for name in ("kit.train", "kit.submit", "kit.plots", "kit.models.tile")}
+        return {name: code_digest(name) for name in ("kit.train", "kit.submit", "kit.programs", "kit.models.tile")}
     before = change("train.py", "")
     monkeypatch.setattr(kit, "__file__", str(tmp_path / "kit" / "__init__.py"))
     assert change("train.py", "") == before and len({*before.values()}) == 4
-    for name, add, expected in (("train.py", "# a comment\n\n", []), ("plots/__init__.py", '"""More words."""\n', []),
+    for name, add, expected in (("train.py", "# a comment\n\n", []),
+                                ("programs/__init__.py", '"""More words."""\n', []),
                                 ("losses.py", "LATER = 1\n", ["kit.train"]), ("submit.py", "X = 1\n", ["kit.submit"]),
-                                ("plots/scores.py", "X = 1\n", ["kit.plots"]), ("models/tile.py", "X = 1\n", [
+                                ("programs/hlo.py", "X = 1\n", ["kit.programs"]), ("models/tile.py", "X = 1\n", [
                                     "kit.models.tile"]), ("training/sampling.py", "X = 1\n", ["kit.train"])):
         after = change(name, add)
         assert [one for one in before if before[one] != after[one]] == expected, name
