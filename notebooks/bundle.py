@@ -18,12 +18,12 @@ import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
+sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.data import DataError  # noqa: E402
 from kit.kaggle import COMPETITION, MACHINE  # noqa: E402
-from kit.run import wanted  # noqa: E402
+from lab.run import wanted  # noqa: E402
 
-HOMES = {"kit": PROJECT / "kit"}                # the packages that travel
+HOMES = {"kit": PROJECT / "kit", "lab": PROJECT / "notebooks" / "lab"}        # the packages that travel
 STEPS = "03,04,05,06"                           # from the data to submission.csv
 COMBINES = "05,06"                              # the same from predictions on
 FOLDED = {"_kg_hide-input": True, "_kg_hide-output": True,                         # Kaggle
@@ -54,8 +54,8 @@ PREDICT = """import os
 import tempfile
 from pathlib import Path
 
-from kit.run import run_folder, wanted
-from kit.run.weights import find_weights, open_ranked, predict_from_weights
+from lab.run import run_folder, wanted
+from lab.run.weights import find_weights, open_ranked, predict_from_weights
 
 weights, data_root, collections, size = {settings}
 {device}
@@ -129,7 +129,7 @@ def bundle(parameters, real_only=False, datasets=(), machine=MACHINE, weights=No
     books = {path: nbformat.read(path, 4).cells for path in parameters}
     code = [c.source for cells in books.values() for c in cells if c.cell_type == "code"]
     for cell in [c for cells in books.values() for c in cells if c.cell_type == "code"]:
-        cell.outputs, cell.execution_count = [], None            # those of notebooks/outputs.py are of another run
+        cell.outputs, cell.execution_count = [], None            # those of .ci/outputs.py are of another run
     anywhere = ANY_GPU if machine else ANY_DEVICE
     rank = [PREDICT.format(settings=", ".join(map(repr, weights.values())), device=anywhere)] if weights else []
     names = kit_files([*code, *rank, ANY_GPU, THIS_DEVICE])

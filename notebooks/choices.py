@@ -130,14 +130,14 @@ def place(value):
 
 def kernels(value):
     """What is expected if a value names no kernels of notebook 08, else None."""
-    from kit.kernels import KERNELS
+    from lab.kernels import KERNELS
     good = value == "all" or (type(value) in (list, tuple) and value and not any(map(one_of(*KERNELS), value)))
     return None if good else f"all, or a list of {', '.join(KERNELS)}"
 
 
 def network(value):
     """What is expected if a value names no known network, else None."""
-    from kit.kernels import network_names
+    from lab.kernels import network_names
     return one_of(*network_names())(value)
 
 

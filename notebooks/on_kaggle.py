@@ -11,19 +11,9 @@ from bundle import bundle, kernel_metadata, write_bundle
 from plans import hours_of, show_plan
 from steps import LIMITS
 
-from kit.kaggle import (
-    AT_ONCE,
-    MACHINE,
-    RESULTS,
-    job_name,
-    keep_fetched,
-    quota_line,
-    read_jobs,
-    renew,
-    wait_for_dataset,
-    watch_jobs,
-)
-from kit.run import note_settings
+from kit.kaggle import MACHINE, quota_line, wait_for_dataset
+from lab.jobs import AT_ONCE, RESULTS, job_name, keep_fetched, read_jobs, renew, watch_jobs
+from lab.run import note_settings
 
 
 def notebooks_of(planned, parameters, owner, mark, is_sample, datasets=(), machine=MACHINE):

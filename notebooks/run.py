@@ -52,9 +52,10 @@ from steps import (  # noqa: E402
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
 from kit.files import as_text  # noqa: E402
-from kit.kaggle import MACHINE, KaggleError, gpu_quota, plan_jobs  # noqa: E402
+from kit.kaggle import MACHINE, KaggleError, gpu_quota  # noqa: E402
 from kit.prepare import is_prepared  # noqa: E402
-from kit.run import (  # noqa: E402
+from lab.jobs import plan_jobs  # noqa: E402
+from lab.run import (  # noqa: E402
     from_data,
     from_files,
     left_out,

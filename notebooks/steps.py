@@ -20,7 +20,7 @@ from ipykernel.kernelspec import get_kernel_dict
 from traitlets.config import Config
 
 PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
+sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.data import COLLECTIONS, DataError  # noqa: E402
 from kit.files import (  # noqa: E402
     file_sha256,
@@ -30,10 +30,10 @@ from kit.files import (  # noqa: E402
     replace_file,
     unwritable_named,
 )
-from kit.run import UNFINISHED as RECORDS  # noqa: E402
-from kit.run import unfit  # noqa: E402
-from kit.run.ledger import read_entry  # noqa: E402
-from kit.run.provenance import (  # noqa: E402
+from lab.run import UNFINISHED as RECORDS  # noqa: E402
+from lab.run import unfit  # noqa: E402
+from lab.run.ledger import read_entry  # noqa: E402
+from lab.run.provenance import (  # noqa: E402
     ASIDE,
     MARK,
     OURS,
@@ -118,8 +118,8 @@ def lock(folder):
 
 
 def use_this_python(folder):
-    """Let Jupyter find the kernels below `folder`, and let them import the kit."""
-    for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT)):
+    """Let Jupyter find the kernels below `folder`, and let them import kit and lab."""
+    for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT / "notebooks"), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
 

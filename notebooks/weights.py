@@ -12,12 +12,13 @@ from pathlib import Path
 from shlex import quote
 
 PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))                # a clone runs without installing kit
+sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.data import DataError  # noqa: E402
 from kit.files import locked  # noqa: E402
-from kit.kaggle import KaggleError, fetch_checkpoints, push_dataset, read_jobs  # noqa: E402
-from kit.run import open_data  # noqa: E402
-from kit.run.weights import combined_by, lacking_checkpoints, pack_weights  # noqa: E402
+from kit.kaggle import KaggleError, push_dataset  # noqa: E402
+from lab.jobs import fetch_checkpoints, read_jobs  # noqa: E402
+from lab.run import open_data  # noqa: E402
+from lab.run.weights import combined_by, lacking_checkpoints, pack_weights  # noqa: E402
 
 
 def publish(out, dataset, data_root=None, size="small", timeout=7200.0, client=None):

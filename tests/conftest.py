@@ -31,7 +31,7 @@ def real_data(project):
 @pytest.fixture(scope="session")
 def tiny_sample(tmp_path_factory):
     """Folder of tiny sample data; read it, never write to it."""
-    from kit.sample.write import write_sample
+    from lab.sample.write import write_sample
     root = tmp_path_factory.mktemp("sample")
     write_sample(root, seed=0, size="tiny")
     return root

@@ -29,6 +29,7 @@ import numpy as np
 import polars as pl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 import torch
 from fuzz_folder import read_folder, write_folder
 from test_data import grouped_digits, mutated, npy, numbered_digits, patched, tile_arrays, zipped
@@ -43,11 +44,11 @@ from kit.prepare import COLUMNS, Source, open_prepared, prepare_file, prepared_p
 from kit.programs.hlo import hlo_messages
 from kit.programs.own import program_from_hlo
 from kit.proto import read_layout_pb, read_tile_pb
-from kit.run.ledger import list_runs, record_leaderboard
-from kit.run.season import read_season
-from kit.run.workflow import load_costs, noted_settings, save_costs
 from kit.submit import check_submission, read_submission
 from kit.training.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
+from lab.run.ledger import list_runs, record_leaderboard
+from lab.run.season import read_season
+from lab.run.workflow import load_costs, noted_settings, save_costs
 
 SECONDS = 20                     # of CPU time; the slowest whole file takes a tenth
 MEGABYTES = 512                  # that the process may grow by at one input

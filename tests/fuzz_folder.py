@@ -20,10 +20,10 @@ from steps import Step
 from kit.data import DataError
 from kit.files import file_sha256
 from kit.prepare import prepare
-from kit.run import Results, from_code, from_data, from_settings, noted_settings, read_scores, write_report
-from kit.run.provenance import MARK, is_own, make_room, own_results, read_mark, unfit
 from kit.submit import check_submission, read_submission
 from kit.training import CheckpointError, load_checkpoint, save_checkpoint
+from lab.run import Results, from_code, from_data, from_settings, noted_settings, read_scores, write_report
+from lab.run.provenance import MARK, is_own, make_room, own_results, read_mark, unfit
 
 STEP, CHECKPOINT = "03_train_tile", "checkpoints/tile_xla-tile-0-01234567.pt"
 TEXTS = (b"", b"{", b"[" * 100_000, b"null", b"[]", b"1", b'"x"', b"{}", b"1" * 5000, b"\xff\xfe", b"\0" * 40)

@@ -21,11 +21,11 @@ PROJECT = Path(__file__).resolve().parents[1]
 for folder in (PROJECT, PROJECT / "notebooks"):
     sys.path.insert(0, str(folder))
 import kit  # noqa: E402
-import kit.plots  # noqa: E402
+import lab.plots  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import file_sha256  # noqa: E402
-from kit.run.provenance import code_digest, loaded_sources  # noqa: E402
-from kit.sample.write import write_sample  # noqa: E402
+from lab.run.provenance import code_digest, loaded_sources  # noqa: E402
+from lab.sample.write import write_sample  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("program_of_a_run", PROJECT / "notebooks" / "run.py")
 program = importlib.util.module_from_spec(spec)          # the benchmarks have a module `run`, too
@@ -97,13 +97,13 @@ def _execute(source, target, parameters, **_):
 @contextlib.contextmanager
 def in_process():
     """While this lasts, `World.run` works."""
-    pictures = {name: getattr(kit.plots, name) for name in kit.plots.__all__ if callable(getattr(kit.plots, name))}
+    pictures = {name: getattr(lab.plots, name) for name in lab.plots.__all__ if callable(getattr(lab.plots, name))}
     before = papermill.execute_notebook, program.use_this_python, os.fsync
     modules = [(vars(module), dict(vars(module))) for name, module in sys.modules.items()
                if name.partition(".")[0] == "kit" or name == spec.name]
     papermill.execute_notebook, program.use_this_python, os.fsync = _execute, lambda folder: None, lambda file: None
     for name in pictures:
-        setattr(kit.plots, name, lambda *args, **named: None)            # they take half of the time
+        setattr(lab.plots, name, lambda *args, **named: None)            # they take half of the time
     if not getattr(_hook, "added", False):
         sys.addaudithook(_hook)
         _hook.added = True
@@ -116,7 +116,7 @@ def in_process():
         for now, names in modules:                       # `reload_code` made others; pickle takes only the first ones
             now.update(names)
         for name, value in pictures.items():
-            setattr(kit.plots, name, value)
+            setattr(lab.plots, name, value)
 
 
 # {name of a change of the kit: (file, before, after)}

@@ -27,8 +27,8 @@ matplotlib.use("Agg")
 from run_folder import CHANGES, COLLECTIONS, FULL, World, digests, finished_world, in_process, invert, permute
 
 from kit.files import file_sha256
-from kit.run.provenance import ASIDE, MARK, is_own, read_mark
-from kit.run.sessions import TRAINED
+from lab.run.provenance import ASIDE, MARK, is_own, read_mark
+from lab.run.sessions import TRAINED
 
 CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4),
            "how": ("mean_zscore", "mean_rank"), "choose": (True, False), "folds": (None, 2), "use_valid": (False, True),

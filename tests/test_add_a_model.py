@@ -11,13 +11,13 @@ from torch import nn
 from training import GRAPHS, VALID, interrupted_loss, same, tau
 
 import kit.models
-from kit.baselines import rank_unseen
 from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.recipes import Recipe
-from kit.run import Results, checkpoint_path
 from kit.train import TrainSettings, train
 from kit.training import load_checkpoint
+from lab.run import Results, checkpoint_path
+from lab.studies.compare import rank_unseen
 
 # the file of the model
 

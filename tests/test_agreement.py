@@ -24,8 +24,8 @@ from kit.agreement import REACH, TRANSPOSE, _depths, agreement_tables, find_meet
 from kit.data import OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
 from kit.pad import repad_layout
 from kit.prune import prune
-from kit.sample.architectures import convolutional_net, transformer
-from kit.sample.runtimes import PEAK_FLOPS, Tensors
+from lab.sample.architectures import convolutional_net, transformer
+from lab.sample.runtimes import PEAK_FLOPS, Tensors
 
 #   0* ---> 1 ---> 2 ---> 3*          * configurable; all are (4, 8) but 2, which transposes, and what follows it
 #           |      |                    7 has another shape

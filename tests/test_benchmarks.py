@@ -20,11 +20,11 @@ from sklearn.linear_model import LinearRegression
 from training import drawn_layout
 
 from kit.ensemble import choose_weights
-from kit.kernels.networks import layer_kernel
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import explain
-from kit.sample import write as sample
+from lab.kernels.networks import layer_kernel
+from lab.sample import write as sample
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
 REHEARSAL = RUN.with_name("rehearsal.py")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from kit.data import DataError
-from kit.sample.write import write_sample
+from lab.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = "tile:xla,layout:xla:random"
@@ -105,7 +105,7 @@ def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
     for name in ("kernels.csv", "kernels_learned.csv", "kernels_networks.csv", "kernels_libraries.csv"):
         assert (tmp_path / "empty" / "notebooks" / name).read_bytes() == (PROJECT / "notebooks" / name).read_bytes()
     put = {name for cell in cells for name in re.findall(r'"([^"]+\.csv[^"]*)": "', cell.source)}
-    assert {"kit/kernels/networks.csv", "kit/kernels/measured.csv.gz"} == {
+    assert {"lab/kernels/networks.csv", "lab/kernels/measured.csv.gz"} == {
         name for name in put if not name.startswith("notebooks/kernels")}
 
 
@@ -122,7 +122,7 @@ def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
     written = {c.source.split("\n")[0].partition("{kit_folder}/")[2]: c.source.partition("\n")[2] for c in cells
                if c.source.startswith("%%writefile")}
-    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "kit/sample/write.py"} <= set(written)
+    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/sample/write.py"} <= set(written)
     place = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["place"]
     for name, source in written.items():
         assert source == place(name).read_text().rstrip("\n"), name
@@ -266,4 +266,4 @@ def test_a_bundle_finds_a_wing_however_it_is_imported(monkeypatch):
     for line in ("from kit import training", "from kit.training import run_jobs"):
         assert {"kit/__init__.py", "kit/training/__init__.py", "kit/training/pool.py", "kit/files.py"} <= {
             *kit_files([line])}
-    assert "kit/models/__init__.py" not in kit_files(["from kit.sample import write_sample"])
+    assert "kit/models/__init__.py" not in kit_files(["from lab.sample import write_sample"])

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from drawn import drawn_layout
 
-import kit.baselines.compare
-from kit.baselines.compare import differences, rank_unseen, unseen_programs
+import lab.studies.compare
 from kit.data import COLLECTIONS, SPLITS, npz_paths, target
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.recipes import Recipe
-from kit.run import Results
-from kit.sample.write import write_sample
 from kit.train import TrainSettings, train
+from lab.run import Results
+from lab.sample.write import write_sample
+from lab.studies.compare import differences, rank_unseen, unseen_programs
 
 TINY = Recipe(ConfigTokenModel, ConfigTokenSettings(width=4, token_width=4), TrainSettings(3, 8, validate_every=3))
 
@@ -54,7 +54,7 @@ def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated
 
     def never(*args, **more):
         raise AssertionError("trained again")
-    monkeypatch.setattr(kit.baselines.compare, "train", never)
+    monkeypatch.setattr(lab.studies.compare, "train", never)
     again = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Results(tmp_path, "step", tmp_path))
     assert (again["unseen"] == costs["unseen"]).all()
     for other in ({"seed": 4}, {"name": "other"}, {"recipe": TINY._replace(settings=TrainSettings(4, 8))}):

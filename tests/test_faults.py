@@ -36,11 +36,11 @@ from training import SHORT, TINY, in_child, trained
 from kit.files import locked, remove_leftovers, replace_file, write_json
 from kit.kaggle.downloads import unpack
 from kit.models import LayoutGNN
-from kit.run.ledger import record_run
-from kit.run.workflow import save_costs
-from kit.sample.write import write_sample
 from kit.submit import write_submission
 from kit.training.checkpoints import save_checkpoint
+from lab.run.ledger import record_run
+from lab.run.workflow import save_costs
+from lab.sample.write import write_sample
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and mounts of Linux")
 DROP_BOUND, DAC_OVERRIDE = 24, 1         # prctl.h and capability.h: what lets root pass over permission bits
@@ -360,7 +360,7 @@ from pathlib import Path
 from kit.data import npz_paths, read_tile
 from kit.models import TileModel, TileModelSettings
 from kit.train import TrainSettings, predict, train
-from kit.run import Results, checkpoint_path
+from lab.run import Results, checkpoint_path
 import pandas as pd
 out, results = Path(out_dir), Results(out_dir, "06_all", data_root)
 graphs = {s: [read_tile(p) for p in npz_paths(data_root, "tile:xla", s)] for s in ("train", "test")}

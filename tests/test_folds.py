@@ -20,15 +20,15 @@ from kit.baselines.specialists import Specialist
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, target
 from kit.ensemble import choose_weights, mean_zscore
 from kit.kaggle import KaggleError
-from kit.kaggle import results as results_of_jobs
 from kit.metrics import kendall_tau
 from kit.prune import drop_duplicate_configs, fewer_configs
 from kit.recipes import Recipe
-from kit.run import Results, from_settings, load_costs, read_weights, runtimes_of, write_report
-from kit.run.members import Material, Member, in_folds, train_members, without_fold
-from kit.run.workflow import save_costs
-from kit.sample import write_sample
 from kit.train import TrainSettings
+from lab.jobs import results as results_of_jobs
+from lab.run import Results, from_settings, load_costs, read_weights, runtimes_of, write_report
+from lab.run.members import Material, Member, in_folds, train_members, without_fold
+from lab.run.workflow import save_costs
+from lab.sample import write_sample
 
 
 @dataclass(frozen=True)

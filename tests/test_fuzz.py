@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kit.data import DataError
-from kit.run.workflow import load_costs, noted_settings
+from lab.run.workflow import load_costs, noted_settings
 
 
 @pytest.mark.long

@@ -15,9 +15,10 @@ import pytest
 from kaggle_server import KEY, QUICK, TOKEN, USER, fails
 
 from kit.data import COLLECTIONS, find_data_root, npz_paths
-from kit.kaggle import child, plan_jobs, push_dataset, push_notebook, wait_for_dataset, watch_jobs
+from kit.kaggle import child, push_dataset, push_notebook, wait_for_dataset
 from kit.kaggle.datasets import LIST
 from kit.prepare import open_prepared, prepare
+from lab.jobs import plan_jobs, watch_jobs
 
 SLUG = "tpugraphs-prepared"
 REF = f"{USER}/{SLUG}"

@@ -10,8 +10,8 @@ import pytest
 from kaggle_server import PYTHON, hurried
 
 from kit.data import npz_paths
-from kit.run import Results
 from kit.submit import write_submission
+from lab.run import Results
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")

@@ -11,8 +11,8 @@ from kaggle_server import PYTHON, USER, hurried
 from test_remote import BROKEN, LOG, TILE, Machine, finished, planned, run, states, watch
 from test_remote import notebook as notebook
 
-from kit.kaggle.sessions import machine_instead
-from kit.run import MARK, steps_trained
+from lab.jobs.sessions import machine_instead
+from lab.run import MARK, steps_trained
 
 TIMED_OUT = "Your notebook was stopped because it ran for longer than the maximum runtime"
 MODELS = ("tile_xla-tile-0-0123abcd.pt", "tile_xla-tile-1-89abcdef.pt")
@@ -243,7 +243,7 @@ class Sessions(Machine):
         # not in the files of the kit, whose code the marks tell
         before, text = "trained = train_members(", body["text"]
         assert text.count(before) == 1
-        text = text.replace(before, "import itertools; from pathlib import Path; from kit.run import sessions; from "
+        text = text.replace(before, "import itertools; from pathlib import Path; from lab.run import sessions; from "
                             "kit.training import deadlines; deadlines._BEGAN = 0; deadlines.now = "
                             f"itertools.count(1).__next__; sessions.INPUTS = Path('{self.input}'); {before}")
         return super().start({**body, "text": text})

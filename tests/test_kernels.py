@@ -29,10 +29,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import OPCODE_NAMES, DataError, read_tile
 from kit.files import locked
-from kit.kernels import carried as kernel_carried
-from kit.kernels import measure as kernel_lab
-from kit.kernels import metaschedule
-from kit.kernels.carried import (
+from kit.models.tile import TileModel
+from kit.search import explore_then_droplet
+from lab.kernels import carried as kernel_carried
+from lab.kernels import measure as kernel_lab
+from lab.kernels import metaschedule
+from lab.kernels.carried import (
     _tile_columns,
     carried_cost,
     definition,
@@ -44,8 +46,8 @@ from kit.kernels.carried import (
     schedule_numbers,
     shared_iterations,
 )
-from kit.kernels.definitions import KERNELS, Kernel, input_shapes, kernel_axes, kernel_inputs, kernel_result
-from kit.kernels.layer_study import (
+from lab.kernels.definitions import KERNELS, Kernel, input_shapes, kernel_axes, kernel_inputs, kernel_result
+from lab.kernels.layer_study import (
     LAYER_SEED,
     SEARCHES,
     TWO_PARTS,
@@ -59,17 +61,17 @@ from kit.kernels.layer_study import (
     search_path,
     starts_left,
 )
-from kit.kernels.libraries import called_libraries, library_groups, matmul_ratios, over_library, peak_shares
-from kit.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, Trials, has_tvm, processor_name
-from kit.kernels.metaschedule import Tuner
-from kit.kernels.network_pictures import (
+from lab.kernels.libraries import called_libraries, library_groups, matmul_ratios, over_library, peak_shares
+from lab.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, Trials, has_tvm, processor_name
+from lab.kernels.metaschedule import Tuner
+from lab.kernels.network_pictures import (
     draw_layers,
     draw_networks,
     draw_progress,
     draw_time_shares,
     draw_winning_choices,
 )
-from kit.kernels.network_results import (
+from lab.kernels.network_results import (
     SORTS,
     compare_networks,
     compare_searches,
@@ -89,17 +91,15 @@ from kit.kernels.network_results import (
     winners_luck,
     winning_choices,
 )
-from kit.kernels.networks import layer_kernel, multiplications, network_layers, network_names
-from kit.kernels.pytorch import pytorch_calls
-from kit.kernels.results import draw_curves, draw_study, network_summary, study_summary, study_table, unsteady
-from kit.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
-from kit.kernels.searches import CARRIED, OURS, RIVAL
-from kit.kernels.study import learn_and_search, study_kernels
-from kit.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
-from kit.kernels.traces import TraceSpace
-from kit.models.tile import TileModel
-from kit.sample import write_sample
-from kit.search import explore_then_droplet
+from lab.kernels.networks import layer_kernel, multiplications, network_layers, network_names
+from lab.kernels.pytorch import pytorch_calls
+from lab.kernels.results import draw_curves, draw_study, network_summary, study_summary, study_table, unsteady
+from lab.kernels.schedules import choice_columns, kernel_tiles, schedule_choices, schedule_space
+from lab.kernels.searches import CARRIED, OURS, RIVAL
+from lab.kernels.study import learn_and_search, study_kernels
+from lab.kernels.tile_file import kernel_cost, kernel_graph, schedule_features, write_kernel_tile
+from lab.kernels.traces import TraceSpace
+from lab.sample import write_sample
 
 SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
          "batch matmul": Kernel("small batch matmul", "matmul", (2, 6, 16, 5)),
@@ -558,8 +558,8 @@ def test_after_its_minutes_a_study_begins_no_other_kernel_and_goes_on_when_calle
         codes, seconds = measured(kernel)
         return drawn_study(kernel.name) | {"codes": codes.tolist(), "runtimes": seconds.tolist(), "untuned": 0.03,
                                            "file": tile_name}
-    monkeypatch.setattr("kit.kernels.study._new_study", new_study)
-    monkeypatch.setattr("kit.kernels.study._opened_tools", lambda *about: ("a tuner", "a lab"))
+    monkeypatch.setattr("lab.kernels.study._new_study", new_study)
+    monkeypatch.setattr("lab.kernels.study._opened_tools", lambda *about: ("a tuner", "a lab"))
     three = [SMALL[kind] for kind in ("matmul", "softmax", "conv2d")]
     names = [kernel.name for kernel in three]
     for call in range(1, 4):
@@ -568,7 +568,7 @@ def test_after_its_minutes_a_study_begins_no_other_kernel_and_goes_on_when_calle
     assert study_kernels(three, tmp_path, report=lines.append) == (found, []) and begun == names
     (tmp_path / "fresh").mkdir()
     assert len(study_kernels(three, tmp_path / "fresh", minutes=5)[0]) == 3
-    monkeypatch.setattr("kit.kernels.study.tvm_version", lambda: "another")
+    monkeypatch.setattr("lab.kernels.study.tvm_version", lambda: "another")
     assert study_kernels(three, tmp_path, minutes=0, report=lines.append)[1] == names[1:] and lines == []
 
 
@@ -583,8 +583,8 @@ def test_a_kernel_without_a_schedule_that_runs_is_left_out_and_not_tried_again(t
         lab = SimpleNamespace(kernel=kernel)
         lab.turn_to = lambda kernel: setattr(lab, "kernel", kernel)
         return "tuner", lab
-    monkeypatch.setattr("kit.kernels.study._searched", searched)
-    monkeypatch.setattr("kit.kernels.study._opened_tools", open_tools)
+    monkeypatch.setattr("lab.kernels.study._searched", searched)
+    monkeypatch.setattr("lab.kernels.study._opened_tools", open_tools)
     for _ in range(2):                                       # interrupted in the second kernel, both times
         with pytest.raises(KeyboardInterrupt):
             study_kernels(three, tmp_path, report=lines.append)
@@ -697,7 +697,7 @@ def test_every_sketch_and_schedules_drawn_at_random_compute_what_numpy_does(kind
 @pytest.mark.parametrize("kind", ["conv2d", "softmax"])
 def test_every_choice_changes_the_program(kind):
     def programs(line):
-        from kit.kernels.schedules import schedule_kernel
+        from lab.kernels.schedules import schedule_kernel
         kernel, found = SMALL[kind], {}
         for i, choice in enumerate(schedule_space(kernel)):
             code = [int(other.name.startswith("tiles")) for other in schedule_space(kernel)]
@@ -831,7 +831,7 @@ def test_a_search_whose_schedules_all_fail_says_why_and_is_not_kept(tmp_path, mo
 
         def __init__(self, *about):
             super().__init__(*about, build_limit=0.0)
-    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", WithoutTime)
+    monkeypatch.setattr("lab.kernels.layer_study.KernelLab", WithoutTime)
     with pytest.raises(RuntimeError, match="^none of 3 schedules of small matmul ran: compiling took longer than its "):
         run_search(SearchJob(SMALL["matmul"], "random", 3), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -881,7 +881,7 @@ def test_a_study_is_written_once_read_afterwards_and_taught_from(tmp_path, monke
     assert learned.shape == (2, 5) and np.isfinite(learned.drop(columns="kernel")).all(axis=None)
     alone = learn_and_search(studies, {other.name: other}, tmp_path, 3, 50, 5, report=lines.append)
     assert alone["kernel"].tolist() == [other.name] and {*alone} == {*learned}       # taught by both, measured alone
-    monkeypatch.setattr("kit.kernels.study.Tuner", None)
+    monkeypatch.setattr("lab.kernels.study.Tuner", None)
     assert study_kernels([kernel, other], tmp_path, 6, 8, 2) == (studies, [])
     tile = tmp_path / study["file"]
     assert len(read_tile(tile).config_runtime) == 6
@@ -932,7 +932,7 @@ def decide(line, kernels, gpu=False):
     """In the child: for each kernel, the space of each of MetaSchedule's sketches, and what random codes decide."""
     import tvm
 
-    from kit.kernels.definitions import kernel_function
+    from lab.kernels.definitions import kernel_function
     metaschedule.without_other_intrinsics("cuda" if gpu else None)
     from tvm.s_tir import meta_schedule as ms
     target = tvm.target.Target("nvidia/nvidia-t4") if gpu else kernel_lab.kernel_target(1)
@@ -979,7 +979,7 @@ def schedule_for_a_gpu(line, kernels):
     """In the child: TVM's default schedules for a GPU, lowered, without a GPU."""
     import tvm
 
-    from kit.kernels.definitions import kernel_function
+    from lab.kernels.definitions import kernel_function
     target = tvm.target.Target("nvidia/nvidia-t4")
     line.send([kernel_lab._default_schedule(tvm.IRModule({"main": kernel_function(kernel)}), target).script()
                for kernel in kernels])
@@ -997,8 +997,8 @@ def descend(line, kernel, free_rejects):
     """In the child: what a descent from three traces measures with a budget of 10, if most codes are rejected."""
     import tvm
 
-    from kit.kernels import traces
-    from kit.kernels.definitions import kernel_function
+    from lab.kernels import traces
+    from lab.kernels.definitions import kernel_function
     metaschedule.without_other_intrinsics()
     from tvm.s_tir import meta_schedule as ms
     module = tvm.IRModule({"main": kernel_function(kernel)})
@@ -1079,7 +1079,7 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     run_search(SearchJob(taught, "random", 4), tmp_path)
     run_search(SearchJob(kernel, "random", 3), tmp_path)                  # shorter than the next: not in the race
     run_search(SearchJob(kernel, TWO_PARTS[1], 3), tmp_path)              # shorter, too, but it begins otherwise
-    monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
+    monkeypatch.setattr("lab.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
     measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
     jobs = [SearchJob(kernel, search, 6, taught=("bert",) * (search == CARRIED)) for search in SEARCHES]
     found = [run_search(job, tmp_path) for job in jobs]
@@ -1100,16 +1100,16 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
     assert tuple(entries["random", 6]["schedule"]) == tuple(plain["codes"][int(np.argmin(plain["seconds"]))])
     tried = Trials(np.array(found[0]["seconds"]), None, [*map(tuple, found[0]["codes"])])
     assert tuple(entries[OURS, 6]["schedule"]) == tried.winner(3)[0]
-    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
+    monkeypatch.setattr("lab.kernels.layer_study.KernelLab", None)
     assert [run_search(job, tmp_path) for job in jobs] == found and run_race(kernel, 0, 1, tmp_path, 2) == race
     table = race_table(tmp_path)
     assert len(table) == len(entries) and set(table["cpu"]) == {race["machine"]["cpu"]}
-    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", DrawnLab)          # the missing starts are run alone
+    monkeypatch.setattr("lab.kernels.layer_study.KernelLab", DrawnLab)          # the missing starts are run alone
     longer = run_race(kernel, 0, 1, tmp_path, 2, starts=5)
     assert longer["starts"] == 5 and longer["race"] == race["race"] and len(longer["entries"]) == len(race["entries"])
     for one, before in zip(longer["entries"], race["entries"]):
         assert one == {**before, "again": before["again"] + [7.0] * (2 if one["strategy"] == "untuned" else 4)}
-    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
+    monkeypatch.setattr("lab.kernels.layer_study.KernelLab", None)
     assert run_race(kernel, 0, 1, tmp_path, 2) == longer
     built = []
 
@@ -1119,11 +1119,11 @@ def test_searches_and_races_are_written_once_and_read_afterwards(tmp_path, monke
         def measure_rounds(self, jobs, rounds):
             built.append(self)
             return super().measure_rounds(jobs, rounds) if len(built) < 2 else os.kill(os.getpid(), signal.SIGINT)
-    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", CutLab)
+    monkeypatch.setattr("lab.kernels.layer_study.KernelLab", CutLab)
     with pytest.raises(KeyboardInterrupt):
         run_race(kernel, 0, 1, tmp_path, 2, starts=8)
     assert starts_left(kernel, 0, 1, tmp_path, starts=8) == 2                    # the first start is kept
-    monkeypatch.setattr("kit.kernels.layer_study.KernelLab", None)
+    monkeypatch.setattr("lab.kernels.layer_study.KernelLab", None)
     path = search_path(tmp_path, jobs[0])                                 # this search was made again, in another time
     path.write_text(json.dumps(found[0] | {"elapsed": [2 * known for known in found[0]["elapsed"]]}))
     with pytest.raises(TypeError):
@@ -1148,7 +1148,7 @@ def test_the_exponential_of_softmax_agrees_with_numpy():
     import tvm
     from tvm import te
 
-    from kit.kernels.definitions import _exponential
+    from lab.kernels.definitions import _exponential
     values = np.linspace(-110, 0, 5001, dtype=np.float32)
     x = te.placeholder(values.shape, "float32", "x")
     out = te.compute(values.shape, lambda i: _exponential(x[i]), "out")
@@ -1200,7 +1200,7 @@ def test_on_several_threads_a_schedule_costs_what_the_busiest_thread_has_to_do()
 @tvm_test
 @each_kind
 def test_threads_share_out_the_iterations_that_the_program_says(kernel):
-    from kit.kernels import schedule_kernel
+    from lab.kernels import schedule_kernel
     codes = np.random.default_rng(3).integers(dims_of(kernel), size=(20, len(dims_of(kernel))))
     for code, shared in zip(codes, shared_iterations(kernel, codes)):
         loops = re.findall(r"T\.parallel\((\d+)\)", schedule_kernel(kernel, code).script())
@@ -1292,7 +1292,7 @@ def drawn_search(name="softmax 1536x128", seconds=(2e-6, np.inf), **other):
 def test_a_table_of_measurements_keeps_the_longest_search_and_the_last_folder(tmp_path, monkeypatch):
     searches = [drawn_search(), drawn_search(seconds=[1.23456789e-6]), drawn_search(seed=1, seconds=[1e-6] * 3),
                 drawn_search("layer norm 128x768", strategy=OURS)]
-    monkeypatch.setattr("kit.kernels.layer_study.finished_searches", lambda folder: searches)
+    monkeypatch.setattr("lab.kernels.layer_study.finished_searches", lambda folder: searches)
     table = measured_table(tmp_path)
     assert table.to_dict("list") == {"kernel": ["softmax 1536x128"] * 2, "definition": ["now"] * 2,
                                      "cpu": ["a CPU"] * 2, "threads": [1, 1], "codes": ["0 1", "1 1"],
@@ -1307,16 +1307,16 @@ def test_a_table_of_measurements_keeps_the_longest_search_and_the_last_folder(tm
     assert [*measured_table(tmp_path, again)["us"]] == [9.0, 5.0, 6.0]
     old, new = (drawn_search("new", seconds=[seconds] * count, machine={"cpu": "a CPU", "threads": 1, "tvm": tvm})
                 for seconds, count, tvm in ((1e-6, 2, "0"), (2e-6, 1, "now")))
-    monkeypatch.setattr("kit.kernels.layer_study.tvm_version", lambda: "now")
+    monkeypatch.setattr("lab.kernels.layer_study.tvm_version", lambda: "now")
     for searches[:] in ([old, new], [new, old]):
         assert [*measured_table(tmp_path)["us"]] == [2.0]                                # though the other is longer
 
 
 def test_measurements_of_another_definition_do_not_count(tmp_path, monkeypatch):
-    monkeypatch.setattr("kit.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
+    monkeypatch.setattr("lab.kernels.carried.MEASURED", tmp_path / "measured.csv.gz")
     kernel, layer = layer_of("alexnet", "matmul 1x4096x4096"), layer_of("bert", "matmul 128x768x768")
     now = [drawn_search(layer.name, definition=definition(layer)), drawn_search("matmul 128x768x3072")]
-    monkeypatch.setattr("kit.kernels.layer_study.finished_searches", lambda folder: now)
+    monkeypatch.setattr("lab.kernels.layer_study.finished_searches", lambda folder: now)
     measured_table(tmp_path).to_csv(tmp_path / "measured.csv.gz", index=False)
     (found, codes, seconds), = known_measurements(kernel)
     assert found == layer and codes.tolist() == [[0, 1], [1, 1]] and seconds.tolist() == [2e-6, np.inf]
@@ -1726,7 +1726,7 @@ def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
 def test_a_kernel_with_another_space_of_schedules_has_another_definition(monkeypatch):
     known = [definition(kernel) for kernel in SMALL.values()]
     assert known == [definition(kernel) for kernel in SMALL.values()]
-    monkeypatch.setattr("kit.kernels.schedules.TILES", (1, 2, 4))
+    monkeypatch.setattr("lab.kernels.schedules.TILES", (1, 2, 4))
     changed = [definition(kernel) != name for kernel, name in zip(SMALL.values(), known)]
     assert changed == [kernel.kind not in ("softmax", "layer norm") and name != "100 columns" and any(
         n >= 16 for n in kernel_axes(kernel)[0]) for name, kernel in SMALL.items()]

@@ -25,10 +25,10 @@ from kit.agreement import agreement_tables
 from kit.baselines import structural_relatives
 from kit.data import CATALOGUE, npz_paths, read_layout
 from kit.prepare import open_prepared, prepare
-from kit.run import Results, read_mark
-from kit.run.workflow import load_costs, save_costs
-from kit.sample.write import write_sample
 from kit.submit import check_submission, read_submission
+from lab.run import Results, read_mark
+from lab.run.workflow import load_costs, save_costs
+from lab.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
@@ -51,7 +51,7 @@ def test_a_notebook_is_committed_as_it_was_written(name):
     assert "papermill" not in book.metadata and "widgets" not in book.metadata
     for cell in book.cells:
         assert not {"papermill", "execution"} & set(cell.metadata)
-    if name.startswith("20") or "outputs_of" not in book.metadata:        # else of notebooks/outputs.py
+    if name.startswith("20") or "outputs_of" not in book.metadata:        # else of .ci/outputs.py
         assert not any(cell.outputs or cell.execution_count is not None for cell in code(name))
 
 

@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from papermill.engines import NotebookExecutionManager
 from PIL import Image
 
-from kit.plots import regret_curves
+from lab.plots import regret_curves
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "notebooks"))
@@ -71,9 +71,9 @@ def test_an_edited_cell_is_named_with_the_command_and_an_edited_text_or_comment_
     assert said(made) == []
     made.cells[2].source = "print(steps + 1)"
     assert said(made) == ["00_mine.ipynb: its code has changed since its outputs were made; run python "
-                          "notebooks/outputs.py --only 00"]
+                          ".ci/outputs.py --only 00"]
     made.metadata.pop(outputs.KEY)
-    assert said(made) == ["00_mine.ipynb: has outputs of unknown code; run python notebooks/outputs.py --only 00"]
+    assert said(made) == ["00_mine.ipynb: has outputs of unknown code; run python .ci/outputs.py --only 00"]
 
 
 def test_either_all_notebooks_have_outputs_or_none(tmp_path):
@@ -83,7 +83,7 @@ def test_either_all_notebooks_have_outputs_or_none(tmp_path):
     assert outputs.faults(paths) == []
     paths[0].write_text(outputs.text_of(outputs.with_outputs(book(), executed())))
     assert outputs.faults(paths) == ["01_other.ipynb: others have outputs, and it has none; run python "
-                                     "notebooks/outputs.py --only 01"]
+                                     ".ci/outputs.py --only 01"]
 
 
 def test_code_text_and_metadata_stay_and_nothing_of_the_run_is_kept():
@@ -211,7 +211,7 @@ def test_what_must_not_be_kept_is_refused(monkeypatch, text, words):
 
 
 def test_a_copy_of_other_code_or_with_an_error_is_refused():
-    with pytest.raises(outputs.OutputError, match="^the executed copy has other code; run python notebooks/outputs.py"):
+    with pytest.raises(outputs.OutputError, match="^the executed copy has other code; run python .ci/outputs.py"):
         outputs.with_outputs(book(new_code_cell("print(1)", id="e")), executed())
     with pytest.raises(outputs.OutputError, match="^cell 2 ended with an error"):
         outputs.with_outputs(book(), executed(new_output("error", ename="E", evalue="", traceback=[])))

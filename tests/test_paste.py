@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kit.sample import write_sample
+from lab.sample import write_sample
 
 KIT = Path(__file__).resolve().parents[1] / "kit"
 # what a user would do with each file; the answers are checked below

@@ -8,7 +8,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.text import Text
 
 from kit.data import COLLECTIONS, OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
-from kit.plots import (
+from kit.prune import k_hop_nodes
+from lab.plots import (
     collection_lines,
     ensemble_gain,
     graph_scatter,
@@ -24,9 +25,8 @@ from kit.plots import (
     table_of_terms,
     validation_against_leaderboard,
 )
-from kit.plots.data import _depths, _positions
-from kit.plots.style import MODELS, collection_style, model_styles, shortened
-from kit.prune import k_hop_nodes
+from lab.plots.data import _depths, _positions
+from lab.plots.style import MODELS, collection_style, model_styles, shortened
 
 NAN = float("nan")
 

@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from kit.plots.search import regret_curves, speed_up_curves
+from lab.plots.search import regret_curves, speed_up_curves
 
 
 @pytest.fixture(autouse=True)

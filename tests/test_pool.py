@@ -17,9 +17,9 @@ from training import GRAPHS, SHORT, TINY, VALID
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
-from kit.run import Results
-from kit.run.members import Material, Member, train_members
 from kit.training import check_architecture, default_workers, find_device, join_team, run_jobs
+from lab.run import Results
+from lab.run.members import Material, Member, train_members
 
 SHARED = {"a": 10, "b": 20}
 JOBS = [("a", 1), ("a", 2), ("b", 3), ("b", 4), ("b", 5)]
@@ -123,7 +123,7 @@ def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_pa
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_process_that_has_loaded_other_code_than_the_result_would_say_does_not_train(tmp_path, monkeypatch, workers):
-    monkeypatch.setattr("kit.run.members.from_code", lambda *modules: {"code kit.train": "of yesterday"})
+    monkeypatch.setattr("lab.run.members.from_code", lambda *modules: {"code kit.train": "of yesterday"})
     recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=2, validate_every=2))
     materials = {("x",): Material(GRAPHS, VALID, kendall_tau, {"new": {}}, {})}
     members = [Member(("x",), "gnn", seed, recipe, ("new",)) for seed in (0, 1)]

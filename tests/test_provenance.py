@@ -19,7 +19,8 @@ from kit.files import file_sha256
 from kit.losses import list_mle_loss
 from kit.models import LayoutGNN
 from kit.prepare import content_digests, prepare
-from kit.run import (
+from kit.train import TrainSettings
+from lab.run import (
     Results,
     checkpoint_path,
     from_code,
@@ -31,7 +32,7 @@ from kit.run import (
     unfit,
     write_mark,
 )
-from kit.run.provenance import (
+from lab.run.provenance import (
     MARK,
     all_sources,
     code_digest,
@@ -45,7 +46,6 @@ from kit.run.provenance import (
     set_aside,
     text_digest,
 )
-from kit.train import TrainSettings
 
 NAME = "predictions/tile_xla/tile_seed0.test.npz"
 COSTS = {"tile:xla:a": np.arange(3.0)}
@@ -130,7 +130,7 @@ def test_everything_else_is_code(text):
 def test_a_name_belongs_to_the_module_that_defines_it():
     assert imports("from kit.models import LayoutGNN, SparseMean\nimport numpy\nfrom kit import training") == [
         "kit.models.layers", "kit.models.layout_gnn", "kit.training"]
-    assert imports("import kit.data\nfrom kit.run import load_costs") == ["kit.data", "kit.run.workflow"]
+    assert imports("import kit.data\nfrom lab.run import load_costs") == ["kit.data", "lab.run.workflow"]
 
 
 def test_prepared_files_that_are_exchanged_are_other_data(data):
@@ -629,7 +629,7 @@ def test_an_object_of_the_kit_counts_by_what_it_holds():
 
 
 def test_own_code_has_the_same_digest_in_each_process():
-    text = f"from kit.run.provenance import own_code\n{CELL}{OBJECTS}\nprint(own_code(mine, Own, *ours.values()))"
+    text = f"from lab.run.provenance import own_code\n{CELL}{OBJECTS}\nprint(own_code(mine, Own, *ours.values()))"
     said = {subprocess.run([sys.executable, "-c", text], env={**os.environ, "PYTHONHASHSEED": seed}, check=True,
                            capture_output=True, text=True).stdout for seed in "123"}
     assert len(said) == 1 and len(said.pop()) == 65 + len("{'own code': ''}")

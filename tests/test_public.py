@@ -23,7 +23,7 @@ HOMES = {
     "kit.kaggle": "download submit wait_for_score push_notebook push_dataset gpu_quota KaggleError",
     "kit.search": "random_search annealing genetic droplet explore_then_droplet",
     "kit.proto": "read_layout_pb read_tile_pb",
-    "kit.sample": "write_sample",
+    "lab.sample": "write_sample",
 }
 
 
@@ -39,9 +39,9 @@ def test_public_names_go_from_sample_data_to_a_checked_submission(tmp_path):
     from kit.models import ConfigTokenModel, TileModel
     from kit.prepare import prepare
     from kit.prune import drop_duplicate_configs, prune
-    from kit.sample import write_sample
     from kit.submit import check_submission, write_submission
     from kit.train import TrainSettings, predict, train
+    from lab.sample import write_sample
     root, costs = write_sample(tmp_path / "data", seed=0, size="tiny"), {}
     prepared = prepare(root, tmp_path / "prepared")
     for collection in COLLECTIONS:

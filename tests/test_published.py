@@ -20,7 +20,11 @@ from drawn import (
     reordered_edges,
 )
 
-from kit.baselines.published import (
+from kit.data import dense_configs, npz_paths, read_layout
+from kit.losses import list_mle_loss, pairwise_hinge_loss
+from kit.prune import prune
+from kit.train import TrainSettings, predict, train
+from lab.studies.published import (
     BaselineSettings,
     EarlyJoinSAGE,
     LateJoinSAGE,
@@ -30,10 +34,6 @@ from kit.baselines.published import (
     ResidualGCN,
     TileMLP,
 )
-from kit.data import dense_configs, npz_paths, read_layout
-from kit.losses import list_mle_loss, pairwise_hinge_loss
-from kit.prune import prune
-from kit.train import TrainSettings, predict, train
 
 TINY_TILE = BaselineSettings(width=8, opcode_width=3)
 TILES = {"MLP": TileMLP, "early SAGE": EarlyJoinSAGE, "late SAGE": LateJoinSAGE, "residual GCN": ResidualGCN}

@@ -9,8 +9,8 @@ from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
 from kit.models import SegmentGNN, SegmentGNNSettings
 from kit.predict import predict
 from kit.recipes import SCALES, recipes_for
-from kit.run.members import Material, join_together
 from kit.train import train
+from lab.run.members import Material, join_together
 
 
 @pytest.mark.parametrize("scale", SCALES)

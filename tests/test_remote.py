@@ -21,15 +21,15 @@ import pytest
 from kaggle_server import PYTHON, QUICK, SIGNATURE, TOKEN, USER, fails, hurried
 from test_run import HEARS_INTERRUPTS
 
-import kit.kaggle.jobs
-import kit.kaggle.results
+import lab.jobs.jobs
+import lab.jobs.results
 from kit.data import COLLECTIONS, SPLITS, npz_paths
 from kit.kaggle.client import KaggleError
-from kit.kaggle.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
-from kit.kaggle.results import check_predictions, collect_predictions, keep_fetched, tail
-from kit.run import MARK, Results, from_data
-from kit.run.report import write_report
-from kit.run.workflow import load_costs, save_costs
+from lab.jobs.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
+from lab.jobs.results import check_predictions, collect_predictions, keep_fetched, tail
+from lab.run import MARK, Results, from_data
+from lab.run.report import write_report
+from lab.run.workflow import load_costs, save_costs
 
 PROJECT = Path(__file__).resolve().parents[1]
 TILE, LAYOUT = "tile:xla", "layout:xla:random"
@@ -416,7 +416,7 @@ def test_no_more_run_at_once_than_kaggle_takes(kaggle, tmp_path, tiny_sample, no
         return look
     kaggle.machine = start
     assert watch(planned(*COLLECTIONS[:3]), notebook, tmp_path, tiny_sample) == []
-    assert max(most) == kit.kaggle.jobs.AT_ONCE == 2 and len(kaggle.pushed) == 3
+    assert max(most) == lab.jobs.jobs.AT_ONCE == 2 and len(kaggle.pushed) == 3
 
 
 def test_where_kaggle_has_no_room_it_is_waited_for(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):
@@ -455,7 +455,7 @@ def test_a_quota_that_is_used_up_is_told_once_and_the_same_command_goes_on_later
 
 
 def test_faults_of_kaggle_are_waited_out_but_not_for_ever(kaggle, tmp_path, tiny_sample, notebook, monkeypatch):
-    monkeypatch.setattr(kit.kaggle.jobs, "ROUNDS", 2)
+    monkeypatch.setattr(lab.jobs.jobs, "ROUNDS", 2)
     kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
     kaggle.answers["GetKernelSessionStatus"] = [(503, "")] * 4            # two attempts a round
     assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
@@ -566,7 +566,7 @@ def replaced(root, **changes):
     (lambda root: replaced(root, cost=lambda c: c.astype(object)), "unreadable predictions (ValueError: Object arr")])
 def test_predictions_that_cannot_be_trusted_are_refused_and_nothing_is_put_in_place(kaggle, tmp_path, tiny_sample,
                                                                                     monkeypatch, content, word):
-    monkeypatch.setattr(kit.kaggle.results, "FILE_MOST", 1_000_000 if "MB" in word else 1 << 20)
+    monkeypatch.setattr(lab.jobs.results, "FILE_MOST", 1_000_000 if "MB" in word else 1 << 20)
     kernel = finished(kaggle, tiny_sample, TILE, **{NAME: content(tiny_sample)})
     done = collected(kaggle, tmp_path, tiny_sample, kernel)
     assert done["state"] == "failed" and word in done["reason"], done
@@ -599,7 +599,7 @@ def test_too_many_files_or_too_few_seeds_are_no_result(kaggle, tmp_path, tiny_sa
     kernel = finished(kaggle, tiny_sample, TILE, seeds=(2, 3))
     done = collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=3)
     assert done["reason"] == "the notebook left 8 files, predictions of 2 seeds; expected 3 seeds and at most 400 files"
-    monkeypatch.setattr(kit.kaggle.results, "FILES_MOST", 3)
+    monkeypatch.setattr(lab.jobs.results, "FILES_MOST", 3)
     assert "at most 3 files" in collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=2)["reason"]
     assert not any(call.startswith("GET") for call in kaggle.asked)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from conftest import CHROMIUM
 
-from kit.run.report import write_report
+from lab.run.report import write_report
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 VOID = {"meta", "img"}

@@ -6,7 +6,7 @@ import pytest
 
 from kit.data import LayoutGraph, npz_paths, read_layout
 from kit.search.rows import search_rows
-from kit.search.spaces import REPEATED, default_codes, search_space, simulated_runtime
+from lab.studies.search_spaces import REPEATED, default_codes, search_space, simulated_runtime
 
 LAYOUTS = ("layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from kit.data import find_data_root
-from kit.run import open_data, run_folder
+from lab.run import open_data, run_folder
 
 # a shell starts background jobs deaf to SIGINT, and so would be what the tests start in one
 HEARS_INTERRUPTS = """import runpy, signal, sys
@@ -36,7 +36,7 @@ with open(out.parent / "ran.txt", "a") as file:
 print("NAME saw", len(npz_paths(data_root, "tile:xla", "train")), "kernels")
 """
 SUBMISSION = NOTE + """
-from kit.run import Results
+from lab.run import Results
 row = "collection,model,score,low,high,graphs,seeds,split\\ntile:xla,one,0.5,,,1,1,test\\n"
 for name, text in (("submission.csv", "ID,TopConfigs\\n"), ("scores.csv", row)):
     Results(out, "NAME", data_root).save(name, lambda path: path.write_text(text), {})
@@ -140,7 +140,7 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
 
 MEASURING = """
 from pathlib import Path
-from kit.run import note_unfinished
+from lab.run import note_unfinished
 folder = Path(out_dir) / "kernels"
 folder.mkdir(exist_ok=True)
 left = [name for name in ("a", "b", "c") if not (folder / f"{name}.json").is_file()]
@@ -389,7 +389,7 @@ def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
     write_notebook(clone / "notebooks" / f"{name}.ipynb", PARAMETERS,
-                   "import pandas as pd\nfrom kit.run import Results\n"
+                   "import pandas as pd\nfrom lab.run import Results\n"
                    "Results(out_dir, 'NAME', data_root).save_table('scores.csv', pd.DataFrame([]), {})")
     status, lines, errors = run(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")

@@ -14,11 +14,11 @@ from run_folder import CHANGES, ENDED, FULL, World, digests, finished_world, in_
 
 import kit.recipes
 from kit.files import file_sha256
-from kit.kaggle import keep_fetched
-from kit.run import Results, from_data, load_costs, record_leaderboard, steps_trained
-from kit.run.provenance import ASIDE, MARK, read_mark, write_mark
-from kit.run.weights import pack_weights
 from kit.training import Deadline
+from lab.jobs import keep_fetched
+from lab.run import Results, from_data, load_costs, record_leaderboard, steps_trained
+from lab.run.provenance import ASIDE, MARK, read_mark, write_mark
+from lab.run.weights import pack_weights
 
 pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
 TOKEN = "predictions/layout_nlp_random/token_seed0.test.npz"
@@ -679,7 +679,7 @@ def test_a_sequence_notices_what_is_gone_and_what_is_stale(template, monkeypatch
             return state_machine.fails(operations, template, template.parent / "world", {})
     own_file = next(["own_file", seed] for seed in range(99) if state_machine.NAMES[
         np.random.default_rng(seed).integers(len(state_machine.NAMES))] == "submission.csv")
-    for place in ("steps.set_aside", "kit.run.provenance.set_aside", "kit.run.results.set_aside"):
+    for place in ("steps.set_aside", "lab.run.provenance.set_aside", "lab.run.results.set_aside"):
         monkeypatch.setattr(place, lambda path, out: os.unlink(path) or path)
     assert "gone: file of the user" in fault(own_file)
     monkeypatch.undo()

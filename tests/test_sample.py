@@ -10,12 +10,12 @@ from scipy.stats import kendalltau
 
 from kit.data import OPCODE_NAMES, npz_paths, read_layout
 from kit.pad import repad_layout
-from kit.sample import write as sample
-from kit.sample.architectures import DIFFERENCES, Change, convolutional_net, transformer
-from kit.sample.kernels import simulate_tile
-from kit.sample.more_architectures import detector, recurrent_net, u_net
-from kit.sample.runtimes import LayoutSimulator
-from kit.sample.write import SAMPLE_SIZES, write_sample
+from lab.sample import write as sample
+from lab.sample.architectures import DIFFERENCES, Change, convolutional_net, transformer
+from lab.sample.kernels import simulate_tile
+from lab.sample.more_architectures import detector, recurrent_net, u_net
+from lab.sample.runtimes import LayoutSimulator
+from lab.sample.write import SAMPLE_SIZES, write_sample
 
 PROGRAM = ("node_feat", "node_opcode", "edge_index", "node_config_ids")
 LAYOUTS = [f"layout/{source}/{search}" for source in ("xla", "nlp") for search in ("random", "default")]

@@ -4,17 +4,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import kit.search.tables
+import lab.studies.search_tables
 from kit.data import npz_paths, read_layout
 from kit.metrics import default_tile_score, kendall_tau, slowdown
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs
 from kit.recipes import recipes_for
-from kit.run import lead_row, mean_ceiling, score_row, scores_of
-from kit.run.members import VALID_CONFIGS, adapted, layout_material
-from kit.search import (
-    WITH_MODEL,
-    WITHOUT_MODEL,
+from lab.run import lead_row, mean_ceiling, score_row, scores_of
+from lab.run.members import VALID_CONFIGS, adapted, layout_material
+from lab.studies.search_study import WITH_MODEL, WITHOUT_MODEL
+from lab.studies.search_tables import (
     file_rows,
     reason_rows,
     rival_rows,
@@ -133,7 +132,7 @@ def test_searches_among_rows_stop_at_half_of_the_file(monkeypatch):
     rng = np.random.default_rng(0)
     graph, cost = SimpleNamespace(config_runtime=1 + rng.random(30)), rng.random(30)
     kept = {"searched": rng.random((2, 2)) + 1, "searched with model": rng.random((2, 2)) + 1}
-    monkeypatch.setattr(kit.search.tables, "study_rows", lambda graph, cost, few, seeds, results: kept)
+    monkeypatch.setattr(lab.studies.search_tables, "study_rows", lambda graph, cost, few, seeds, results: kept)
     rows = file_rows(graph, cost, [5, 10, 20], 2, None)
     assert [row["budget"] for row in rows] == [5, 10]
     for place, row in enumerate(rows):
@@ -149,7 +148,7 @@ def test_reasons_are_means_over_programs_that_have_them(monkeypatch):
     said = {1: {"named": -.2, "at random": -.1, "correlation": .5},
             2: {"named": -.4, "at random": .1, "correlation": .7},
             3: {"named": np.nan, "at random": np.nan, "correlation": np.nan}}
-    monkeypatch.setattr(kit.search.tables, "study_reasons", lambda graph, *_: said[graph])
+    monkeypatch.setattr(lab.studies.search_tables, "study_reasons", lambda graph, *_: said[graph])
     named, drawn, apart = reason_rows([1, 2, 3, 4], None, ["code"] * 3 + [None])
     assert named["change of the runtime"] == pytest.approx(-.3) and drawn["change of the runtime"] == pytest.approx(0)
     assert apart["change of the runtime"] == pytest.approx(-.3) and apart["undone"] == "difference"

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-import kit.search.study
+import lab.studies.search_study
 from kit.data import npz_paths, read_layout
 from kit.models import ConfigTokenModel, ConfigTokenSettings, explain
 from kit.prune import drop_duplicate_configs, prune
-from kit.run import Results
-from kit.sample.write import write_sample
 from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
-from kit.search.kept import fingerprint
 from kit.search.rows import search_rows
-from kit.search.spaces import best_known, default_codes, open_space, search_space, simulated_runtime
 from kit.search.strategies import annealing, genetic, guided, random_search
-from kit.search.study import WITH_MODEL, WITHOUT_MODEL, study_reasons, study_rows, study_searches
+from lab.run import Results
+from lab.run.kept import fingerprint
+from lab.sample.write import write_sample
+from lab.studies.search_spaces import best_known, default_codes, open_space, search_space, simulated_runtime
+from lab.studies.search_study import WITH_MODEL, WITHOUT_MODEL, study_reasons, study_rows, study_searches
 
 BUDGETS, QUERIES = [2, 7, 20], 60
 PROGRAM = """
@@ -91,8 +91,8 @@ def whole(root, tmp_path_factory):
 
 
 def test_a_study_finds_what_each_search_called_by_itself_finds(root, tmp_path, monkeypatch):
-    assert kit.search.study.MOST_REMEMBERED == 300
-    monkeypatch.setattr(kit.search.study, "MOST_REMEMBERED", 19)
+    assert lab.studies.search_study.MOST_REMEMBERED == 300
+    monkeypatch.setattr(lab.studies.search_study, "MOST_REMEMBERED", 19)
     spaces = open_spaces(root)
     found = study_searches(spaces, BUDGETS, 2, QUERIES, Results(tmp_path, "step", tmp_path), quiet)
     assert list(found) == [*WITHOUT_MODEL, *WITH_MODEL]
@@ -149,7 +149,7 @@ def test_a_study_reports_each_program_and_a_long_one_every_minute(whole, root, t
     name = open_spaces(root)[0].graph_id
     assert lines == [f"{i} of 2  layout:xla:{c}, seed 1 of 3: {name}" for i, c in ((1, "random"), (2, "default"))]
     clock = iter(np.arange(1000) * 25.0)               # each look at it 25 s after the one before
-    monkeypatch.setattr(kit.search.study.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(lab.studies.search_study.time, "monotonic", lambda: next(clock))
     lines = []
     study(root, tmp_path, lines.append, (2,), seeds=7, queries=2)
     assert [line.split("seed ")[1][:6] for line in lines] == [f"{seed} of 7" for seed in (1, 4, 7)] * 2
@@ -160,12 +160,12 @@ def test_a_study_that_broke_off_goes_on_to_the_same_result(whole, root, tmp_path
     found, folder, _ = whole
     searched, stop = [], stop_at
 
-    def counted(*args, make=kit.search.study._search_guided):
+    def counted(*args, make=lab.studies.search_study._search_guided):
         searched.append((args[0].collection, args[2]))
         if len(searched) == stop:
             raise KeyboardInterrupt
         return make(*args)
-    monkeypatch.setattr(kit.search.study, "_search_guided", counted)
+    monkeypatch.setattr(lab.studies.search_study, "_search_guided", counted)
     with pytest.raises(KeyboardInterrupt):
         study(root, tmp_path)
     stop = None
@@ -201,8 +201,8 @@ def test_more_seeds_and_a_second_collection_add_to_what_is_there(whole, root, tm
     first = study(root, tmp_path, seeds=1)
     assert all((first[name] == found[name][:, :1]).all() for name in found)
     seeds = []
-    monkeypatch.setattr(kit.search.study, "_search_free",
-                        lambda *args, make=kit.search.study._search_free: seeds.append(args[2]) or make(*args))
+    monkeypatch.setattr(lab.studies.search_study, "_search_free",
+                        lambda *args, make=lab.studies.search_study._search_free: seeds.append(args[2]) or make(*args))
     assert same(study(root, tmp_path), found) and seeds == [1, 2]
 
 
@@ -281,7 +281,7 @@ def test_rows_are_searched_as_by_a_plain_loop_and_each_seed_once(root, tmp_path,
     results = Results(tmp_path, "step", tmp_path)
     first = study_rows(graph, cost, [3, 8], 2, results, quiet)
     calls = []
-    monkeypatch.setattr(kit.search.study, "search_rows",
+    monkeypatch.setattr(lab.studies.search_study, "search_rows",
                         lambda *args, **more: calls.append(args) or search_rows(*args, **more))
     found = study_rows(graph, cost, [3, 8], 3, results, quiet)
     assert {name: costs.tolist() for name, costs in found.items()} == expected and len(calls) == 2 * 2

@@ -10,7 +10,8 @@ from test_report import Page
 
 from kit.data import COLLECTIONS, DataError, npz_paths
 from kit.files import file_sha256
-from kit.run import (
+from kit.submit import write_submission
+from lab.run import (
     Results,
     from_code,
     from_data,
@@ -20,8 +21,7 @@ from kit.run import (
     record_run,
     write_report,
 )
-from kit.run.ledger import origin
-from kit.submit import write_submission
+from lab.run.ledger import origin
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from test_prune import a_graph, random_graph
 from torch import nn
 
 from kit.agreement import find_meetings
-from kit.baselines.published import LayoutSAGE, LayoutSAGESettings
 from kit.data import dense_configs
 from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau
@@ -32,6 +31,7 @@ from kit.train import TrainSettings, train
 from kit.training import make_tasks
 from kit.training.checkpoints import load_checkpoint, save_checkpoint
 from kit.training.sampling import saved_bytes
+from lab.studies.published import LayoutSAGE, LayoutSAGESettings
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2, config_attention=False)
 ATTENTION, REFERENCE = (replace(TINY, config_attention=kind) for kind in (True, "reference"))

@@ -15,10 +15,10 @@ from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.prepare import prepare
 from kit.recipes import Recipe
-from kit.run import MARK, Results, from_data, read_mark, sessions, steps_trained, unfinished, write_mark
-from kit.run.members import Material, Member, finished, train_members
-from kit.sample import write_sample
 from kit.training import Deadline, deadlines
+from lab.run import MARK, Results, from_data, read_mark, sessions, steps_trained, unfinished, write_mark
+from lab.run.members import Material, Member, finished, train_members
+from lab.sample import write_sample
 
 RECIPE = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
 RANKED = {"new": {g.graph_id: g for g in VALID}}

@@ -26,7 +26,7 @@ from kit.factored import Group, structure_of
 from kit.metrics import kendall_tau
 from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, hold_out_configs
-from kit.sample import write_sample
+from lab.sample import write_sample
 
 CONV, DOT = 26, 34
 

@@ -13,8 +13,8 @@ import pytest
 from kit.data import DataError
 from kit.files import file_sha256
 from kit.metrics import tile_score
-from kit.run.ledger import list_runs, record_leaderboard, record_run
 from kit.submit import check_submission, read_submission, top_configs, write_submission
+from lab.run.ledger import list_runs, record_leaderboard, record_run
 
 REAL = Path(__file__).resolve().parents[2] / "shared/tpugraphs"
 # ID -> configurations of the drawn data root

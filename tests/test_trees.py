@@ -4,10 +4,10 @@ import pytest
 from drawn import WRITTEN_OTHERWISE, drawn_layout, drawn_neighbours
 from scipy.stats import kendalltau
 
-import kit.baselines.trees
+import lab.studies.trees
 from kit.agreement import agreement_tables
-from kit.baselines.trees import agreement_sums, fit_agreement_trees
 from kit.data import npz_paths, read_layout
+from lab.studies.trees import agreement_sums, fit_agreement_trees
 
 OPCODES = (26, 34, 75)           # convolution, dot, reshape
 
@@ -116,22 +116,22 @@ def test_monotonic_trees_never_like_a_disagreement(monkeypatch):
     for monotonic in (False, True):
         cost = fit_agreement_trees(graphs, monotonic=monotonic)
         with monkeypatch.context() as patch:
-            patch.setattr(kit.baselines.trees, "agreement_sums", lambda table: table)
+            patch.setattr(lab.studies.trees, "agreement_sums", lambda table: table)
             likes[monotonic] = (cost(worse) < cost(rows) - 1e-9).any()
     assert likes == {False: True, True: False}
 
 
 def test_only_an_even_share_of_each_graph_is_read(monkeypatch):
     graphs, read = [drawn_program(seed, c=c) for seed, c in enumerate((300, 10, 120))], []
-    monkeypatch.setattr(kit.baselines.trees, "TREE_ROWS", 150)
-    monkeypatch.setattr(kit.baselines.trees, "agreement_sums",
+    monkeypatch.setattr(lab.studies.trees, "TREE_ROWS", 150)
+    monkeypatch.setattr(lab.studies.trees, "agreement_sums",
                         lambda g: (read.append(g.config_codes), agreement_sums(g))[1])
     fit_agreement_trees(graphs)
     assert [len(codes) for codes in read] == [50, 10, 50]
 
 
 def test_the_same_seed_gives_the_same_costs(monkeypatch):
-    monkeypatch.setattr(kit.baselines.trees, "TREE_ROWS", 200)
+    monkeypatch.setattr(lab.studies.trees, "TREE_ROWS", 200)
     graphs, unseen = [decided_by_agreement(seed) for seed in range(4)], decided_by_agreement(9)
     first, again, other = (fit_agreement_trees(graphs, seed)(unseen) for seed in (0, 0, 1))
     assert (first == again).all() and (first != other).any()

@@ -24,9 +24,10 @@ from kit.data import DataError
 from kit.kaggle import wait_for_dataset
 from kit.prepare import open_prepared, prepare
 from kit.recipes import recipes_for
-from kit.run import Results, from_code, from_data, load_costs, note_settings, read_mark, read_split, training_graphs
-from kit.run.members import Material, Member, train_members
-from kit.run.weights import (
+from kit.submit import read_submission
+from lab.run import Results, from_code, from_data, load_costs, note_settings, read_mark, read_split, training_graphs
+from lab.run.members import Material, Member, train_members
+from lab.run.weights import (
     LIST,
     combined_by,
     find_weights,
@@ -36,8 +37,7 @@ from kit.run.weights import (
     predict_from_weights,
     read_weights,
 )
-from kit.sample import write_sample
-from kit.submit import read_submission
+from lab.sample import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = ("tile:xla", "layout:xla:default")

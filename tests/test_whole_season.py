@@ -20,7 +20,7 @@ from kaggle_server import PYTHON, USER, hurried
 from test_bundle import KERNEL
 from test_kaggle_sessions import TIMED_OUT
 
-from kit.run import load_costs
+from lab.run import load_costs
 
 PROJECT = Path(__file__).resolve().parents[1]
 PREPARED, WEIGHTS = f"{USER}/tpugraphs-prepared", f"{USER}/tpugraphs-weights"
@@ -35,7 +35,7 @@ THERE = """import itertools, os, signal
 from pathlib import Path
 from types import SimpleNamespace
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from kit.run import sessions
+from lab.run import sessions
 from kit.training import deadlines
 
 def one_more(*_):

@@ -14,8 +14,9 @@ from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, 
 from kit.losses import pairwise_hinge_loss
 from kit.metrics import kendall_tau, tile_score
 from kit.prune import drop_duplicate_configs, prune
-from kit.run import from_data, workflow
-from kit.run.workflow import (
+from kit.train import TrainSettings
+from lab.run import from_data, workflow
+from lab.run.workflow import (
     checkpoint_path,
     left_out,
     load_costs,
@@ -30,7 +31,6 @@ from kit.run.workflow import (
     wanted,
     write_table,
 )
-from kit.train import TrainSettings
 
 LAYOUTS = COLLECTIONS[1:]
 

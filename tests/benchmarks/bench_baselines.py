@@ -8,10 +8,10 @@ import torch
 from bench_gnn import stepper
 from generated import CONFIGS, drawn_graph, drawn_kernel
 
-from kit.baselines.published import EarlyJoinSAGE, LateJoinSAGE, LayoutGCN, LayoutSAGE, ResidualGCN, TileMLP
 from kit.data import target
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import ConfigTokenModel, LayoutGNN, TileModel
+from lab.studies.published import EarlyJoinSAGE, LateJoinSAGE, LayoutGCN, LayoutSAGE, ResidualGCN, TileMLP
 
 
 def case(network, loss, device="cpu"):

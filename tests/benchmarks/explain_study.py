@@ -24,6 +24,7 @@ import torch
 from scipy.stats import rankdata, spearmanr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.data import COLLECTIONS, OPCODE_NAMES, find_data_root, npz_paths, read_layout, target, teaches
 from kit.metrics import kendall_tau

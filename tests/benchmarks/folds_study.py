@@ -20,13 +20,13 @@ import torch
 from weights_study import Scores, Situation, greedy, prepared_sample, table
 
 from kit.baselines import fit_digit_ridge, fold_numbers
-from kit.baselines.compare import rank_unseen, unseen_programs
 from kit.data import COLLECTIONS
 from kit.ensemble import PRIOR, mean_zscore
 from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.recipes import recipes_for
-from kit.run import Results, run_folder, training_graphs, wanted
+from lab.run import Results, run_folder, training_graphs, wanted
+from lab.studies.compare import rank_unseen, unseen_programs
 
 SIZES = (0, 1, 2, 3, 5, 8)       # numbers of validation programs
 

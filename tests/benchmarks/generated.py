@@ -8,8 +8,8 @@ import numpy as np
 
 from kit.data import LayoutGraph, TileGraph
 from kit.files import whole_file
-from kit.sample.architectures import convolutional_net
-from kit.sample.write import layout_options
+from lab.sample.architectures import convolutional_net
+from lab.sample.write import layout_options
 
 NODES, EDGES, CONFIGURABLE, CONFIGS = 1000, 1600, 200, 64
 

@@ -15,14 +15,14 @@ middle size. The tile model is trained on generated kernels. For each model and 
 With two GPUs, two models are then trained side by side, one per GPU, and one model is trained on both GPUs. With one
 GPU the script says that this was not tried.
 
-Runtimes are those of the sample data, without noise: a formula that a model can learn (`kit/sample/runtimes.py`,
-`kit/sample/kernels.py`). Weights that were not trained score a tau between -.5 and .5 on them. On a CPU, 100 steps of
+Runtimes are those of the sample data, without noise: a formula that a model can learn (`lab/sample/runtimes.py`,
+`lab/sample/kernels.py`). Weights that were not trained score a tau between -.5 and .5 on them. On a CPU, 100 steps of
 the GNN of `random` on a generated program of 288 nodes took it from -.18 to .98.
 
 The JSON file is replaced after each model, so a run that is killed keeps what it measured. The exit status is 1 if a
 check failed. `--device cpu --size tiny` tries the script itself without a GPU, on small programs and narrow networks.
 
-Copy the folders `kit` and `tests/benchmarks` to the machine; nothing of the kit has to be installed. Beside PyTorch and
+Copy `kit`, `notebooks/lab` and `tests/benchmarks` to the machine; no part of the kit is installed. Beside PyTorch and
 NumPy the script needs pandas, SciPy, filelock and protobuf. If the machine has no network, download the wheels
 elsewhere and carry them there (`--python-version` and `--platform` of `pip download` choose those of another machine):
 
@@ -46,7 +46,7 @@ import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parents[1] / "notebooks")]
 from bench_recipes import LARGEST, MODELS, sized_program, step_on  # noqa: E402
 from run import MIB, timed  # noqa: E402
 
@@ -57,9 +57,9 @@ from kit.metrics import kendall_tau  # noqa: E402
 from kit.predict import PRECISIONS, predict  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from kit.sample import LayoutSimulator  # noqa: E402
-from kit.sample.kernels import simulate_tile, tile_kernel  # noqa: E402
 from kit.train import train, train_parallel  # noqa: E402
+from lab.sample import LayoutSimulator  # noqa: E402
+from lab.sample.kernels import simulate_tile, tile_kernel  # noqa: E402
 
 MODELS = MODELS | {"tile model": ("tile:xla", "tile")}
 PAIR = "GNN, random"             # the model that two processes train

@@ -22,6 +22,7 @@ import torch
 from run import resident
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.data import clone_folder
 from kit.files import write_json
@@ -30,10 +31,10 @@ from kit.metrics import kendall_tau
 from kit.models import LayoutGNN, LayoutGNNSettings, SegmentGNN, SegmentGNNSettings
 from kit.models.segments import subgraph
 from kit.noise import bootstrap_interval
-from kit.run.workflow import read_split, sample_truth, training_graphs, wanted
-from kit.sample.write import SAMPLE_SIZES, write_sample
 from kit.train import TrainSettings, predict, train
 from kit.training.sampling import Task, saved_bytes
+from lab.run.workflow import read_split, sample_truth, training_graphs, wanted
+from lab.sample.write import SAMPLE_SIZES, write_sample
 
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
 WHOLE, CUT = "whole graphs", "segments with a margin"

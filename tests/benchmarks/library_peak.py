@@ -8,7 +8,7 @@ of this CPU to notebooks/kernels_libraries.csv. Rows of other CPUs stay. The com
 - The peak is measured with twelve independent chains of fused multiply-adds in registers, of 256 bits, and of 512 bits
   if the CPU has them. The faster width counts; "peak" is in GFLOP/s.
 - Loops and libraries run in turns, in a random order in each round, so a change of the clock reaches all of them. A
-  turn is the shortest of several repeats of 1 ms, as in kit.kernels.measure. Seconds are the thread's CPU time, so time
+  turn is the shortest of several repeats of 1 ms, as in lab.kernels.measure. Seconds are the thread's CPU time, so time
   in which other programs have the core does not count. "ms" is the median over the rounds of all passes, "low" and
   "high" are the quartiles.
 - "percent" is of the peak in the same rounds. Softmax and layer norm have none.
@@ -35,11 +35,11 @@ from threadpoolctl import ThreadpoolController
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))
 from kit.files import replace_file  # noqa: E402
-from kit.kernels import multiplications, network_layers, network_names, read_races  # noqa: E402
-from kit.kernels.definitions import kernel_inputs  # noqa: E402
-from kit.kernels.measure import processor_name  # noqa: E402
-from kit.kernels.pytorch import pytorch_calls  # noqa: E402
 from kit.training import cpu_fields  # noqa: E402
+from lab.kernels import multiplications, network_layers, network_names, read_races  # noqa: E402
+from lab.kernels.definitions import kernel_inputs  # noqa: E402
+from lab.kernels.measure import processor_name  # noqa: E402
+from lab.kernels.pytorch import pytorch_calls  # noqa: E402
 
 REPEAT, REPEATS = 1e-3, 8                # seconds of a repeat, at least one run; repeats of a turn, at most
 FMAS = {"fma256": 8, "fma512": 16}       # numbers per instruction
@@ -180,7 +180,7 @@ def main(argv=None):
     stored = set(read_races(PROJECT / "notebooks" / "kernels_networks.csv")["kernel"])
     names = args.layers or [name for name in known if name in stored]
     if unknown := set(names) - set(known):
-        parser.error(f"no layer {', '.join(sorted(unknown))}; kit/kernels/networks.csv has all layers")
+        parser.error(f"no layer {', '.join(sorted(unknown))}; notebooks/lab/kernels/networks.csv has all layers")
     found = measure([known[name] for name in names], args.core, args.rounds, args.passes)
     found = found.assign(cpu=processor_name(), date=date.today().isoformat())
     if args.table.is_file():

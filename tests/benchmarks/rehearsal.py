@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE)]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parents[1] / "notebooks")]
 from generated import write_program  # noqa: E402
 from run import machine, resident, write_page  # noqa: E402
 
@@ -38,11 +38,11 @@ from kit.kaggle.downloads import FILES  # noqa: E402
 from kit.prepare import open_prepared, prepare  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from kit.run.workflow import load_costs, save_costs  # noqa: E402
-from kit.sample.write import write_sample  # noqa: E402
 from kit.submit import check_submission, write_submission  # noqa: E402
 from kit.train import predict, train  # noqa: E402
 from kit.training import load_checkpoint, save_checkpoint  # noqa: E402
+from lab.run.workflow import load_costs, save_costs  # noqa: E402
+from lab.sample.write import write_sample  # noqa: E402
 
 COLLECTION = "layout:xla:random"
 LIMIT = 8 << 30                  # bytes of address space of each process

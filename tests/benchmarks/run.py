@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 def bench_file(name):
     """The module bench_NAME.py."""
-    sys.path[:0] = [str(PROJECT), str(HERE)]
+    sys.path[:0] = [str(PROJECT), str(HERE), str(PROJECT / "notebooks")]
     spec = importlib.util.spec_from_file_location(f"bench_{name}", HERE / f"bench_{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -27,6 +27,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from token_study import KNOWN, THIRD, named, table, trained
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.baselines import nearest_relatives, rank_by_relatives
 from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees
@@ -37,12 +38,12 @@ from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
-from kit.run import from_code, read_split, run_folder, sample_truth, training_graphs
-from kit.sample import write_sample
-from kit.sample.architectures import DIFFERENCES
 from kit.train import predict
+from lab.run import from_code, read_split, run_folder, sample_truth, training_graphs
+from lab.sample import write_sample
+from lab.sample.architectures import DIFFERENCES
 
-CODE = ("kit.baselines.specialists", "kit.models.config_token", "kit.recipes", "kit.sample", "kit.train")
+CODE = ("kit.baselines.specialists", "kit.models.config_token", "kit.recipes", "lab.sample", "kit.train")
 
 
 def tau(cost, graph):

@@ -20,9 +20,9 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.linear_model import Ridge
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.agreement import PairColumns, agreement_tables
-from kit.baselines.compare import unseen_programs
 from kit.data import COLLECTIONS, SPLITS, find_data_root, npz_paths, read_layout, read_tile
 from kit.ensemble import mean_zscore
 from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
@@ -31,10 +31,11 @@ from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutG
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
-from kit.run.workflow import open_data, training_graphs
-from kit.sample import write_sample
-from kit.sample.runtimes import LayoutSimulator
 from kit.train import TrainSettings, predict, train
+from lab.run.workflow import open_data, training_graphs
+from lab.sample import write_sample
+from lab.sample.runtimes import LayoutSimulator
+from lab.studies.compare import unseen_programs
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
 TAUGHT, CHOSEN, RANKED = (61, 62, 63, 65, 67, 68), 64, 66       # seeds of samples of 34 programs per collection

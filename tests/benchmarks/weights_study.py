@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
-from kit.baselines.compare import rank_unseen, unseen_programs
 from kit.baselines.ridge import fit_digit_ridge
 from kit.data import COLLECTIONS
 from kit.ensemble import PRIOR, choose_weights, combine, mean_zscore
@@ -31,8 +31,9 @@ from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.prepare import prepare
 from kit.recipes import recipes_for
-from kit.run import Results, open_data, run_folder, training_graphs
-from kit.sample import write_sample
+from lab.run import Results, open_data, run_folder, training_graphs
+from lab.sample import write_sample
+from lab.studies.compare import rank_unseen, unseen_programs
 
 SIZES = (0, 1, 2, 3, 5, 8)       # numbers of validation programs
 PARTS = 20                       # the fixed weights are multiples of 1 / PARTS for two kinds, of 2 / PARTS for more

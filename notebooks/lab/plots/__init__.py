@@ -1,0 +1,26 @@
+"""Pictures of scores, of the data, of searches: one function per picture, on `ax` if one is given."""
+from lab.plots.data import (
+    collection_lines,
+    graph_scatter,
+    group_options,
+    opcode_shares,
+    program_graph,
+    runtime_spread,
+    table_of_terms,
+)
+from lab.plots.scores import (
+    ensemble_gain,
+    learning_curve,
+    per_graph_scores,
+    scores_with_intervals,
+    validation_against_leaderboard,
+)
+from lab.plots.search import regret_curves, speed_up_curves
+from lab.plots.style import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks, spaced
+
+__all__ = [
+    "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",
+    "learning_curve", "name_rows", "new_axes", "opcode_shares", "per_graph_scores", "program_graph", "regret_curves",
+    "row_marks", "runtime_spread", "scores_with_intervals", "spaced", "speed_up_curves", "table_of_terms",
+    "validation_against_leaderboard",
+]

@@ -1,0 +1,191 @@
+"""The ledger: one small JSON file per run, so that each score is kept with its CSV and its parameters."""
+import csv as tables
+import hashlib
+import json
+import math
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from kit.data import COLLECTIONS, DataError
+from kit.files import write_json
+from lab.run.provenance import read_mark
+
+RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # a possible folder name; a run has the name of its folder
+
+
+def record_run(folder, run, csv, data, parameters, validation):
+    """Write the ledger entry of one run, `folder`/`run`.json; see submissions/README.md.
+
+    The entry keeps the sha256 of the submission `csv`, not the file, and what the CSV was made from, as `origin` says.
+    `data` says what the submission was made from, for example "sample data". `parameters` are the settings that make it
+    again; paths become text, nan becomes null.
+    `validation`: {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}. An entry that is
+    written again for the same CSV keeps its time and its leaderboard scores; what somebody added to an entry always
+    stays. The entry of another CSV that has a leaderboard score is kept as `folder`/`run`-<8 hex digits>.json, and a
+    line says so; if that CSV comes back, its scores come back.
+    ValueError if the name cannot be a file name, if a collection is unknown or has no "score", or if the existing entry
+    is damaged.
+    """
+    if not RUN_NAME.fullmatch(run):
+        raise ValueError(f"run {run!r} cannot be a file name; use one without slashes")
+    unfit = [name for name, result in validation.items() if name not in COLLECTIONS or "score" not in result]
+    if unfit:
+        raise ValueError(f"validation of {', '.join(unfit)}: expected collections with a \"score\"; these are "
+                         f"{', '.join(COLLECTIONS)}")
+    entry, digest = Path(folder, f"{run}.json"), hashlib.sha256(Path(csv).read_bytes()).hexdigest()
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    old = read_entry(entry) if entry.exists() else {}
+    if old and old["sha256"] != digest and any(score is not None for score in old["leaderboard"].values()):
+        print(f"note  {entry} belongs to another CSV that has a leaderboard score; that entry is kept as "
+              f"{_keep(entry, old)}")
+        old = {}
+    before = _kept(entry, digest)                        # there if this CSV had a score, and made room for another one
+    back = read_entry(before) if before.exists() else {}
+    same = next((one for one in (back, old) if one.get("sha256") == digest), None)
+    leaderboard = same["leaderboard"] if same else {"public": None, "private": None}
+    recorded = same.get("recorded") if same else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    new = {"run": run, "data": data, "sha256": digest, "recorded": recorded, "commit": _commit(folder),
+           "parameters": parameters, "validation": validation, "leaderboard": leaderboard, "made_from": origin(csv)}
+    added = {name: value for name, value in {**old, **back}.items() if name not in new}
+    write_json(entry, {**new, **added}, indent=2)
+    if back and same is back:
+        before.unlink()
+    return entry
+
+
+def origin(csv):
+    """What a submission was made from, as the marks beside it and beside its sources say (see `lab.run.provenance`).
+
+    Returns {"data": {"COLLECTION SPLIT": digest}, "code": {"MODULE ...": digest}, "predictions": {model: digest},
+    "weights": {model: digest}}, with the first 16 hex digits of each SHA-256. A model is called COLLECTION/NAME, as its
+    predictions are. The digest of its weights is that of the checkpoint, even if the checkpoint is on another machine.
+    What no mark says is not in it.
+    """
+    found = {"data": {}, "code": {}, "predictions": {}, "weights": {}}
+    todo = [(Path(csv).name, hashlib.sha256(Path(csv).read_bytes()).hexdigest())]
+    for name, digest in todo:                            # grows on the way
+        mark, model = read_mark(Path(csv).parent / name), re.fullmatch(r"predictions/(.+)\.test\.npz", name)
+        if model:
+            found["predictions"][model[1]] = digest[:16]
+        # the mark of a file that was replaced later is about another one
+        for source, sha in mark["made_from"].items() if mark and mark["sha256"] == digest else ():
+            kind, _, about = source.removeprefix("weights ").partition(" ")      # "weights data ...": of their training
+            if kind == "file" and (about, sha) not in todo and ".." not in Path(about).parts:
+                todo.append((about, sha))
+            elif kind in ("data", "code"):
+                found[kind][about] = sha[:16]
+            elif source == "weights" and model:
+                found["weights"][model[1]] = sha[:16]
+    return {kind: dict(sorted(pairs.items())) for kind, pairs in found.items()}
+
+
+def graph_scores(path, validation):
+    """`validation` as `record_run` takes it, with the scores of the single graphs from a file of notebook 05.
+
+    The file is a CSV with the columns collection, graph and score. A collection gets "each", its scores as text, sorted
+    by the names of the graphs, and "names", a digest of these names. Two submissions can then be compared graph by
+    graph. A collection whose scores in the file do not fit its number of graphs and its mean stays as it is, and all
+    do without a file. DataError if the file is no such table.
+    """
+    if not Path(path).is_file():
+        return validation
+    found = {}
+    try:
+        for row in tables.DictReader(Path(path).read_text("utf-8").splitlines(), strict=True):
+            found.setdefault(row["collection"], {})[row["graph"]] = float(row["score"])
+    except (OSError, ValueError, KeyError, TypeError, tables.Error) as fault:
+        raise DataError(f"{path}: is no table of scores per graph ({type(fault).__name__}); run notebook 05 again"
+                        ) from fault
+    more = {}
+    for name, result in validation.items():
+        scores = [found[name][graph] for graph in sorted(found.get(name, {}))]
+        fits = len(scores) == result.get("graphs") and result["score"] is not None
+        if scores and fits and abs(sum(scores) / len(scores) - result["score"]) < 1e-3:
+            digest = hashlib.sha256("\n".join(sorted(found[name])).encode("utf-8", "backslashreplace")).hexdigest()
+            more[name] = {"each": " ".join(f"{score:.4f}" for score in scores), "names": digest[:16]}
+    return {name: {**result, **more.get(name, {})} for name, result in validation.items()}
+
+
+def record_leaderboard(folder, run, public=None, private=None):
+    """Add leaderboard scores to the entry of a recorded run and give back its path; a score of None changes nothing.
+
+    ValueError if there is no such run, if its entry is damaged, or if a score is no number.
+    """
+    for name, score in (("public", public), ("private", private)):
+        if score is not None and not (type(score) is not bool and isinstance(score, (int, float))
+                                      and math.isfinite(score)):
+            raise ValueError(f"{name} is {score!r}; expected the number that the leaderboard shows, such as 0.65")
+    entry = Path(folder, f"{run}.json")
+    if not entry.exists():
+        known = ", ".join(sorted(path.stem for path in Path(folder).glob("*.json"))) or "none"
+        raise ValueError(f"{entry}: no such run; recorded runs: {known}")
+    record = read_entry(entry)
+    record["leaderboard"].update({k: v for k, v in (("public", public), ("private", private)) if v is not None})
+    write_json(entry, record, indent=2)
+    return entry
+
+
+def list_runs(folder):
+    """The ledger as a list of rows for a table, sorted by name.
+
+    The columns are run, data, each collection (None: not scored), public, private, commit, sha256, same_as (an earlier
+    row with the same CSV, or "") and problem (what is wrong with a damaged entry, or "").
+    """
+    rows, first = [], {}
+    for entry in sorted(Path(folder).glob("*.json")):
+        row = dict.fromkeys(["run", "data", *COLLECTIONS, "public", "private", "commit", "sha256"])
+        row |= {"run": entry.stem, "same_as": "", "problem": ""}
+        try:
+            record = read_entry(entry)
+        except ValueError as fault:
+            row["problem"] = str(fault)
+        else:
+            row |= {key: record[key] for key in ("data", "commit", "sha256")} | record["leaderboard"]
+            row |= {name: result["score"] for name, result in record["validation"].items()}
+            row["same_as"] = first.get(row["sha256"], "")
+            first.setdefault(row["sha256"], entry.stem)
+        rows.append(row)
+    return rows
+
+
+def read_entry(entry):
+    """Read an entry; ValueError names the file and its fault."""
+    try:
+        record = json.loads(entry.read_text(encoding="utf-8"))
+        parts = [set(part) for part in (record, record["leaderboard"], record["validation"])]
+        lacking = {"run", "data", "sha256", "commit", "parameters"} - parts[0] | {"public", "private"} ^ parts[1]
+        unscored = [name for name, result in record["validation"].items() if "score" not in result.keys()]
+        if lacking or parts[2] - set(COLLECTIONS) or unscored:
+            raise ValueError("keys are missing or unknown")
+        if not isinstance(record["sha256"], str):
+            raise ValueError(f"sha256 is {record['sha256']!r:.80}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        raise DataError(f"{entry} is not a ledger entry ({type(fault).__name__}: {fault}); move it away or restore it"
+                        ) from fault
+    return record
+
+
+def _kept(entry, digest):
+    """Where the scored entry of a CSV is kept while the run of this name has another CSV."""
+    return entry.with_name(f"{entry.stem}-{digest[:8]}.json")
+
+
+def _keep(entry, old):
+    """Keep the entry of an earlier CSV of a run under a name of its own -> its path."""
+    place = _kept(entry, old["sha256"])
+    if place.exists() and read_entry(place)["sha256"] != old["sha256"]:
+        raise DataError(f"{place} belongs to another CSV; give the folder of the run another name")
+    write_json(place, {**old, "run": place.stem}, indent=2)
+    return place
+
+
+def _commit(folder):
+    """The commit of the working tree around `folder`, "-dirty" if files differ from it; None without git."""
+    try:
+        answer = subprocess.run(["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40",
+                                 "--exclude=*"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None if answer.returncode == 0 else None
