@@ -100,7 +100,7 @@ def in_process():
     pictures = {name: getattr(lab.plots, name) for name in lab.plots.__all__ if callable(getattr(lab.plots, name))}
     before = papermill.execute_notebook, program.use_this_python, os.fsync
     modules = [(vars(module), dict(vars(module))) for name, module in sys.modules.items()
-               if name.partition(".")[0] == "kit" or name == spec.name]
+               if name.partition(".")[0] in ("kit", "lab") or name == spec.name]
     papermill.execute_notebook, program.use_this_python, os.fsync = _execute, lambda folder: None, lambda file: None
     for name in pictures:
         setattr(lab.plots, name, lambda *args, **named: None)            # they take half of the time
@@ -145,7 +145,7 @@ def reload_code(module, text):
     new = {id(old[n]): value for n, value in vars(module).items()
            if n in old and value is not old[n] and getattr(value, "__module__", None) == module.__name__}
     for name, other in list(sys.modules.items()):
-        if other is not None and (name == "kit" or name.startswith("kit.")) or name == spec.name:
+        if other is not None and name.partition(".")[0] in ("kit", "lab") or name == spec.name:
             for key, value in list(vars(other).items()):
                 if id(value) in new and other is not module:
                     setattr(other, key, new[id(value)])

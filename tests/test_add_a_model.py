@@ -11,6 +11,7 @@ from torch import nn
 from training import GRAPHS, VALID, interrupted_loss, same, tau
 
 import kit.models
+import lab
 from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.recipes import Recipe
@@ -141,9 +142,9 @@ def test_the_example_of_the_protocol_trains():
 
 
 def test_the_loop_knows_no_model_by_name():
-    folder = Path(kit.models.__file__).parents[1]
+    folder, above = Path(kit.models.__file__).parents[1], Path(lab.__file__).parent
     models = {name for name in kit.models.__all__ if name[0].isupper()}
     for path in (folder / "train.py", folder / "predict.py", *(folder / "training").glob("*.py"),
-                 *(folder / "run").glob("*.py"), folder / "baselines" / "compare.py"):
+                 *(above / "run").glob("*.py"), above / "studies" / "compare.py"):
         named = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert not models & named, f"{path.name}: {models & named}"

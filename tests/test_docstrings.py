@@ -1,4 +1,4 @@
-"""Docstrings of the kit name exactly the parameters and errors of the code, and show pure functions at work.
+"""Docstrings of kit and lab name exactly the parameters and errors of the code, and show pure functions at work.
 
 The public names of tests/test_public.py are documented in full, and so is every docstring that has sections. Any other
 public function or class has at least a sentence.
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from test_public import HOMES
 
-KIT = Path(__file__).resolve().parents[1] / "kit"
-TREE = {".".join(path.relative_to(KIT).with_suffix("").parts): ast.parse(path.read_text())
-        for path in sorted(KIT.rglob("*.py")) if path.stem != "__init__"}
+PROJECT = Path(__file__).resolve().parents[1]
+TREE = {".".join(path.relative_to(folder).with_suffix("").parts): ast.parse(path.read_text())
+        for folder in (PROJECT / "kit", PROJECT / "notebooks") for path in sorted(folder.rglob("*.py"))
+        if path.stem != "__init__" and (folder.name == "kit" or "lab" in path.relative_to(folder).parts)}
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 FULL = {name for names in HOMES.values() for name in names.split()}
 PURE = ("ensemble", "losses", "metrics", "noise", "pad", "prune", "search.droplet_search", "search.strategies")

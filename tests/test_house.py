@@ -1,4 +1,7 @@
-"""The shape of `kit/`: a short listing, imports that run one way, wings with a face."""
+"""The shape of the house: a short listing, imports that run one way and never upwards, wings with a face.
+
+Three storeys: `kit`, above it `lab` (notebooks/lab), above both the commands in notebooks/.
+"""
 import ast
 import importlib
 import re
@@ -9,44 +12,61 @@ import pytest
 
 from kit import data, metrics, submit
 
-KIT = Path(__file__).resolve().parents[1] / "kit"
-TREE = {path.relative_to(KIT): ast.parse(path.read_text()) for path in sorted(KIT.rglob("*.py"))}
-WINGS = sorted(path.name for path in KIT.iterdir() if (path / "__init__.py").is_file())
+PROJECT = Path(__file__).resolve().parents[1]
+KIT, LAB = PROJECT / "kit", PROJECT / "notebooks" / "lab"
+TREE = {path.relative_to(home.parent): ast.parse(path.read_text()) for home in (KIT, LAB)
+        for path in sorted(home.rglob("*.py"))}
+COMMANDS = {path.stem: ast.parse(path.read_text()) for path in sorted((PROJECT / "notebooks").glob("*.py"))}
+STUDIES = "lab.studies"                  # no face: imported file by file, and may look into every wing
+WINGS = sorted(f"{home.name}.{path.name}" for home in (KIT, LAB) for path in home.iterdir()
+               if (path / "__init__.py").is_file() and f"{home.name}.{path.name}" != STUDIES)
+LATER = ("lab.run.kept", "lab.run.members", "lab.run.weights")         # load PyTorch, which lab.run does not
 
 
 def unit(parts):
-    """The core file or the wing that a module below `kit` belongs to."""
-    return parts[0].removesuffix(".py")
+    """The core file or the wing that a module belongs to, such as kit.data or lab.run."""
+    return ".".join(parts[:2]).removesuffix(".py").removesuffix(".__init__")
 
 
-def kit_imports(tree):
-    """Modules of the kit that a file imports, wherever in the file, as parts below `kit`."""
+def own_imports(tree):
+    """Modules of kit and lab that a file imports, wherever in the file, as lists of names."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "kit":
-            yield from ([alias.name] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kit."):
-            yield node.module.split(".")[1:]
+        if isinstance(node, ast.ImportFrom) and node.module in ("kit", "lab"):
+            yield from ([node.module, alias.name] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and re.match(r"(kit|lab)\.", node.module or ""):
+            yield node.module.split(".")
         elif isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[1:] for alias in node.names if alias.name.startswith("kit."))
+            yield from (alias.name.split(".") for alias in node.names if re.match(r"(kit|lab)(\.|$)", alias.name))
 
 
 def test_the_listing_is_short():
     files = [path.name for path in KIT.glob("*.py")]
-    assert len(files) <= 19 and len(WINGS) <= 10, f"{len(files)} files, {len(WINGS)} wings"
+    wings = [wing for wing in WINGS if wing.startswith("kit.")]
+    assert len(files) <= 19 and len(wings) <= 10, f"{len(files)} files, {len(wings)} wings"
 
 
 def test_no_import_runs_in_a_circle_between_core_files_and_wings():
     below = {}
     for path, tree in TREE.items():
         own = unit(path.parts)
-        below.setdefault(own, set()).update(unit(parts) for parts in kit_imports(tree))
+        below.setdefault(own, set()).update(unit(parts) for parts in own_imports(tree) if parts[1:])
         below[own].discard(own)
     TopologicalSorter(below).prepare()              # raises CycleError, which names the circle
 
 
+def test_no_import_runs_upwards():
+    for path, tree in TREE.items():
+        above = [".".join(parts) for parts in own_imports(tree) if parts[0] == "lab"] if path.parts[0] == "kit" else []
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [
+                node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            above += [name for name in names if name.partition(".")[0] in COMMANDS]
+        assert not above, f"{path} imports {', '.join(above)}"
+
+
 @pytest.mark.parametrize("wing", WINGS)
 def test_a_wing_says_in_a_sentence_what_it_is_for_and_names_what_others_may_import(wing):
-    module = importlib.import_module(f"kit.{wing}")
+    module = importlib.import_module(wing)
     sentence, blank = ((module.__doc__ or "").splitlines() + ["", ""])[:2]
     assert re.search(r"[.:]$", sentence) and not blank, sentence
     assert module.__all__ and all(hasattr(module, name) for name in module.__all__)
@@ -55,17 +75,19 @@ def test_a_wing_says_in_a_sentence_what_it_is_for_and_names_what_others_may_impo
 @pytest.mark.parametrize("path", TREE, ids=str)
 def test_a_file_takes_from_another_wing_only_what_that_wing_names(path):
     for node in ast.walk(TREE[path]):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kit."):
-            wing, *inner = node.module.split(".")[1:]
-            if wing in WINGS and wing != unit(path.parts):
-                named = set(importlib.import_module(f"kit.{wing}").__all__)
+        if isinstance(node, ast.ImportFrom) and re.match(r"(kit|lab)\.", node.module or ""):
+            wing, inner = unit(node.module.split(".")), node.module.split(".")[2:]
+            inside = wing == unit(path.parts) or node.module in LATER
+            if wing in WINGS and not inside and not (wing.startswith("lab.") and unit(path.parts) == STUDIES):
+                named = set(importlib.import_module(wing).__all__)
                 strangers = {alias.name for alias in node.names} - named
                 assert not inner and not strangers, f"line {node.lineno}: {node.module}: {', '.join(strangers)}"
-        if isinstance(node, ast.ImportFrom) and node.module == "kit":          # from kit import training
-            for wing in {alias.name for alias in node.names} & {*WINGS}:
+        if isinstance(node, ast.ImportFrom) and node.module in ("kit", "lab"):          # from kit import training
+            for alias in node.names:
+                wing = f"{node.module}.{alias.name}"
                 used = {inner.attr for inner in ast.walk(TREE[path]) if isinstance(inner, ast.Attribute)
-                        and isinstance(inner.value, ast.Name) and inner.value.id == wing}
-                assert used <= {*importlib.import_module(f"kit.{wing}").__all__} or wing == unit(path.parts)
+                        and isinstance(inner.value, ast.Name) and inner.value.id == alias.name}
+                assert wing not in WINGS or wing == unit(path.parts) or used <= {*importlib.import_module(wing).__all__}
 
 
 def test_files_that_paste_alone_repeat_the_collections_as_they_are():

@@ -237,9 +237,9 @@ def test_pytorch_counts_as_many_multiplications(kernel):
     assert multiplications(kernel, 3) == counted
 
 
-def script_of_notebooks(project, name):
-    """A program in notebooks/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, project / "notebooks" / f"{name}.py")
+def script_of_studies(project, name):
+    """A program in notebooks/lab/studies as a module."""
+    spec = importlib.util.spec_from_file_location(name, project / "notebooks" / "lab" / "studies" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -247,11 +247,11 @@ def script_of_notebooks(project, name):
 
 @pytest.fixture(scope="module")
 def tracer(project):
-    return script_of_notebooks(project, "trace_networks")
+    return script_of_studies(project, "trace_networks")
 
 
 def test_a_number_behind_a_search_is_its_number_of_measurements(project):
-    measurer = script_of_notebooks(project, "measure_networks")
+    measurer = script_of_studies(project, "measure_networks")
     assert measurer.named_searches(f"random; {RIVAL} 3000;{TWO_PARTS[1]} 100", 300) == [
         ("random", 300), (RIVAL, 3000), (TWO_PARTS[1], 100)]
     with pytest.raises(ValueError, match=f"^no search grid; there are {OURS}; {OURS}, carried over; "):
@@ -269,7 +269,7 @@ def test_a_number_behind_a_search_is_its_number_of_measurements(project):
 
 
 def test_what_is_left_is_said_and_nothing_is_written(project, tmp_path, monkeypatch, capsys):
-    measurer = script_of_notebooks(project, "measure_networks")
+    measurer = script_of_studies(project, "measure_networks")
     monkeypatch.setattr(measurer, "TABLE", tmp_path / "races.csv")
     monkeypatch.setattr(measurer, "MEASURED", tmp_path / "measured.csv.gz")
     monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--layers", "softmax", "--seeds", "0,1",
@@ -291,7 +291,7 @@ def test_what_is_left_is_said_and_nothing_is_written(project, tmp_path, monkeypa
     ("", "spoiled.json: neither a search nor a race of layers; move it away")])
 def test_a_wrong_number_or_file_is_named_before_anything_is_measured(project, tmp_path, monkeypatch, capsys, args,
                                                                      wrong):
-    measurer = script_of_notebooks(project, "measure_networks")
+    measurer = script_of_studies(project, "measure_networks")
     monkeypatch.setattr(measurer, "run_search", None)
     (tmp_path / "spoiled.json").write_text('{"kernel": "softm')
     monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--folder", str(tmp_path), "--only-left",
@@ -303,7 +303,7 @@ def test_a_wrong_number_or_file_is_named_before_anything_is_measured(project, tm
 
 @pytest.mark.parametrize("place", ["mine", "usual"])
 def test_two_commands_measure_neither_into_one_folder_nor_into_one_table(project, tmp_path, monkeypatch, capsys, place):
-    measurer = script_of_notebooks(project, "measure_networks")
+    measurer = script_of_studies(project, "measure_networks")
     monkeypatch.setattr(measurer, "FOLDER", tmp_path / "usual")
     monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--folder", str(tmp_path / "mine")])
     monkeypatch.setattr(measurer, "measure", None)
@@ -314,7 +314,7 @@ def test_two_commands_measure_neither_into_one_folder_nor_into_one_table(project
 
 
 def test_a_search_that_fails_is_named_and_the_next_one_begins(project, tmp_path, monkeypatch, capsys):
-    measurer, raced = script_of_notebooks(project, "measure_networks"), []
+    measurer, raced = script_of_studies(project, "measure_networks"), []
     for name, place in (("FOLDER", "jobs"), ("TABLE", "races.csv"), ("MEASURED", "measured.csv.gz")):
         monkeypatch.setattr(measurer, name, tmp_path / place)
 
@@ -345,7 +345,7 @@ def test_a_search_that_fails_is_named_and_the_next_one_begins(project, tmp_path,
                                            ("random", "the space of schedules of random is for CPUs; on a GPU")])
 def test_a_gpu_that_is_not_there_is_missed_before_anything_is_written(project, tmp_path, monkeypatch, capsys, search,
                                                                       wrong):
-    measurer = script_of_notebooks(project, "measure_networks")
+    measurer = script_of_studies(project, "measure_networks")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["measure_networks.py", "bert", "--target", "cuda", "--searches", search,
                                       "--folder", str(tmp_path / "jobs")])
@@ -1037,7 +1037,7 @@ def test_a_gpu_is_named_or_missed_and_takes_no_search_in_our_space(project, tmp_
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"a {device.type} card")
     assert processor_name("cuda") == "a cuda card"
-    planned = script_of_notebooks(project, "measure_networks").planned
+    planned = script_of_studies(project, "measure_networks").planned
     with pytest.raises(ValueError, match="^the target is cuda, and the space of schedules of random; explore then "
                        "droplet is for CPUs; on a GPU, choose searches of MetaSchedule's space$"):
         planned(["bert"], [""], [0], [("random", 4), (OURS, 4), (RIVAL, 4)], 1, "cuda", ())

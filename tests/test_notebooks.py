@@ -131,8 +131,9 @@ def execute(name, **given):
 
 def environment():
     """Warnings of the kit and of the cells are errors in the kernel."""
-    modules = ["__main__", *(".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
-                              for path in (PROJECT / "kit").rglob("*.py"))]
+    modules = ["__main__", *(".".join(path.relative_to(place).with_suffix("").parts).removesuffix(".__init__")
+                             for place, name in ((PROJECT, "kit"), (PROJECT / "notebooks", "lab"))
+                             for path in (place / name).rglob("*.py"))]
     hidden = ("TPUGRAPHS_ROOT", "JUPYTER_PATH", "PYTHONPATH")
     return {**{k: v for k, v in os.environ.items() if k not in hidden},
             "PYTHONWARNINGS": ",".join(f"error:::{module}" for module in modules)}

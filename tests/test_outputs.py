@@ -23,7 +23,7 @@ from PIL import Image
 from lab.plots import regret_curves
 
 PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT / "notebooks"))
+sys.path.insert(0, str(PROJECT / ".ci"))
 import outputs  # noqa: E402
 
 BOOKS = outputs.notebooks()
@@ -252,9 +252,9 @@ def test_one_command_runs_what_readme_runs_and_then_the_short_studies():
 @pytest.mark.long
 def test_the_command_keeps_outputs_of_a_tiny_run(tmp_path, tiny_sample):
     """In a copy of the project, because the notebooks themselves change."""
-    for part in ("kit", "notebooks"):
+    for part in ("kit", "notebooks", ".ci"):
         shutil.copytree(PROJECT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    done = subprocess.run([sys.executable, tmp_path / "notebooks" / "outputs.py", "--size", "tiny", "--only", "00",
+    done = subprocess.run([sys.executable, tmp_path / ".ci" / "outputs.py", "--size", "tiny", "--only", "00",
                            "--data-root", tiny_sample], cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
     path = tmp_path / "notebooks" / "00_quickstart.ipynb"

@@ -319,8 +319,8 @@ def test_the_committed_network_is_the_one_written_here(project):
 
 
 def test_known_networks_are_written_by_the_frameworks_that_are_here_and_the_others_are_named(project, tmp_path):
-    done = subprocess.run([sys.executable, project / "notebooks" / "known_networks.py", tmp_path, "bert"],
-                          capture_output=True, text=True)
+    command = [sys.executable, project / "notebooks" / "lab" / "studies" / "known_networks.py", tmp_path]
+    done = subprocess.run([*command, "bert"], capture_output=True, text=True)
     if find_spec("jax") is None:
         assert done.returncode == 1 and "bert: left out; ModuleNotFoundError: No module named 'jax'" in done.stdout
         assert done.stderr == "nothing was written: no framework is installed in a version that fits\n"
@@ -331,8 +331,7 @@ def test_known_networks_are_written_by_the_frameworks_that_are_here_and_the_othe
         names = Counter(OPCODE_NAMES[graph.node_opcode[node]] for node in graph.node_config_ids)
         # in each of 12 layers: query, key, value, their products, the output, and the two of the network behind
         assert names["dot"] == 12 * (3 + 2 + 1 + 2) and names["convolution"] == 0
-    unknown = subprocess.run([sys.executable, project / "notebooks" / "known_networks.py", tmp_path, "lenet"],
-                             capture_output=True, text=True)
+    unknown = subprocess.run([*command, "lenet"], capture_output=True, text=True)
     assert unknown.returncode == 2 and "lenet: no such network; there are bert, mobilenet, alexnet" in unknown.stderr
 
 

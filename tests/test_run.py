@@ -80,10 +80,11 @@ def write_notebook(path, *cells):
 
 
 def copy_programs(project, folder):
-    """What notebooks/ holds beside notebooks and their data: run.py and its parts."""
+    """What notebooks/ holds beside notebooks and their data: run.py and its parts, and lab."""
     folder.mkdir(parents=True)
     for path in (project / "notebooks").glob("*.py"):
         shutil.copy(path, folder)
+    shutil.copytree(project / "notebooks" / "lab", folder / "lab", ignore=shutil.ignore_patterns("__pycache__"))
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def clone(tmp_path, project):
     """A project with the real run.py and kit, its own two notebooks, sample writer and data set of two files."""
     copy_programs(project, tmp_path / "notebooks")
     shutil.copytree(project / "kit", tmp_path / "kit")
-    (tmp_path / "kit" / "sample" / "__init__.py").write_text(SAMPLE)
+    (tmp_path / "notebooks" / "lab" / "sample" / "__init__.py").write_text(SAMPLE)
     write_notebook(tmp_path / "notebooks" / "00_first.ipynb", PARAMETERS, NOTE)
     write_notebook(tmp_path / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION)
     for name in ("kernel", "other"):

@@ -1,4 +1,4 @@
-"""What a model has to beat: popularity, ridge regression, trees, published networks; and models of relatives alone."""
+"""What a model has to beat: popularity, ridge regression; relatives of a program, and models of them alone."""
 from kit.baselines.folds import families, fold_numbers
 from kit.baselines.popularity import popularity
 from kit.baselines.ridge import CONFIGURABLE, fit_digit_ridge

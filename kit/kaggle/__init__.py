@@ -1,4 +1,4 @@
-"""The real Kaggle client: download the data, submit, push notebooks and Datasets, train on Kaggle's machines."""
+"""The real Kaggle client: download the data, submit, push notebooks and Datasets."""
 from kit.kaggle.client import COMPETITION, SECRET, TRANSIENT, KaggleError
 from kit.kaggle.datasets import push_dataset, wait_for_dataset
 from kit.kaggle.downloads import download, download_prepared

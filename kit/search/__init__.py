@@ -1,4 +1,4 @@
-"""Find a fast configuration with few measurements: strategies, Droplet Search, budgets, gradient walks, studies."""
+"""Find a fast configuration with few measurements: strategies, Droplet Search, budgets, gradient walks."""
 from kit.search.budgets import lowest_confirmed
 from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gaussian_process import MOST_REMEMBERED

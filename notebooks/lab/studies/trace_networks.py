@@ -34,6 +34,7 @@ class UNet(nn.Module):
 
     @staticmethod
     def block(a, b):
+        """Two convolutions."""
         return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.ReLU(), nn.Conv2d(b, b, 3, padding=1), nn.ReLU())
 
     def forward(self, x):
@@ -65,11 +66,13 @@ class EncoderLayer(nn.Module):
         self.inner, self.outer = nn.Linear(width, inner), nn.Linear(inner, width)
 
     def attention(self, x):
+        """(tokens, width) -> the same, mixed between tokens."""
         q, k, v = (one(x).unflatten(-1, (self.heads, -1)).transpose(0, 1) for one in (self.q, self.k, self.v))
         mixed = self.mixed(self.softmax(self.scores(q, k.transpose(1, 2))), v)
         return self.joined(mixed.transpose(0, 1).flatten(1))
 
     def dense(self, x):
+        """(tokens, width) -> the same, each token alone."""
         return self.outer(nn.functional.gelu(self.inner(x)))
 
     def forward(self, x):
