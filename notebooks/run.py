@@ -37,38 +37,15 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out  # noqa: E402
-from steps import (  # noqa: E402
-    MEASURES,
-    PROJECT,
-    RunError,
-    digest,
-    forget,
-    lock,
-    move_aside,
-    run_steps,
-    show,
-    use_this_python,
-)
+from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python  # noqa: E402
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
 from kit.files import as_text  # noqa: E402
 from kit.kaggle import MACHINE, KaggleError, gpu_quota  # noqa: E402
 from kit.prepare import is_prepared  # noqa: E402
 from lab.jobs import plan_jobs  # noqa: E402
-from lab.run import (  # noqa: E402
-    from_data,
-    from_files,
-    left_out,
-    locate_data,
-    make_room,
-    open_data,
-    read_scores,
-    unfinished,
-    unfit,
-    wanted,
-    write_mark,
-    write_report,
-)
+from lab.run import Folder, left_out, locate_data, open_data, read_scores, unfinished, wanted, write_report  # noqa: E402
+from lab.run.folder import data_digest  # noqa: E402
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
@@ -110,8 +87,6 @@ def parse(argv):
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
                         "sample data if there are two cores, else 1, because real data takes memory")
-    parser.add_argument("--fresh", action="store_true", help="make the results of the chosen notebooks and collections "
-                        "again; what is there is kept in the folder aside/ of the run")
     return parser.parse_args(argv)
 
 
@@ -211,6 +186,11 @@ def dry_run(args, planned, selected, size, collections):
     return 0
 
 
+def combined(folder):
+    """Whether notebook 05 combined any predictions."""
+    return any(one["costs"] for one in folder.record("05_ensemble")["sections"].values())
+
+
 def next_command(out, source, is_sample):
     """What to type after a run: the rest of it, then submit it, or, after sample data, run it on the data set."""
     command = f"{quote(show(sys.executable))} notebooks/run.py"
@@ -225,7 +205,9 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
     """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
     judged, there = any(n.stem < STUDIES for n in selected), [p for p in (scores, submission) if p.is_file()]
-    stale = [(str(path), why) for path in there if (why := unfit(path, out, root))]
+    folder = Folder(out, root)
+    stale = [(str(path), why) for step, path in (("05_ensemble", scores), ("06_submit", submission))
+             if path in there and (why := folder.view_fault(step, path.name))]
     for _, why in stale:
         print(f"not of this run: {why}")
     if scores in there and str(scores) not in dict(stale) and judged:
@@ -242,17 +224,15 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
     for ref, reason in failed:
         print(f"left out: {ref} {reason}")
     last = [n for n in notebooks if n.stem < AFTER][-1:]       # writes the submission
-    if any(n.stem.startswith(COMBINES) for n in selected) and not any(out.glob("ensemble/*.npz")):
+    if any(n.stem.startswith(COMBINES) for n in selected) and not combined(folder):
         raise RunError(f"{show(out)}: no predictions to combine; {' and '.join(THERE)} make them", status=1)
     if not submission.is_file() and {*last} & {*selected}:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     if judged:
         made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
-        make_room(out / "report.html", out)
-        page = write_report(out, next_command(out, source, is_sample), problems + failed + stale,
-                            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger,
-                            [n.stem for n in selected])
-        write_mark(page, out, "run.py", from_files(out, there))
+        page = folder.view("run", "report.html", lambda path: write_report(
+            path, out, next_command(out, source, is_sample), problems + failed + stale,
+            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger, [n.stem for n in selected]))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
@@ -297,15 +277,12 @@ def run(args):
             there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
             planned = [job for job in planned if job["collection"] not in missing]
             failed, fetched = fetch(planned, there, args, out, root, is_sample)
-            forget(there, out, root)
-        if args.fresh:
-            move_aside(parameters, collections, out)
-        basis = digest(from_data(root, collections, *SPLITS), *[fetched] * bool(args.on))
-        problems = run_steps(notebooks, parameters, out, root, basis, at_once, bad)
+        basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
+        problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
-    if all(step.startswith(MEASURES) for step in left) or any(out.glob("ensemble/*.npz")):
+    if all(step.startswith(MEASURES) for step in left) or combined(Folder(out, root)):
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed,
                   asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
     for step, names in left.items():

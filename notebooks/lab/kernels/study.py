@@ -21,8 +21,8 @@ from lab.kernels.metaschedule import Tuner
 from lab.kernels.schedules import schedule_space
 from lab.kernels.searches import CARRIED, OURS, RANDOM, RIVAL, check_target, confirmations, kernel_search
 from lab.kernels.tile_file import kernel_cost, write_kernel_tile
-from lab.run import from_code
-from lab.run.kept import fingerprint
+from lab.run.code import code_digest
+from lab.run.store import digest_of
 
 
 def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, threads=1, target=None,
@@ -48,11 +48,11 @@ def study_kernels(kernels, folder, budget=100, trials=300, rounds=15, seed=0, th
     check_target([RANDOM, OURS, CARRIED], target)
     settings = {"budget": budget, "trials": trials, "rounds": rounds, "seed": seed, "threads": threads,
                 "target": target}
-    about = [settings, processor_name(target), tvm_version(), torch.__version__, *from_code(__name__).values()]
+    about = [settings, processor_name(target), tvm_version(), torch.__version__, code_digest(__name__)]
     start, tools, begun, studies, faults, left = time.monotonic(), None, 0, [], [], []
     with ExitStack() as opened:
         for kernel in kernels:
-            digest = fingerprint([kernel, definition(kernel), *about])
+            digest = digest_of([kernel, definition(kernel), *about])
             path = Path(folder, f"{kernel.name.replace(' ', '_')}-{digest[:8]}.json")
             study = _known_study(path, kernel, report)
             if study is None:

@@ -1,0 +1,196 @@
+"""Digests of code: a result that other code made has another name.
+
+Code counts by the text of modules, without comments, docstrings and layout. A module of the kit counts with those that
+it imports from the kit, and it counts wherever it lies. Functions and classes from a cell, or from a module of your
+own, count by their source, with what they use from there.
+"""
+import ast
+import hashlib
+import inspect
+import json
+import marshal
+import re
+import sys
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+
+# the packages whose modules are the code of the kit: kit, and the one with this file
+OURS = tuple(import_module(name) for name in sorted({"kit", __name__.partition(".")[0]}))
+_NAMES = tuple(package.__name__ for package in OURS)
+_OF_PYTHON = "__doc__ __dict__ __weakref__ __module__ __firstlineno__ __static_attributes__".split()      # of a class
+
+
+@lru_cache(1)
+def all_sources():
+    """{module: text} of the kit, as its files were when this process loaded it; a package is PACKAGE.__init__."""
+    found = {}
+    for folder in (Path(package.__file__).parent for package in OURS):
+        for path in sorted(folder.rglob("*.py")):
+            name = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+            if path.is_file():                           # not the broken link that an editor leaves
+                found[name] = path.read_text("utf-8", "replace")
+    return found
+
+
+@lru_cache(1024)
+def code_digest(*modules):
+    """A digest of modules of the kit, and of all that they import from the kit.
+
+    >>> code_digest("kit.losses") == code_digest("kit.losses"), code_digest("kit.losses") == code_digest("kit.pad")
+    (True, False)
+    """
+    found, todo = {}, [*modules]
+    while todo:
+        module = todo.pop()
+        text = _text_of(module)
+        if text is not None and module not in found:
+            found[module] = plain_code(text)
+            todo += imports(text)
+    return _digest(sorted(found.values()))
+
+
+def module_digest(module):
+    """A digest of one module of the kit alone, without what it imports from the kit."""
+    return hashlib.sha256(plain_code(_text_of(module)).encode()).hexdigest()
+
+
+def text_digest(*texts):
+    """A digest of code that is no module, such as the cells of a notebook, with what it imports from the kit."""
+    return _digest([[plain_code(text) for text in texts],
+                    code_digest(*sorted({module for text in texts for module in imports(text)}))])
+
+
+def things_digest(*things):
+    """A digest of functions, classes and objects, such as a model's class and a loss, wherever they are defined."""
+    found, seen = [], {}
+    for thing in things:
+        _describe(thing, found, seen)
+    return _digest(found)
+
+
+def _describe(thing, found, seen):
+    """Add what decides what a thing does to `found`."""
+    if hasattr(thing, "func") and hasattr(thing, "keywords"):           # functools.partial
+        for part in (thing.func, *thing.args, *thing.keywords.items()):
+            _describe(part, found, seen)
+    elif isinstance(thing, (list, tuple, set, frozenset, dict)):
+        parts = thing.items() if isinstance(thing, dict) else thing
+        for part in sorted(parts, key=repr) if isinstance(thing, (set, frozenset)) else parts:
+            _describe(part, found, seen)
+    elif not callable(thing):
+        found.append(re.sub(" at 0x[0-9a-f]+", "", repr(thing)))
+    elif not hasattr(thing, "__qualname__"):                             # an object that can be called
+        _describe((type(thing), vars(thing)), found, seen)
+    elif id(thing) not in seen:
+        seen[id(thing)] = thing                          # held, so that no other object gets its id
+        home = getattr(thing, "__module__", None) or ""
+        found.append(thing.__qualname__)
+        if home.partition(".")[0] in _NAMES:
+            found.append(code_digest(home))
+        elif _is_own(thing, home):
+            _describe_own(thing, found, seen)
+
+
+def _is_own(thing, home):
+    """Whether a thing is the user's own code, not that of an installed package."""
+    file = getattr(sys.modules.get(home), "__file__", None)
+    return home == "__main__" or file is not None and not {"site-packages", "dist-packages"} & {*Path(file).parts} and (
+        Path(sys.base_prefix) not in Path(file).parents)
+
+
+def _describe_own(thing, found, seen):
+    """Add the source of a function or class, and what it takes from its own module."""
+    if isinstance(thing, type):
+        for name, value in sorted(vars(thing).items()):
+            if name not in _OF_PYTHON:
+                found.append(name)
+                _describe(getattr(value, "__func__", getattr(value, "fget", None) or value), found, seen)
+        _describe(thing.__bases__, found, seen)
+    elif code := getattr(thing, "__code__", None):
+        try:
+            found.append(plain_code(inspect.cleandoc(inspect.getsource(thing))))
+        except (OSError, TypeError, SyntaxError):        # executed without a file; or a lambda in the middle of a line
+            found.append(hashlib.sha256(marshal.dumps(code)).hexdigest())
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        _describe([thing.__defaults__, thing.__kwdefaults__, *cells], found, seen)
+        for name in _names(code):
+            value = thing.__globals__.get(name)
+            if callable(value) or isinstance(value, (bool, int, float, str, tuple)):
+                _describe(value, found, seen)
+
+
+def _names(code):
+    """The names that compiled code uses, with those of functions inside it."""
+    inner = [one for one in code.co_consts if hasattr(one, "co_names")]
+    return sorted({*code.co_names}.union(*map(_names, inner)))
+
+
+def imports(text):
+    """The modules of the kit that define the names which some code imports."""
+    return sorted({_home(module, name) if name else module for module, name in _imported(text)})
+
+
+@lru_cache(4096)
+def _imported(text):
+    """The imports of the kit in some code: ((module, name or ""), ...)."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and _is_import(node):
+            found += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [(alias.name, "") for alias in node.names if alias.name.partition(".")[0] in _NAMES]
+    return tuple(found)
+
+
+def _home(module, name):
+    """The module that defines a name: a module of a package, one from which the package has the name, or it."""
+    if _text_of(f"{module}.{name}") is not None:
+        return f"{module}.{name}"
+    package = all_sources().get(f"{module}.__init__")
+    there = next((home for home, own in _imported(package) if own == name), None) if package else None
+    return _home(there, name) if there and there != module else module
+
+
+def _text_of(module):
+    """The text of a module of the kit, or None."""
+    return all_sources().get(module, all_sources().get(f"{module}.__init__"))
+
+
+def _is_import(node):
+    """Whether a statement imports from the kit."""
+    if isinstance(node, ast.Import):
+        return all(alias.name.partition(".")[0] in _NAMES for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and not node.level and node.module.partition(".")[0] in _NAMES
+
+
+@lru_cache(4096)
+def plain_code(text):
+    """Python code as text that says what it does: without comments, docstrings, layout and imports of the kit.
+
+    >>> plain_code("x = 1  # one") == plain_code("x=(1)") != plain_code("x = 2")
+    True
+    """
+    return _plain(ast.parse(text))
+
+
+def _plain(node):
+    """A part of a syntax tree as text; what only some versions of Python note is left out."""
+    if isinstance(node, list):
+        return f"[{','.join(_plain(one) for one in node if not (_is_text(one) or _is_import(one)))}]"
+    if isinstance(node, ast.AST):
+        fields = [f"{name}={_plain(value)}" for name, value in ast.iter_fields(node) if value not in ([], None)]
+        return f"{type(node).__name__}({','.join(fields)})"
+    return repr(node)
+
+
+def _is_text(node):
+    """Whether a statement is nothing but a text, such as a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _digest(value):
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+all_sources()                                            # with this module, so before anything is trained
