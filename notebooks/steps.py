@@ -158,6 +158,8 @@ class Step:
         """What is wrong with the results of this step, or None: they are there, whole, and of what is there now."""
         if self.note["key"] == UNFINISHED:
             return "it was not finished last time"
+        if self.note.get("published") != self.published():
+            return f"{show(self.out / 'steps' / self.stem)}.json has changed"
         return self.folder.fault(self.stem, collections) or self._unrecorded()
 
     def _unrecorded(self):
@@ -217,7 +219,7 @@ class Step:
         self.folder.view(self.stem, f"notebooks/{self.notebook.name}", lambda path: shutil.copyfile(self.part, path))
         self.part.unlink()
         met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])
-        self.note["problems"] = [[line["path"], line["reason"]] for line in met]
+        self.note |= {"problems": [[line["path"], line["reason"]] for line in met], "published": self.published()}
         if (self.out / RECORDS / f"{self.stem}.json").is_file():             # its time was over: it is to be continued
             self.note["key"] = UNFINISHED
         replace_file(self.marker, json.dumps(self.note, indent=1))

@@ -1,7 +1,7 @@
 """A small data set, a copy of the kit, and the real run.py with notebooks 03 to 06 in this process, in a second.
 
 A kernel of Jupyter is what takes time in a run, so papermill is replaced: the cells are executed here. An audit hook
-takes the place of the one in the kernel. It can also end a run at any change of a file, as SIGKILL would.
+can end a run at any change of a file, as SIGKILL would.
 """
 import contextlib
 import importlib.util
@@ -24,7 +24,7 @@ import kit  # noqa: E402
 import lab.plots  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import file_sha256  # noqa: E402
-from lab.run.provenance import code_digest, loaded_sources  # noqa: E402
+from lab.run.code import all_sources, code_digest  # noqa: E402
 from lab.sample.write import write_sample  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("program_of_a_run", PROJECT / "notebooks" / "run.py")
@@ -44,8 +44,8 @@ class Killed(BaseException):
 
 
 class Watch:
-    """What the audit hook does: notes files that cells write, counts changes of files, and ends a run."""
-    place, written, left, dead = None, None, None, False
+    """What the audit hook does: counts changes of files below `place`, and ends a run."""
+    place, left, dead = None, None, False
 
 
 def _hook(event, args):
@@ -65,19 +65,12 @@ def _hook(event, args):
         Watch.dead |= Watch.left < 0
     if Watch.dead:
         raise Killed
-    if Watch.written and event in ("open", "os.rename") and path != Watch.written:
-        out = os.path.dirname(os.path.dirname(Watch.written)) + os.sep
-        if path.startswith(out):
-            file = os.open(Watch.written, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(file, os.fsencode(path)[len(os.fsencode(out)):] + b"\n")
-            os.close(file)
 
 
 def _execute(source, target, parameters, **_):
     """In place of papermill.execute_notebook."""
-    book, out, names = nbformat.read(source, 4), Path(target).parents[1], {"__name__": "__main__"}
+    book, names = nbformat.read(source, 4), {"__name__": "__main__"}
     nbformat.write(book, target)
-    Watch.written = str(out / ".run" / f"{Path(source).stem}.written")
     try:
         for cell in book.cells:
             if cell.cell_type == "code":
@@ -89,8 +82,6 @@ def _execute(source, target, parameters, **_):
         fault.ename, fault.evalue = type(fault).__name__, str(fault)
         fault.traceback = traceback.format_exception(fault)
         raise
-    finally:
-        Watch.written = None
     nbformat.write(book, target)
 
 
@@ -112,7 +103,7 @@ def in_process():
     finally:
         papermill.execute_notebook, program.use_this_python, os.fsync = before
         code_digest.cache_clear()                        # of a kit that was changed
-        loaded_sources.cache_clear()
+        all_sources.cache_clear()
         for now, names in modules:                       # `reload_code` made others; pickle takes only the first ones
             now.update(names)
         for name, value in pictures.items():
@@ -196,7 +187,7 @@ class World:
         Watch.place, Watch.left, Watch.dead = str(self.place) + os.sep, kill, False
         status = None
         code_digest.cache_clear()
-        loaded_sources.cache_clear()
+        all_sources.cache_clear()
         try:
             with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -220,7 +211,7 @@ class World:
         own = {"03": ("seeds", "first_seed", "steps", "width", "workers", "folds", "use_valid"),
                "04": ("seeds", "first_seed", "token_steps", "gnn_steps", "gnn_width", "workers", "aggregation",
                       "most_configs", "k_hops", "folds", "use_valid", "relatives", "popular", "held_out"),
-               "05": ("how", "choose", "weights_from"), "06": ("sample_submission",)}
+               "05": ("how", "choose", "weights_from", "predictions_from"), "06": ("sample_submission",)}
         return {name for number in only.split(",") for name in own.get(number, ())}
 
     def change_kit(self, name, there=True):

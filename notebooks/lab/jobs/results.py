@@ -15,18 +15,9 @@ import numpy as np
 from kit.data import DataError, NpzFile, npz_paths
 from kit.files import file_sha256, whole_file
 from kit.kaggle import SECRET, KaggleError, notebook_output
-from lab.run import (
-    MARK,
-    UNQUOTED,
-    load_costs,
-    make_room,
-    own_results,
-    read_mark,
-    read_record,
-    set_aside,
-    unfit,
-    write_mark,
-)
+from lab.run import UNQUOTED, load_costs, read_record
+
+MARK = ".made.json"
 
 TRAIN = ("03_train_tile", "04_train_layout")     # the notebooks whose predictions are fetched
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory

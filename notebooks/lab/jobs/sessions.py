@@ -10,7 +10,9 @@ from pathlib import Path
 
 from kit.kaggle import GPUS, TRANSIENT, KaggleError, notebook_output
 from lab.jobs.results import RESULTS, printable, tail
-from lab.run import MARK, UNFINISHED, steps_trained
+from lab.run import UNFINISHED, steps_trained
+
+MARK = ".made.json"
 
 NONE_YET = {"after": [], "reached": {}, "idle": 0, "session": 1}         # of a job before its first session
 _CHECKPOINT = re.compile(rf"{RESULTS}/(checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.pt)")
