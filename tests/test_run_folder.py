@@ -279,7 +279,7 @@ def test_a_module_that_somebody_edits_is_other_code(world):
     path.unlink()
     path.write_text(f"{text}\ndef half(:\n")
     assert world.run("--only", "05,06") == 2
-    assert "made by other code of the kit; run 04, too" in world.said.splitlines()[-1]
+    assert "made by other code of the kit; run 03, too" in world.said.splitlines()[-1]
 
 
 def test_the_clone_is_no_folder_of_a_run(world):
