@@ -10,6 +10,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ from lab.run.data import open_data, report_problems, wanted
 from lab.run.store import Store, free_name
 from lab.run.unfinished import earlier_stores
 
+_RESULT = re.compile(r"(?!submission-)[A-Za-z0-9+_-]+-[0-9a-f]{16}\.(?:npz|pt|json)")
 TRAINS = {"tile": "03_train_tile", "layout": "04_train_layout"}         # {kind of collection: step that predicts}
 COMBINES = "05_ensemble"
 # the modules that decide what a step publishes; a change of others leaves it as it is
@@ -113,6 +115,15 @@ class Folder:
             return f"{path} is gone"
         return None if written and file_sha256(path) == written[-1] else f"{path} was changed, or not made by {step}"
 
+    def unused(self):
+        """The results in the store that no step of this folder needs now; submissions and kept files stay."""
+        used = set()
+        for path in (self.out / "steps").glob("*.json"):
+            record = self.record(path.stem)
+            used |= {*record.get("used", ())}.union(*(section["used"] for section in record["sections"].values()))
+        return [path for path in sorted(self.store.folder.glob("*")) if _RESULT.fullmatch(path.name)
+                and path.stem not in used]
+
     def write_record(self, step, record):
         """Write what a step published."""
         write_json(self.out / "steps" / f"{step}.json", {**record, "digest": _digest(record)})
@@ -129,6 +140,7 @@ class Folder:
                 path.replace(place)
                 print(f"note  {path} was changed, or not made by this run; it is kept as {place.name}", flush=True)
             written[:] = [*[one for one in written if one != sha], sha]
+            record["used"] = sorted(self.store.used) or record.get("used", [])
             self.write_record(step, record)              # first: after a kill, the file is known to be of this run
             put_in_place(part, _made(path.parent) / path.name)
         return path
