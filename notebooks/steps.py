@@ -25,7 +25,7 @@ from kit.data import DataError  # noqa: E402
 from kit.files import file_sha256, locked, remove_leftovers, replace_file, unwritable_named  # noqa: E402
 from lab.run import UNFINISHED as RECORDS  # noqa: E402
 from lab.run import Folder  # noqa: E402
-from lab.run.code import OURS, all_sources, code_digest, text_digest  # noqa: E402
+from lab.run.code import OURS, all_sources, text_digest  # noqa: E402
 from lab.run.ledger import read_entry  # noqa: E402
 
 LOCK = Path(".run", "lock")
@@ -133,10 +133,7 @@ class Step:
         tables = [file_sha256(path) for path in sorted(self.notebook.parent.glob("*.csv"))
                   if any(path.name in cell for cell in cells)]
         tables += _own_modules([*cells, *all_sources().values()], self.notebook.parent)
-        try:
-            return digest(text_digest(*cells), *tables)
-        except SyntaxError:                      # such as %time of IPython; or its execution will say where
-            return digest(cells, *tables, code_digest(*sorted(all_sources())))
+        return digest(text_digest(*cells), *tables)
 
     def packages(self):
         """The versions of the packages that this step measures or uses; those that are not installed are left out."""
@@ -254,10 +251,7 @@ def _own_modules(texts, folder):
                 if path not in found and path.is_file():
                     text = path.read_text("utf-8", "replace")
                     todo.append(text)
-                    try:
-                        found[path] = text_digest(text)
-                    except (SyntaxError, ValueError):        # its import will say what is wrong
-                        found[path] = digest(text)
+                    found[path] = text_digest(text)
     return [found[path] for path in sorted(found)]
 
 

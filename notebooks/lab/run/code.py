@@ -56,9 +56,12 @@ def module_digest(module):
 
 
 def text_digest(*texts):
-    """A digest of code that is no module, such as the cells of a notebook, with what it imports from the kit."""
-    return _digest([[plain_code(text) for text in texts],
-                    code_digest(*sorted({module for text in texts for module in imports(text)}))])
+    """A digest of code that is no module, such as the cells of a notebook, with what it imports from the kit.
+
+    If it has commands of IPython, such as %time, the whole kit counts.
+    """
+    modules = {module for text in texts for module in imports(text)} if all(map(_tree, texts)) else all_sources()
+    return _digest([[plain_code(text) for text in texts], code_digest(*sorted(modules))])
 
 
 def things_digest(*things):
@@ -134,8 +137,8 @@ def imports(text):
 @lru_cache(4096)
 def _imported(text):
     """The imports of the kit in some code: ((module, name or ""), ...)."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
+    found, tree = [], _tree(text)
+    for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.ImportFrom) and _is_import(node):
             found += [(node.module, alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -171,7 +174,16 @@ def plain_code(text):
     >>> plain_code("x = 1  # one") == plain_code("x=(1)") != plain_code("x = 2")
     True
     """
-    return _plain(ast.parse(text))
+    tree = _tree(text)
+    return text if tree is None else _plain(tree)
+
+
+def _tree(text):
+    """Some code as a syntax tree; None if somebody edits it just now, and its import will say what is wrong."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _plain(node):

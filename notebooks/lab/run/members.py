@@ -253,19 +253,11 @@ def train_or_read(store, name, recipe, material, report=print, deadline=None, pr
     dict
         The history, as `train` returns it; "unfinished" steps if the deadline came first.
     """
-    path, record = store.take(name, ".pt"), store.path(name, ".json")
-    model = recipe.network(recipe.shape)
-    if path.exists():
-        try:
-            saved = read_checkpoint(path)
-            if saved.get("name") != path.name:
-                raise CheckpointError(f"{path}: is the checkpoint of another training")
-            if saved["step"] == recipe.settings.steps:
-                model.load_state_dict(saved["best"])
-                return model.to(join_team(recipe.settings.device).device), {**saved["history"], "unfinished": 0}
-        except (CheckpointError, KeyError, RuntimeError):
-            store.set_aside(path)
-            model = recipe.network(recipe.shape)
+    path, record = store.path(name, ".pt"), store.path(name, ".json")
+    model, saved = recipe.network(recipe.shape), _checkpoint(store, name)
+    if saved and saved["step"] == recipe.settings.steps:
+        model.load_state_dict(saved["best"])
+        return model.to(join_team(recipe.settings.device).device), {**saved["history"], "unfinished": 0}
 
     @contextmanager
     def saving(done):
@@ -326,9 +318,9 @@ def _train_member(job, material, report):
     if job.code != code_digest("kit.train"):             # of this process, which may be a later one
         raise RuntimeError("files of the kit changed after this run started; run it again")
     member, store, material = job.member, Store(*job.store, report), without_fold(material, job.member.fold)
-    costs = store.find(job.ranked)
-    history = _finished_history(store, job) if costs else None
-    if history is None:
+    costs, saved = store.find(job.ranked), _checkpoint(store, job.trained)
+    history = {**saved["history"], "unfinished": 0} if saved and saved["step"] == member.recipe.settings.steps else None
+    if costs is None or history is None:
         if job.deadline is not None and job.deadline.passed():
             return None
         model, history = train_or_read(store, job.trained, member.recipe, material,
@@ -339,13 +331,18 @@ def _train_member(job, material, report):
     return _unpacked(costs, history, job)
 
 
-def _finished_history(store, job):
-    """The history of a finished training; None if its checkpoint is not there."""
-    try:
-        saved = read_checkpoint(store.take(job.trained, ".pt"))
-        return {**saved["history"], "unfinished": 0} if saved["step"] == job.member.recipe.settings.steps else None
-    except (FileNotFoundError, CheckpointError, KeyError):
+def _checkpoint(store, name):
+    """What the checkpoint of a training holds, or None; a damaged one, or that of another training, is moved away."""
+    path = store.take(name, ".pt")
+    if not path.exists():
         return None
+    try:
+        saved = read_checkpoint(path)
+        if saved["name"] == path.name:
+            return saved
+    except (CheckpointError, KeyError):
+        pass
+    store.set_aside(path)
 
 
 def _rank(model, member, material):
