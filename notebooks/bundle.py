@@ -54,7 +54,7 @@ PREDICT = """import os
 import tempfile
 from pathlib import Path
 
-from lab.run import run_folder, wanted
+from lab.run import wanted
 from lab.run.weights import find_weights, open_ranked, predict_from_weights
 
 weights, data_root, collections, size = {settings}
@@ -63,7 +63,7 @@ places = Path("/kaggle/input/datasets", weights), Path("/kaggle/input", weights.
 folder = find_weights(places)
 root = open_ranked(data_root, collections, size, tempfile.mkdtemp())
 os.environ["TPUGRAPHS_ROOT"] = str(root)        # where 05 and 06 look for the data first
-predict_from_weights(folder, root, run_folder(), wanted(collections), device)"""
+predict_from_weights(folder, root, None, wanted(collections), device)"""
 ABOUT_WEIGHTS = """## Predict from weights
 The checkpoints of a finished run lie in the Kaggle Dataset `{weights}`. Nothing is trained here. Each checkpoint \
 ranks the validation and test graphs. Specialists learn from training graphs, so their costs of the same graphs come \

@@ -128,17 +128,17 @@ def plan(args, collections, asked):
 
 
 def fetch(planned, there, args, out, root, is_sample):
-    """Have 03 and 04 run on Kaggle -> ([(notebook, why it failed)], {predictions fetched: sha256})."""
+    """Have 03 and 04 run on Kaggle, and publish their results in the folder of the run -> [(notebook, why it failed)].
+    """
     from on_kaggle import train_on_kaggle
     try:
-        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.fresh,
-                                       args.dataset, machine(args.machine, dict(args.p).get("device")))
+        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.dataset,
+                                       machine(args.machine, dict(args.p).get("device")))
     except KaggleError as error:
         raise RunError(f"{error}\npushed notebooks keep running; the same command resumes here", status=1) from None
-    fetched = {name: sha for job in jobs.values() for name, sha in job["files"].items()}
-    if not fetched:
+    if not any(job["section"] for job in jobs.values()):
         raise RunError("\n".join(f"{ref} {why}" for ref, why in failed), status=1)
-    return failed, fetched
+    return failed
 
 
 def open_root(args, size, collections):
@@ -194,10 +194,10 @@ def dry_run(args, planned, selected, size, collections):
         print(f"no files, left out: {name}")
     out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args.on))
     given = share_out(selected, run_options(args, prepared, out, size, is_sample, collections), dict(args.p))
+    there = {n: own for n, own in given.items() if n.stem.startswith(THERE)}
     try:
-        show_push([job for job in planned if job["collection"] not in missing],
-                  {n: own for n, own in given.items() if n.stem.startswith(THERE)}, args.owner, out, is_sample,
-                  args.fresh, args.dataset, machine(args.machine, dict(args.p).get("device")))
+        show_push([job for job in planned if job["collection"] not in missing], there, args.owner, out, prepared,
+                  is_sample, args.dataset, machine(args.machine, dict(args.p).get("device")))
     except KaggleError as error:
         raise RunError(str(error), status=1) from None
     return 0
@@ -291,11 +291,11 @@ def run(args):
     with lock(out):
         print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
-        failed, fetched = [], {}
+        failed = []
         if args.on:
             there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
             planned = [job for job in planned if job["collection"] not in missing]
-            failed, fetched = fetch(planned, there, args, out, root, is_sample)
+            failed = fetch(planned, there, args, out, root, is_sample)
         basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
         problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")

@@ -102,11 +102,14 @@ class Folder:
         """Why what a step published cannot be used, or is not whole; None if it can."""
         record = self.record(step)
         for collection in record["sections"].keys() & {*collections}:
-            section = record["sections"][collection]
-            gone = [one["file"] for one in section["costs"] if self.store.find(one["file"]) is None]
-            if why := f"{gone[0]} is gone" if gone else self._stale(step, collection, section):
+            if why := self.section_fault(step, collection, record["sections"][collection]):
                 return f"{collection}: {why}"
         return next((why for name in record["views"] if (why := self.view_fault(step, name))), None)
+
+    def section_fault(self, step, collection, section):
+        """Why a section of a step cannot be used, or its results are not whole; None if it can."""
+        gone = [one["file"] for one in section["costs"] if self.store.find(one["file"]) is None]
+        return f"{gone[0]} is gone" if gone else self._stale(step, collection, section)
 
     def view_fault(self, step, name):
         """Why a view is not as a step wrote it last, or None."""

@@ -81,14 +81,8 @@ class Store:
         path = self.take(name, ".npz")
         if not path.exists():
             return None
-        data = io.BytesIO(path.read_bytes())
-        try:
-            with np.load(data, allow_pickle=False) as npz:
-                found = {key: npz[key] for key in npz.files}
-            if str(found.pop(DIGEST)) == f"{name} {content_of(found)}":
-                return found
-        except Exception:                        # zipfile, zlib and NumPy raise a dozen types for a damaged file
-            pass
+        if (found := read_whole(path)) is not None:
+            return found
         self.set_aside(path)
         return None
 
@@ -118,6 +112,23 @@ class Store:
         # given a name, NumPy appends .npz to it
         with whole_file(self.path(name, ".npz")) as part, open(part, "wb") as file:
             np.savez_compressed(file, **arrays, **{DIGEST: np.array(f"{name} {content_of(arrays)}")})
+
+
+def read_whole(path):
+    """The named arrays in a file of a store, or None if the file is not as it was written under its name."""
+    try:
+        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as npz:
+            found = {key: npz[key] for key in npz.files}
+        return found if str(found.pop(DIGEST)) == f"{Path(path).stem} {content_of(found)}" else None
+    except Exception:                            # zipfile, zlib and NumPy raise a dozen types for a damaged file
+        return None
+
+
+def read_kept(path):
+    """As `read_whole`, for a file that `Store.keep` wrote: its name is a digest of what it holds, whoever wrote it."""
+    found = read_whole(path)
+    named = found is not None and Path(path).stem.rpartition("-")[2] == content_of(found)[:16]
+    return found if named else None
 
 
 def free_name(path):

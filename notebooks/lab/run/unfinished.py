@@ -8,13 +8,13 @@ UNFINISHED = "unfinished"                # folder of the run: one record per ste
 INPUTS = Path("/kaggle/input")           # outputs of other notebooks, and Datasets; each in a folder of its own
 
 
-def steps_trained(path):
-    """How many steps of a training are done, by the record beside its checkpoint, which is written with it; or 0."""
+def steps_trained(path, unknown=0):
+    """How many steps of a training are done, by the record beside its checkpoint; `unknown` without a readable one."""
     try:
         about = json.loads(Path(path).read_bytes())
         return int(about["steps_done"] if "steps_done" in about else about["settings"]["steps"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return 0
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return unknown
 
 
 def earlier_stores(inputs=None):
