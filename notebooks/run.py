@@ -87,8 +87,8 @@ def parse(argv):
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
                         "sample data if there are two cores, else 1, because real data takes memory")
-    parser.add_argument("--clean", choices=("list", "delete"), help="list, or delete, the results in the store of --out "
-                        "that its last runs do not need, such as models of earlier settings; nothing is run")
+    parser.add_argument("--clean", choices=("list", "delete"), help="list, or delete, the results in the store of "
+                        "--out that its last runs do not need, such as models of earlier settings; nothing is run")
     return parser.parse_args(argv)
 
 
