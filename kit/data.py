@@ -5,6 +5,7 @@ This file needs nothing else of the kit. All arrays that it returns can be writt
 - names: `COLLECTIONS`, `SPLITS`, and the two records `TileGraph` and `LayoutGraph`
 - files: `find_data_root`, `npz_paths`, `read_tile`, `read_layout`, `dense_configs`
 - training: `target` is what the configurations are ranked by; `teaches` says whether a model can learn their order
+- padding: files that pad axes with -1, as the first place's copy of the data, are read as the competition's, with 0
 - factoring: a layout file is read in pieces and held in memory without loss, in a hundredth of its size
 - `NpzFile`: an archive whose arrays are checked before anything uses them
 - `OPCODE_NAMES`: what the numbers in `node_opcode` mean
@@ -43,6 +44,8 @@ _SLUG = "predict-ai-model-runtime"
 _TEST_NAME = re.compile("[0-9a-f]{32}")      # the competition's test files hide the name of their program
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
 _MAX_ARRAY_BYTES = 1 << 28        # limit for an array that is held whole; the largest public one has 24 MB
+# columns of node_feat that hold axes: dimensions, spatial dimensions of a convolution's input and kernel, layout
+_AXES = [*range(31, 37), *range(95, 99), *range(101, 105), *range(134, 140)]
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
 _MAX_EXPECTED = 1 << 20           # limit for nodes x distinct rows, so that tables over them stay small
 _MOST = 1 << 63                  # limit for a feature: features were 64-bit integers before they became float32
@@ -378,6 +381,7 @@ def _read_program(npz):
     else:
         node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -_MOST, _MOST)
         npz.check(len(node_feat) > 0, "node_feat", "has no node")
+    npz.padding = _pad_with_zeros(node_feat)
     n = len(node_feat)
     node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
     name = "edge_steps" if npz.has("edge_steps") else "edge_index"
@@ -391,6 +395,20 @@ def _read_program(npz):
         npz.check(low >= 0, name, f"refers to node {low}")
         npz.check(high < n, name, f"refers to node {high}, but there are {n} nodes")
     return node_feat, node_opcode, edge_index
+
+
+def _pad_with_zeros(node_feat):
+    """Pad the axes in `node_feat` with 0, in place, as the competition's files do -> the padding before: 0 or -1.
+
+    The first place's public copy of the data pads them with -1. A model that learned from one form ranks the other
+    form worse. Only layouts need -1; `kit.pad.repad_layout` brings it back there.
+    """
+    axes = node_feat[:, _AXES]
+    padded = axes == -1
+    if not padded.any():
+        return 0
+    node_feat[:, _AXES] = np.where(padded, 0, axes)
+    return -1
 
 
 def _read_runtime(npz, c):
@@ -614,6 +632,7 @@ class NpzFile:
 
     def __init__(self, path, file=None):
         self.path, self.file = as_path(path), file          # file: the opened file, if it is open
+        self.padding = None                                 # of the axes in node_feat, once they are read: 0 or -1
 
     def __enter__(self):
         self.opened = ExitStack()

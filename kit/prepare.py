@@ -50,7 +50,7 @@ from kit.noise import noise_ceiling
 from kit.prune import config_ids
 from kit.submit import read_submission
 
-FORMAT = 5                               # of a prepared file; files of another format are prepared again
+FORMAT = 6                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
@@ -60,6 +60,7 @@ COLUMNS = {
     "source_sha256": pl.String, "prepared_bytes": pl.Int64,
     "prepared_checksum": pl.String,      # of the prepared file, whatever time its copy is given; see `checksum_of`
     "content": pl.String,                # digest of the graph, whatever file it was read from; see `content_digest`
+    "padding": pl.Int64,                 # of axes in the source: 0, or -1, which readers change to 0
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
     "group_nodes": pl.List(pl.Int64), "options": pl.List(pl.Int64),      # nodes and codes per group
     "configs": pl.Int64, "distinct": pl.Int64, "repeats": pl.Int64,      # repeats: the most rows of one configuration
@@ -422,6 +423,7 @@ def prepare_file(source, folder):
             if not known:
                 with NpzFile(source.path, file) as npz:
                     graph = graph_of(npz, source.collection, source.split)
+                    padding = npz.padding
     except (DataError, OSError) as fault:
         path.unlink(missing_ok=True)
         reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
@@ -431,7 +433,7 @@ def prepare_file(source, folder):
         about["content"] = _as_in_source(graph)
         if source.collection != "tile:xla" and graph.meetings is None:
             graph = graph._replace(meetings=find_meetings(graph))
-        known = about | describe(graph, source.collection)
+        known = about | {"padding": padding} | describe(graph, source.collection)
         write_graph(path, graph, {name: known.get(name) for name in COLUMNS if name not in _OUTSIDE})
     return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size,
                     "prepared_checksum": checksum_of(path)}
