@@ -5,6 +5,7 @@ This file needs nothing else of the kit. All arrays that it returns can be writt
 - names: `COLLECTIONS`, `SPLITS`, and the two records `TileGraph` and `LayoutGraph`
 - files: `find_data_root`, `npz_paths`, `read_tile`, `read_layout`, `dense_configs`
 - training: `target` is what the configurations are ranked by; `teaches` says whether a model can learn their order
+- padding: files that pad axes with -1, as the first place's copy of the data, are read as the competition's, with 0
 - factoring: a layout file is read in pieces and held in memory without loss, in a hundredth of its size
 - `NpzFile`: an archive whose arrays are checked before anything uses them
 - `OPCODE_NAMES`: what the numbers in `node_opcode` mean
@@ -20,6 +21,7 @@ Data set: Phothilimthana et al., TpuGraphs, arXiv:2308.13490.
 import hashlib
 import math
 import os
+import re
 import warnings
 import zipfile
 import zlib
@@ -35,9 +37,15 @@ SPLITS = ("train", "valid", "test")
 CATALOGUE = "catalogue.parquet"   # in a folder that `kit.prepare` wrote
 DIGITS = 18                      # per node: the layouts of output, input and kernel, 6 digits each, minor to major
 
+NOT_OF_THE_DATA = "files whose names no test file of the data set has; if they are copies, delete them"
+
 _KAGGLE_INPUT = Path("/kaggle/input")
+_SLUG = "predict-ai-model-runtime"
+_TEST_NAME = re.compile("[0-9a-f]{32}")      # the competition's test files hide the name of their program
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
 _MAX_ARRAY_BYTES = 1 << 28        # limit for an array that is held whole; the largest public one has 24 MB
+# columns of node_feat that hold axes: dimensions, spatial dimensions of a convolution's input and kernel, layout
+_AXES = [*range(31, 37), *range(95, 99), *range(101, 105), *range(134, 140)]
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
 _MAX_EXPECTED = 1 << 20           # limit for nodes x distinct rows, so that tables over them stay small
 _MOST = 1 << 63                  # limit for a feature: features were 64-bit integers before they became float32
@@ -116,14 +124,13 @@ def find_data_root(explicit=None):
     DataError
         If no place has such a folder; the message lists the folders searched.
     """
-    slug = "predict-ai-model-runtime"
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
         explicit = os.environ["TPUGRAPHS_ROOT"]
     explicit = None if explicit is None else as_path(explicit, "data_root")
     mount, drive = _KAGGLE_INPUT, Path("/content/drive/MyDrive")
     prepared = [path.parent for kind in ("*", "datasets/*/*") for path in mount.glob(f"{kind}/{CATALOGUE}")]
     places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
-        *sorted(prepared), mount / "competitions" / slug, mount / slug,
+        *sorted(prepared), mount / "competitions" / _SLUG, mount / _SLUG,
         drive / "tpugraphs-prepared", Path("/content/tpugraphs"), drive / "tpugraphs",
         Path(os.path.expanduser("~/data/tpugraphs")), Path("data"), clone_folder() / "data"]
     looked = [place / sub for place in dict.fromkeys(places) for sub in ("", "npz", "npz_all/npz", "npz_all")]
@@ -164,19 +171,82 @@ def npz_paths(data_root, collection, split):
     Returns
     -------
     list of Path
-        Empty if the data root has no files of this collection and split.
+        Empty if the data root has no files of this collection and split. Test files that are not of the data set, such
+        as copies, are left out, and a warning names them; see `own_files`.
 
     Raises
     ------
     DataError
         If the name of the collection or split is unknown, or no data root is found.
     """
+    paths, strangers = own_files(data_root, collection, split)
+    if strangers:
+        names = ", ".join(ascii(path.name) for path in strangers[:3]) + ", ..." * (len(strangers) > 3)
+        warnings.warn(f"{strangers[0].parent}: left out {len(strangers)} {NOT_OF_THE_DATA}: {names}", stacklevel=2)
+    return paths
+
+
+def own_files(data_root, collection, split, ids=None):
+    """List the files of one split, sorted by name, and apart from them the strangers among the test files.
+
+    The competition's test files have names of 32 hex digits; `ids`, those of a sample submission, may add others.
+    Sample data have the names whose truth lies beside. A data root without any test file of 32 hex digits and without a
+    sample has names of its own, and no strangers. So has a prepared folder: strangers were left out when it was made.
+    Other arguments and errors are as in `npz_paths`. Returns two lists of Path.
+    """
     if collection not in COLLECTIONS:
         raise DataError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
     if split not in SPLITS:
         raise DataError(f"no split {split!r}; there are {', '.join(SPLITS)}")
-    folder = find_data_root(data_root).joinpath(*collection.split(":"), split)
+    root = find_data_root(data_root)
+    paths = _files(root, collection, split)
+    truth = root.parent.joinpath("truth", *collection.split(":"), split)
+    if split != "test" or (root / CATALOGUE).is_file():
+        own = paths
+    elif ids is not None:
+        own = [path for path in paths if f"{collection}:{path.stem}" in ids or is_test_name(path.stem)]
+    elif truth.is_dir():
+        own = [path for path in paths if (truth / path.name).is_file()]
+    elif is_test_name(*(path.stem for path in paths)) or not is_competition(root):
+        own = paths
+    else:
+        own = [path for path in paths if is_test_name(path.stem)]
+    return own, sorted({*paths} - {*own})
+
+
+def _files(root, collection, split):
+    """All finished files of one split, sorted by name."""
+    folder = root.joinpath(*collection.split(":"), split)
     return sorted(p for p in folder.glob("*.npz") if not p.name.startswith("."))
+
+
+def is_test_name(*stems):
+    """Whether these can be names of the competition's test files, without .npz."""
+    return all(_TEST_NAME.fullmatch(stem) for stem in stems)
+
+
+def is_competition(root):
+    """Whether a data root holds test files of the competition, maybe not all; sample data have the truth beside."""
+    if any((root.parent / "truth" / kind).is_dir() for kind in ("tile", "layout")):
+        return False
+    return any(is_test_name(path.stem) for collection in COLLECTIONS for path in _files(root, collection, "test"))
+
+
+def find_sample(data_root=None):
+    """Find the competition's sample submission, where `kit.kaggle.download` or Kaggle puts it -> Path or None.
+
+    It lies in the data root, or in the folder that holds npz/ or npz_all/; for files of the competition, and for
+    `data_root` None, also in Kaggle's mounts. It may still be zipped.
+    """
+    folders, mounts = [], [_KAGGLE_INPUT / "competitions" / _SLUG, _KAGGLE_INPUT / _SLUG]
+    if data_root is not None:
+        root = find_data_root(data_root)
+        folders = [root]
+        while folders[-1].absolute().name in ("npz", "npz_all"):
+            folders.append(folders[-1].absolute().parent)
+        mounts = mounts if is_competition(root) else []
+    names = ("sample_submission.csv", "sample_submission.csv.zip", "sample_submission.zip")
+    return next((folder / name for folder in (*folders, *mounts) for name in names if (folder / name).is_file()), None)
 
 
 def read_tile(path):
@@ -311,6 +381,7 @@ def _read_program(npz):
     else:
         node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -_MOST, _MOST)
         npz.check(len(node_feat) > 0, "node_feat", "has no node")
+    npz.padding = _pad_with_zeros(node_feat)
     n = len(node_feat)
     node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
     name = "edge_steps" if npz.has("edge_steps") else "edge_index"
@@ -324,6 +395,20 @@ def _read_program(npz):
         npz.check(low >= 0, name, f"refers to node {low}")
         npz.check(high < n, name, f"refers to node {high}, but there are {n} nodes")
     return node_feat, node_opcode, edge_index
+
+
+def _pad_with_zeros(node_feat):
+    """Pad the axes in `node_feat` with 0, in place, as the competition's files do -> the padding before: 0 or -1.
+
+    The first place's public copy of the data pads them with -1. A model that learned from one form ranks the other
+    form worse. Only layouts need -1; `kit.pad.repad_layout` brings it back there.
+    """
+    axes = node_feat[:, _AXES]
+    padded = axes == -1
+    if not padded.any():
+        return 0
+    node_feat[:, _AXES] = np.where(padded, 0, axes)
+    return -1
 
 
 def _read_runtime(npz, c):
@@ -547,6 +632,7 @@ class NpzFile:
 
     def __init__(self, path, file=None):
         self.path, self.file = as_path(path), file          # file: the opened file, if it is open
+        self.padding = None                                 # of the axes in node_feat, once they are read: 0 or -1
 
     def __enter__(self):
         self.opened = ExitStack()

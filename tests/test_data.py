@@ -323,6 +323,60 @@ def test_a_tile_file_is_read_as_it_stands(write):
     assert all(np.array_equal(a, b) for a, b in zip(graph[1:], read_tile(str(path))[1:]))
 
 
+# --- two ways to pad axes
+
+AXES = {"dimensions": range(31, 37), "input_spatial": range(95, 99), "kernel_spatial": range(101, 105),
+        "layout": range(134, 140)}
+
+
+def padded(kind, fill, seed=0):
+    """The arrays of a file whose axes are drawn, and padded with `fill` where the number of axes ends."""
+    rng = np.random.default_rng(seed)
+    arrays = tile_arrays(rng) if kind == "tile" else layout_arrays(DIGITS["tied groups"], rng)
+    for row in arrays["node_feat"]:
+        for columns in AXES.values():
+            rank = rng.integers(0, len(columns) + 1)
+            row[columns] = fill
+            row[columns[:rank]] = rng.permutation(rank)
+    return arrays
+
+
+@pytest.mark.parametrize("read, kind", [(read_tile, "tile"), (read_layout, "layout")])
+@pytest.mark.parametrize("names", [[*AXES], *([name] for name in AXES)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_file_that_pads_axes_with_minus_one_is_read_as_the_official_one(write, read, kind, names, dtype):
+    official, other = padded(kind, 0), padded(kind, -1)
+    mixed = {**official, "node_feat": official["node_feat"].copy()}
+    for name in names:
+        mixed["node_feat"][:, AXES[name]] = other["node_feat"][:, AXES[name]]
+    for arrays in (official, mixed):
+        arrays["node_feat"] = arrays["node_feat"].clip(-6e4, 6e4).astype(dtype)
+    assert not np.array_equal(official["node_feat"], mixed["node_feat"])
+    one, two = read(write(official, name="one")), read(write(mixed, name="two"))
+    assert np.array_equal(one.node_feat, two.node_feat) and np.array_equal(one.node_feat, official["node_feat"])
+
+
+def test_minus_one_stays_in_columns_that_hold_no_axes(write):
+    arrays = padded("layout", -1)
+    others = np.setdiff1d(np.arange(140), np.concatenate([*AXES.values()]))
+    arrays["node_feat"][:, others] = -1
+    assert (read_layout(write(arrays)).node_feat[:, others] == -1).all()
+
+
+@pytest.mark.parametrize("fill", [0, -1])
+def test_the_catalogue_notes_how_a_source_pads_and_the_prepared_graph_is_the_same(tmp_path, fill):
+    root = tmp_path / "npz"
+    for kind, place in (("tile", "tile/xla"), ("layout", "layout/nlp/random")):
+        (root / place / "train").mkdir(parents=True)
+        np.savez(root / place / "train" / "a.npz", **padded(kind, fill))
+    found = prepare(root, tmp_path / "prepared", progress=False)
+    assert found.catalogue["padding"].to_list() == [fill, fill]
+    for collection, kind in (("tile:xla", "tile"), ("layout:nlp:random", "layout")):
+        graph = found.graph(collection, "train", "a")
+        assert np.array_equal(graph.node_feat, padded(kind, 0)["node_feat"])
+    assert prepare(root, tmp_path / "prepared", progress=False).catalogue.equals(found.catalogue)
+
+
 def test_a_graph_without_edges_is_fine(write):
     arrays = layout_arrays(DIGITS["tied groups"]) | {"edge_index": np.zeros((0, 2), np.int64)}
     assert read_layout(write(arrays)).edge_index.shape == (0, 2)

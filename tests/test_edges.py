@@ -216,7 +216,7 @@ def calls(w):
                          competition=free(""), timeout=free(1.0), files=free({}), client=free(None)),
         "submit": dict(path=path(w.folder / "none.csv"), message=free(""), competition=free(""),
                        data_root=free(None), sample=free(None), again=free(False), timeout=free(1.0),
-                       client=free(None)),
+                       client=free(None), partial=free(False)),
         "wait_for_score": dict(ref=whole(1), competition=free(""), timeout=real(0.0), every=real(1.0),
                                client=free(None)),
         "push_notebook": dict(notebook=path(w.folder / "none.ipynb"), metadata=free(None), timeout=free(1.0),
