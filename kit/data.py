@@ -269,14 +269,12 @@ def read_tile(path):
         return tile_graph(npz)
 
 
-def read_layout(path, configs=None):
+def read_layout(path):
     """Read and check one layout file; the result is the exact factored form, not the large array (c, nc, 18).
 
     Parameters
     ----------
     path : str or Path
-    configs : sequence of int, shape (j,), optional
-        Keep only these configurations, in this order. None: all.
 
     Returns
     -------
@@ -287,11 +285,10 @@ def read_layout(path, configs=None):
     Raises
     ------
     DataError
-        As `read_tile`, and if a digit is not an integer in -1..5, or `configs` names a configuration that the file
-        does not have.
+        As `read_tile`, and if a digit is not an integer in -1..5.
     """
     with NpzFile(path) as npz:
-        return layout_graph(npz, configs)
+        return layout_graph(npz)
 
 
 def dense_configs(graph, index):
@@ -314,18 +311,12 @@ def dense_configs(graph, index):
     """
     if not hasattr(graph, "config_codes"):
         raise ValueError(f"graph is a {type(graph).__name__}; expected a LayoutGraph")
-    index = _checked_index(index, len(graph.config_codes), ValueError, "index must be")
-    codes = graph.config_codes[index][:, graph.node_group]      # (j, nc)
-    return graph.code_rows[np.arange(len(graph.node_group)), codes]
-
-
-def _checked_index(index, c, error, words):
-    """Numbers of configurations as (j,) int64; an `error` that starts with `words` if there are others than 0..c-1."""
-    index = np.asarray(index)
+    index, c = np.asarray(index), len(graph.config_codes)
     integers = index.dtype.kind in "iu" or index.size == 0
     if index.ndim != 1 or not integers or (index.size and (index.min() < 0 or index.max() >= c)):
-        raise error(f"{words} integers in 0..{c - 1}, the configurations of this file")
-    return index.astype(np.int64)
+        raise ValueError(f"index must be integers in 0..{c - 1}, the configurations of this file")
+    codes = graph.config_codes[index.astype(np.int64)][:, graph.node_group]      # (j, nc)
+    return graph.code_rows[np.arange(len(graph.node_group)), codes]
 
 
 def target(graph):
@@ -353,7 +344,7 @@ def tile_graph(npz):
     return TileGraph(npz.path.stem, node_feat, node_opcode, edge_index, config_feat, runtime, normalizers)
 
 
-def layout_graph(npz, configs=None):
+def layout_graph(npz):
     """What `read_layout` returns, from an open NpzFile."""
     node_feat, node_opcode, edge_index = _read_program(npz)
     n = len(node_feat)
@@ -363,11 +354,10 @@ def layout_graph(npz, configs=None):
     runtime = _read_runtime(npz, None)
     c = len(runtime)
     npz.check(c > 0, "config_runtime", "holds no configuration")
-    keep = _checked_index(np.arange(c) if configs is None else configs, c, DataError, f"{npz.path}: configs must be")
     nc = len(node_config_ids)
     read = _read_factored if npz.has("config_codes") else _read_configs
     return LayoutGraph(npz.path.stem, node_feat, node_opcode, edge_index, node_config_ids, node_splits,
-                       *read(npz, c, nc, keep), runtime[keep])
+                       *read(npz, c, nc), runtime)
 
 
 def _read_program(npz):
@@ -478,7 +468,7 @@ def _smallest_unsigned(count):
     return np.min_scalar_type(max(count - 1, 0))
 
 
-def _read_factored(npz, c, nc, keep):
+def _read_factored(npz, c, nc):
     """The configurations of a file that `kit.prepare` wrote -> config_codes, node_group, code_rows."""
     code_rows = npz.array("code_rows", "i", (nc, None, DIGITS), np.int8, low=-1, high=5)
     k = code_rows.shape[1]
@@ -488,15 +478,7 @@ def _read_factored(npz, c, nc, keep):
     found, first = np.unique(node_group, return_index=True)
     npz.check(len(found) == g and (np.diff(first) > 0).all(), "node_group",
               f"does not number {g} groups by their first nodes")
-    if np.array_equal(keep, np.arange(c)):
-        return config_codes, node_group, code_rows
-    # fewer configurations have fewer codes, and groups that differ only in the others become one
-    codes = config_codes[keep]                                                          # (j, g)
-    merged = _group_nodes(codes.T, k)                                                   # groups of groups
-    start = k * np.arange(nc)                    # the row of a node's code 0 among all rows
-    groups = _Groups(merged.node_group[node_group], first[merged.first],
-                     [start[node] + merged.node_rows[group] for node, group in enumerate(node_group)])
-    return _number_codes(groups, start[groups.first][:, None] + codes.T[merged.first], code_rows.reshape(-1, DIGITS))
+    return config_codes, node_group, code_rows
 
 
 class _DistinctRows:
@@ -510,9 +492,9 @@ class _DistinctRows:
     def __len__(self):
         return len(self.keys)
 
-    def number(self, chunk, configs):
-        """(j, nc, 18) -> (nc, j) row numbers; rows that are new get the next numbers."""
-        ids, values = pd.factorize(_checked_keys(self.npz, chunk, configs, *(b[:len(chunk)] for b in self.buffers)))
+    def number(self, chunk, start):
+        """(j, nc, 18), from configuration `start` on -> (nc, j) row numbers; new rows get the next numbers."""
+        ids, values = pd.factorize(_checked_keys(self.npz, chunk, start, *(b[:len(chunk)] for b in self.buffers)))
         known = self.keys.get_indexer(values)
         new = known < 0
         if new.any():                                # a longer index makes pandas hash all keys again
@@ -568,8 +550,8 @@ class _Expectation:
         return self.row_ids[nodes[:, None], codes[:, self.groups.node_group[nodes]].T]
 
 
-def _read_configs(npz, c, nc, keep):
-    """Stream node_config_feat, of which the configurations `keep` matter -> config_codes, node_group, code_rows."""
+def _read_configs(npz, c, nc):
+    """Stream node_config_feat -> config_codes, node_group, code_rows."""
     stream, shape, fortran, dtype = npz.open("node_config_feat", "fiu")
     npz.check(shape == (c, nc, DIGITS), "node_config_feat", f"has shape {shape}, expected {(c, nc, DIGITS)}")
     step = max(1, _CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
@@ -579,22 +561,16 @@ def _read_configs(npz, c, nc, keep):
         chunks = (dense[start:start + step] for start in starts)
     else:
         chunks = npz.chunks(stream, "node_config_feat", shape, dtype, starts)
-    wanted, place = np.unique(keep, return_inverse=True)
     rows, expectation = _DistinctRows(npz, min(step, c), nc), None
     parts, surprises, learned = [], [np.zeros((nc, 0), np.uint8)], 0
     with closing(chunks):
         for chunk, start in zip(chunks, starts):         # `chunks` first: then zip runs this generator to its end
-            low, high = np.searchsorted(wanted, [start, start + len(chunk)])
-            if high == low:
-                continue
-            if high - low < len(chunk):
-                chunk = chunk[wanted[low:high] - start]
             codes = expectation.codes(chunk) if expectation else None
             if codes is not None:
                 parts.append((expectation, codes))
                 continue
             # a chunk with something new is taken apart row by row; what it teaches saves that for most others
-            surprises.append(rows.number(chunk, wanted[low:high]))
+            surprises.append(rows.number(chunk, start))
             parts.append((None, surprises[-1]))
             if nc and len(surprises) > 2 * learned and nc * len(rows) <= _MAX_EXPECTED:
                 learned = len(surprises)
@@ -603,19 +579,17 @@ def _read_configs(npz, c, nc, keep):
     groups = _group_nodes(np.concatenate(surprises, axis=1), max(len(rows), 1))
     row_ids = np.concatenate([codes[groups.first] if expected is None else expected.first_rows(groups.first, codes)
                               for expected, codes in parts] or [np.zeros((len(groups.first), 0), np.uint8)], axis=1)
-    if not np.array_equal(wanted, keep):
-        row_ids = row_ids[:, place]
     return _number_codes(groups, row_ids, rows.digits())
 
 
-def _checked_keys(npz, chunk, configs, digits, equal, wide):
+def _checked_keys(npz, chunk, start, digits, equal, wide):
     """Check the digits of a chunk (j, nc, 18) -> (j * nc,) int64, one key per row."""
     with np.errstate(invalid="ignore"):                  # the comparison below finds NaN, whatever int8 it becomes
         np.copyto(digits, chunk, casting="unsafe")
     np.equal(digits, chunk, out=equal)
     if chunk.size and not (-1 <= digits.min() and digits.max() <= 5 and equal.all()):
         config, node, digit = np.argwhere(~equal | (digits < -1) | (digits > 5))[0]
-        npz.check(False, "node_config_feat", f"holds {chunk[config, node, digit]} in configuration {configs[config]}, "
+        npz.check(False, "node_config_feat", f"holds {chunk[config, node, digit]} in configuration {start + config}, "
                   f"node {node}, digit {digit}; digits are integers in -1..5")
     np.copyto(wide, chunk)
     return _row_keys(wide)

@@ -86,16 +86,16 @@ def assert_factored(graph, digits):
     assert graph.config_codes.dtype == np.min_scalar_type(max(graph.code_rows.shape[1] - 1, 0))
 
 
-def assert_holds(graph, arrays, picked=slice(None)):
+def assert_holds(graph, arrays):
     """A layout graph says exactly what stands in the arrays of its file."""
-    digits = arrays["node_config_feat"][picked]
+    digits = arrays["node_config_feat"]
     c, nc, _ = digits.shape
     dense = dense_configs(graph, np.arange(c))
     assert dense.dtype == np.int8 and dense.shape == digits.shape and (dense == digits).all()
     for name in ("node_feat", "node_opcode", "edge_index", "node_config_ids"):
         assert np.array_equal(getattr(graph, name), arrays[name])
     assert np.array_equal(graph.node_splits, arrays["node_splits"].ravel())
-    assert np.array_equal(graph.config_runtime, arrays["config_runtime"][picked])
+    assert np.array_equal(graph.config_runtime, arrays["config_runtime"])
     g, k = graph.config_codes.shape[1], graph.code_rows.shape[1]
     assert graph.node_group.shape == (nc,) and graph.code_rows.shape == (nc, k, 18)
     assert graph.code_rows.dtype == np.int8 and np.unique(graph.node_group).tolist() == list(range(g))
@@ -187,14 +187,12 @@ def test_drawn_files_in_drawn_chunks_are_factored_as_by_comparing_one_by_one(wri
         stored = np.array(digits, dtype, order=rng.choice(["C", "C", "F"]))
         if dtype.kind == "f" and rng.random() < 0.3:     # a digit 0 may be stored as -0.0
             stored[(digits == 0) & (rng.random(digits.shape) < 0.01)] = -0.0
-        picked = [None, rng.integers(0, c, rng.integers(0, 9)), rng.permutation(c), [c - 1]][rng.integers(4)]
         monkeypatch.setattr(kit.data, "_CHUNK_BYTES", int(nc * 18 * dtype.itemsize * rng.integers(1, 9)))
         monkeypatch.setattr(kit.data, "_MAX_EXPECTED", int(rng.choice([1 << 20, 1 << 20, 20])))
         arrays = layout_arrays(digits, rng)
-        graph = read_layout(write(arrays | {"node_config_feat": stored}, np.savez), picked)
-        rows = slice(None) if picked is None else np.asarray(picked, int)
-        assert_factored(graph, digits[rows])
-        assert_holds(graph, arrays, rows)
+        graph = read_layout(write(arrays | {"node_config_feat": stored}, np.savez))
+        assert_factored(graph, digits)
+        assert_holds(graph, arrays)
     assert 150 < sum(fast) < len(fast) - 50, "chunks as expected, and others"
 
 
@@ -215,14 +213,6 @@ def test_many_distinct_rows_are_read_without_an_expectation(write, monkeypatch, 
     monkeypatch.setattr(kit.data, "_MAX_EXPECTED", limit)
     assert_factored(read_layout(write(layout_arrays(digits))), digits)
     assert fast == [False] * compared
-
-
-@pytest.mark.parametrize("picked, compared", [([59], 0), ([30, 59], 1), ([0, 59, 20, 21], 2)])
-def test_chunks_without_a_wanted_configuration_teach_nothing(write, monkeypatch, fast, picked, compared):
-    digits = grouped_digits(np.random.default_rng(0), 60, (2, 1), 1)
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 3 * 18 * 4)
-    assert_factored(read_layout(write(layout_arrays(digits)), picked), digits[picked])
-    assert fast == [True] * compared
 
 
 @pytest.mark.parametrize("stored, shown", [([0.5], 0.5), ([9], 9.0), ([np.nan], np.nan), ([np.inf], np.inf),
@@ -289,26 +279,6 @@ def test_numbering_does_not_depend_on_the_order_of_configurations(write):
     assert np.array_equal(again.config_codes, graph.config_codes[order])
     assert np.array_equal(again.node_group, graph.node_group)
     assert np.array_equal(again.code_rows, graph.code_rows)
-
-
-@pytest.mark.parametrize("picked", [[3], [59, 0, 7], [5, 5, 1, 5], list(range(60)), [], np.arange(60, dtype=np.uint8)])
-@pytest.mark.parametrize("chunk_bytes", [720 * 7, 1 << 21])
-def test_a_subset_is_the_same_rows_of_the_whole(write, monkeypatch, picked, chunk_bytes):
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", chunk_bytes)
-    arrays = layout_arrays(DIGITS["tied groups"])
-    path = write(arrays)
-    picked_rows = np.asarray(picked, dtype=np.int64)
-    part, whole = read_layout(path, picked), read_layout(path)
-    assert_holds(part, arrays, picked_rows)
-    assert np.array_equal(dense_configs(part, np.arange(len(picked))), dense_configs(whole, picked_rows))
-
-
-@pytest.mark.parametrize("configs", [[60], [-1], [0.5], [True], [[1]], 3, ["1"]])
-def test_configurations_that_are_not_there_are_refused(write, configs):
-    path = write(layout_arrays(DIGITS["tied groups"]))
-    with pytest.raises(DataError) as error:
-        read_layout(path, configs)
-    assert str(error.value) == f"{path}: configs must be integers in 0..59, the configurations of this file"
 
 
 def test_a_tile_file_is_read_as_it_stands(write):
@@ -936,7 +906,7 @@ def test_every_array_of_a_reader_can_be_written_to_whatever_the_file_holds(write
     graph = (read_tile if kind == "tile" else read_layout)(path)
     graphs = [graph, prepare(tmp_path / "root", tmp_path / "prepared", progress=False).graph(collection, "train", "a")]
     if kind == "layout":
-        graphs += [read_layout(path, [1, 0]), prune(graph), drop_duplicate_configs(graph)[0]]
+        graphs += [prune(graph), drop_duplicate_configs(graph)[0]]
         assert dense_configs(graph, [0, 1]).flags.writeable
     with warnings.catch_warnings():
         warnings.simplefilter("error")
