@@ -39,15 +39,18 @@ from kit.data import (
     NpzFile,
     content_digest,
     find_data_root,
+    find_sample,
     npz_paths,
+    own_files,
     target,
 )
 from kit.factored import checksum_of, graph_of, read_about, read_graph, structure_of, target_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, sha256_of, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
+from kit.submit import read_submission
 
-FORMAT = 5                               # of a prepared file; files of another format are prepared again
+FORMAT = 6                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
@@ -57,6 +60,7 @@ COLUMNS = {
     "source_sha256": pl.String, "prepared_bytes": pl.Int64,
     "prepared_checksum": pl.String,      # of the prepared file, whatever time its copy is given; see `checksum_of`
     "content": pl.String,                # digest of the graph, whatever file it was read from; see `content_digest`
+    "padding": pl.Int64,                 # of axes in the source: 0, or -1, which readers change to 0
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
     "group_nodes": pl.List(pl.Int64), "options": pl.List(pl.Int64),      # nodes and codes per group
     "configs": pl.Int64, "distinct": pl.Int64, "repeats": pl.Int64,      # repeats: the most rows of one configuration
@@ -84,6 +88,8 @@ _LOCK = ".prepare.lock"
 _UNFINISHED = ".catalogue.unfinished.parquet"
 _BYTES_PER_PROCESS = 32 << 20            # of sources; starting a process takes as long as reading this much
 _QUANTILES = ("shortest", "quarter", "median", "three_quarters", "longest")
+_STRANGER = "its name is none of the data set's test files; if it is a copy, delete it"
+_SAMPLE = "sample_submission.csv"
 _LONGEST_NAME = 225                      # bytes; systems allow 255, and a file that is being written has 30 more
 
 
@@ -94,6 +100,7 @@ class Source(NamedTuple):
     path: Path
     bytes: int
     changed: int                         # ns
+    stranger: bool = False               # whether its name is none of the data set
 
     @property
     def key(self):
@@ -296,7 +303,8 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
     _check_folder(root, folder, wanted, splits)
     with _alone(folder):
         remove_leftovers(folder)
-        sources = {source.key: source for source in _sources(root, wanted) if source.split in splits}
+        sample = find_sample(root)
+        sources = {source.key: source for source in _sources(root, wanted, splits, sample, strangers=True)}
         known, since = _known_rows(folder)
         rows = {_key(row): row for row in known}
         rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
@@ -314,6 +322,9 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
         _remove_strangers(folder, wanted, rows)
         for collection in wanted:                                # a data root has tile/ or layout/, even without files
             folder.joinpath(*collection.split(":")).mkdir(parents=True, exist_ok=True)
+        if sample is not None:                                   # says which rows a submission needs
+            with whole_file(folder / _SAMPLE) as part:
+                part.write_bytes(sample.read_bytes())
         _save(folder / CATALOGUE, rows)
         (folder / _UNFINISHED).unlink()
     return open_prepared(folder)
@@ -412,6 +423,7 @@ def prepare_file(source, folder):
             if not known:
                 with NpzFile(source.path, file) as npz:
                     graph = graph_of(npz, source.collection, source.split)
+                    padding = npz.padding
     except (DataError, OSError) as fault:
         path.unlink(missing_ok=True)
         reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
@@ -421,7 +433,7 @@ def prepare_file(source, folder):
         about["content"] = _as_in_source(graph)
         if source.collection != "tile:xla" and graph.meetings is None:
             graph = graph._replace(meetings=find_meetings(graph))
-        known = about | describe(graph, source.collection)
+        known = about | {"padding": padding} | describe(graph, source.collection)
         write_graph(path, graph, {name: known.get(name) for name in COLUMNS if name not in _OUTSIDE})
     return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size,
                     "prepared_checksum": checksum_of(path)}
@@ -431,6 +443,8 @@ def _opened(source):
     """Open a source file; DataError if it is none, or has a name that a prepared file or a catalogue cannot have."""
     if not source.path.is_file():
         raise DataError(f"{source.path}: is not a file, or a link to nowhere")
+    if source.stranger:
+        raise DataError(_STRANGER)
     if source.key[-1] != source.path.stem:
         raise DataError(f"{source.path}: its name is not UTF-8; rename the file")
     if len(os.fsencode(source.path.name)) > _LONGEST_NAME:
@@ -583,7 +597,7 @@ def _check_folder(root, folder, collections, chosen):
     if not np.iterable(chosen):
         raise DataError(f"splits is {chosen!r}; expected a sequence of {', '.join(SPLITS)}")
     for collection, split in [(c, s) for c in collections for s in ("train", *chosen)]:
-        npz_paths(root, collection, split)                       # DataError if there is no such collection or split
+        own_files(root, collection, split)                       # DataError if there is no such collection or split
 
 
 @contextmanager
@@ -601,16 +615,20 @@ def _alone(folder):
         time.sleep(0.5)
 
 
-def _sources(root, collections, splits=SPLITS):
-    """Yield all files of these collections and splits."""
+def _sources(root, collections, splits=SPLITS, sample=None, strangers=False):
+    """Yield all files of these collections and splits, with `strangers` also those that are not of the data set."""
+    ids = None
+    with suppress(DataError):                # a damaged sample decides nothing; `check_submission` names it
+        ids = sample and read_submission(sample).keys()
     for collection in collections:
         for split in splits:
-            for path in npz_paths(root, collection, split):
+            own, others = own_files(root, collection, split, ids)
+            for path in sorted(own + others) if strangers else own:
                 try:
                     stat = path.stat()
-                    yield Source(collection, split, path, stat.st_size, _changed(stat))
+                    yield Source(collection, split, path, stat.st_size, _changed(stat), path in others)
                 except OSError:              # a link to nowhere; reading it gives the reason
-                    yield Source(collection, split, path, 0, 0)
+                    yield Source(collection, split, path, 0, 0, path in others)
 
 
 def _changed(stat):
@@ -640,6 +658,8 @@ def _is_current(folder, source, row, since):
     """
     now = {"format": FORMAT, "source_bytes": source.bytes, "source_changed": source.changed}
     if row is None or any(row[name] != value for name, value in now.items()):
+        return False
+    if source.stranger != (row["reason"] == _STRANGER):      # a sample submission came or went
         return False
     path = prepared_path(folder, *source.key)
     if row["reason"] is not None or not path.is_file():     # a file that was left out has no prepared file

@@ -87,7 +87,24 @@ def parse(argv):
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
                         "sample data if there are two cores, else 1, because real data takes memory")
+    parser.add_argument("--clean", choices=("list", "delete"), help="list, or delete, the results in the store of "
+                        "--out that its last runs do not need, such as models of earlier settings; nothing is run")
     return parser.parse_args(argv)
+
+
+def clean(args):
+    """Show or delete what the folder of a run does not need; gives back the exit status."""
+    if not args.out or not Path(args.out, "steps").is_dir():
+        raise RunError(f"--clean {args.clean} needs --out: the folder of a run")
+    out = folder("--out", args.out)
+    with lock(out):
+        paths = Folder(out, out).unused()
+        for path in paths:
+            print(f"{path.stat().st_size / 1e6:9.2f} MB  {show(path)}")
+            if args.clean == "delete":
+                path.unlink()
+    print(f"{len(paths)} results {'are deleted' if args.clean == 'delete' else 'can be deleted: --clean delete'}")
+    return 0
 
 
 def plan(args, collections, asked):
@@ -240,6 +257,8 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
 
 def run(args):
     """The whole run; gives back the exit status."""
+    if args.clean:
+        return clean(args)
     start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written

@@ -305,6 +305,17 @@ def test_words_that_name_nothing_are_refused_before_anything_is_done(tmp_path):
 
 # --- submit
 
+def test_an_incomplete_submission_is_sent_only_if_told(kaggle, tmp_path):
+    csv = tmp_path / "s.csv"
+    csv.write_text("ID,TopConfigs\n" + "".join(f"tile:xla:{i:032x},0;1;2;3;4\n" for i in range(16)))
+    said = fails("invalid", submit, csv, "m", client=QUICK)
+    assert "nothing was sent: tile:xla: 828 missing ID, of the competition's 844 test graphs; " in said
+    assert said.endswith("; to submit an incomplete file all the same, pass partial=True") and kaggle.asked == []
+    assert submit(csv, "m", client=QUICK, partial=True)["ref"] == 1000
+    csv.write_text(csv.read_text() + "tile:xla:a,0;0\n")
+    assert "partial" not in fails("invalid", submit, csv, "m", client=QUICK, partial=True)
+
+
 def test_a_submission_arrives_byte_by_byte_and_is_sent_once(kaggle, csv):
     done = submit(csv, "first try", client=QUICK)
     assert done == {"ref": 1000, "remaining": 3, "repeated": False}

@@ -329,6 +329,7 @@ def choices(project, monkeypatch):
     ("04", "held_out=1", "a number of at least 0 and below 1"), ("05", "how=median", "mean_zscore or mean_rank"),
     ("05", "choose=no", "True or False"), ("04", "relatives=no", "True or False"),
     ("04", "popular=false", "True or False"), ("06", "submit_to_kaggle=false", "True or False"),
+    ("06", "partial=no", "True or False"),
     ("06", "score_within=soon", "a number of at least 0"),
     ("07", "budgets=[10,0]", "a list of whole numbers of at least 1, such as [10,30]"),
     ("07", "budgets=10", "a list of whole numbers of at least 1, such as [10,30]"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import state_machine
 import torch
-from run_folder import CHANGES, ENDED, FULL, World, digests, finished_world, in_process, invert, permute
+from run_folder import CHANGES, ENDED, FULL, World, digests, finished_world, in_process, invert, permute, program
 
 import kit.recipes
 from kit.files import file_sha256
@@ -458,3 +458,16 @@ def test_a_sequence_notices_what_is_gone_and_what_is_stale(template, monkeypatch
     monkeypatch.setattr(Folder, "fault", lambda *_: None)
     monkeypatch.setattr(Folder, "_stale", lambda *_: None)
     assert "another submission than that of a new folder" in fault(["run", 1], ["collections", 1])
+
+
+def test_what_no_run_needs_is_listed_and_deleted_when_told(world):
+    text, kept = submission(world), files(world, "store/*")
+    assert world.run(seeds=2) == 0 and world.run() == 0
+    more = files(world, "store/*").keys() - kept.keys()
+    assert len(more) > 6 and program.main(["--clean", "list", "--out", str(world.place / "out")]) == 0
+    assert more <= files(world, "store/*").keys()
+    assert program.main(["--clean", "delete", "--out", str(world.place / "out")]) == 0
+    left = files(world, "store/*").keys()
+    assert kept.keys() - left <= {name for name in kept if "submission-" not in name} and not {
+        name for name in more & left if "submission-" not in name}
+    assert world.run() == 0 and world.said.count("finished before") == 4 and submission(world) == text

@@ -10,13 +10,13 @@
 import hashlib
 import json
 import os
+import re
 import shutil
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder
-from kit.files import file_sha256, plain, put_in_place, unwritable_named, write_json
+from kit.files import file_sha256, part_name, plain, put_in_place, unwritable_named, write_json
 from kit.prepare import content_digests
 from kit.submit import write_submission
 from lab.run.code import code_digest
@@ -24,8 +24,10 @@ from lab.run.data import open_data, report_problems, wanted
 from lab.run.store import Store, free_name
 from lab.run.unfinished import earlier_stores
 
+_RESULT = re.compile(r"(?!submission-)[A-Za-z0-9+_-]+-[0-9a-f]{16}\.(?:npz|pt|json)")
 TRAINS = {"tile": "03_train_tile", "layout": "04_train_layout"}         # {kind of collection: step that predicts}
 COMBINES = "05_ensemble"
+_REMEMBERED = 20         # earlier versions of a view that are known to be of this run
 # the modules that decide what a step publishes; a change of others leaves it as it is
 _CODE = {**dict.fromkeys(TRAINS.values(), ("lab.run.members", "kit.recipes", "kit.models", "kit.baselines")),
          COMBINES: ("kit.ensemble", "kit.metrics", "kit.prune")}
@@ -96,18 +98,20 @@ class Folder:
                 return f"made from results of {other[:2]} that cannot be used: {why}"
         return None
 
-    def fault(self, step, collections):
-        """Why what a step published cannot be used, or is not whole; None if it can."""
-        record = self.record(step)
-        for collection in record["sections"].keys() & {*collections}:
-            if why := self.section_fault(step, collection, record["sections"][collection]):
+    def results_fault(self, step, collections):
+        """Why what a step published for collections cannot be used, or is not whole; None if it can."""
+        sections = self.record(step)["sections"]
+        for collection in [one for one in collections if one in sections]:
+            gone = [one["file"] for one in sections[collection]["costs"] if self.store.find(one["file"]) is None]
+            if why := f"{gone[0]} is gone" if gone else self._stale(step, collection, sections[collection]):
                 return f"{collection}: {why}"
-        return next((why for name in record["views"] if (why := self.view_fault(step, name))), None)
+        return None
 
-    def section_fault(self, step, collection, section):
-        """Why a section of a step cannot be used, or its results are not whole; None if it can."""
-        gone = [one["file"] for one in section["costs"] if self.store.find(one["file"]) is None]
-        return f"{gone[0]} is gone" if gone else self._stale(step, collection, section)
+    def fault(self, step, collections):
+        """As `results_fault`; or what is wrong with the views of a step."""
+        views = self.record(step)["views"]
+        return self.results_fault(step, collections) or next(filter(None, (
+            self.view_fault(step, name) for name in views)), None)
 
     def view_fault(self, step, name):
         """Why a view is not as a step wrote it last, or None."""
@@ -116,6 +120,15 @@ class Folder:
             return f"{path} is gone"
         return None if written and file_sha256(path) == written[-1] else f"{path} was changed, or not made by {step}"
 
+    def unused(self):
+        """The results in the store that no step of this folder needs now; submissions and kept files stay."""
+        used = set()
+        for path in (self.out / "steps").glob("*.json"):
+            record = self.record(path.stem)
+            used |= {*record.get("used", ())}.union(*(section["used"] for section in record["sections"].values()))
+        return [path for path in sorted(self.store.folder.glob("*")) if _RESULT.fullmatch(path.name)
+                and path.stem not in used]
+
     def write_record(self, step, record):
         """Write what a step published."""
         write_json(self.out / "steps" / f"{step}.json", {**record, "digest": _digest(record)})
@@ -123,17 +136,22 @@ class Folder:
     def view(self, step, name, write):
         """Write a file that people open with `write(path)`; what somebody put or changed there gets another name."""
         path, record = self.out / name, self.record(step)
-        with unwritable_named(path), tempfile.TemporaryDirectory(dir=_made(self.out / ".run")) as folder:
-            part = Path(folder, path.name)
-            write(part)
-            sha, written = file_sha256(part), record["views"].setdefault(name, [])
-            if path.is_file() and (there := file_sha256(path)) not in written and there != sha:
-                place = free_name(path)
-                path.replace(place)
-                print(f"note  {path} was changed, or not made by this run; it is kept as {place.name}", flush=True)
-            written[:] = [*[one for one in written if one != sha], sha]
-            self.write_record(step, record)              # first: after a kill, the file is known to be of this run
-            put_in_place(part, _made(path.parent) / path.name)
+        part = part_name(path)
+        with unwritable_named(path):
+            part.mkdir(parents=True)
+            try:
+                write(part / path.name)
+                sha, written = file_sha256(part / path.name), record["views"].setdefault(name, [])
+                if path.is_file() and file_sha256(path) not in (sha, *written):
+                    place = free_name(path)
+                    path.replace(place)
+                    print(f"note  {path} was changed, or not made by this run; it is kept as {place.name}", flush=True)
+                written[:] = [*[one for one in written if one != sha][-_REMEMBERED:], sha]
+                record["used"] = sorted(self.store.used) or record.get("used", [])
+                self.write_record(step, record)          # first: after a kill, the file is known to be of this run
+                put_in_place(part / path.name, path)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
         return path
 
     def costs(self, step, collections, split="test"):
@@ -175,7 +193,7 @@ class Folder:
     def checkpoints(self, kind, collection):
         """Paths of the checkpoints of a kind of model, such as "token", by seed; [] if they cannot be used now."""
         step = step_of(collection)
-        found = {} if self.fault(step, [collection]) else self.record(step)["sections"].get(collection, {})
+        found = {} if self.results_fault(step, [collection]) else self.record(step)["sections"].get(collection, {})
         names = {int(one["member"].rpartition("_seed")[2]): one["model"] for one in found.get("costs", ())
                  if one["model"] and one["member"].rpartition("_seed")[0] == kind}
         return [path for _, name in sorted(names.items()) if (path := self.store.path(name, ".pt")).is_file()]
