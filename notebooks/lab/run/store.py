@@ -42,6 +42,7 @@ class Store:
     def __init__(self, folder, others=(), report=print):
         self.folder, self.others, self.used = Path(folder), [Path(other) for other in others], set()
         self.report = report
+        self._source, self._spoiled = {}, set()          # {path: where it was copied from}; sources of damaged files
 
     def name(self, kind, inputs):
         """The name of a result: `kind`, and a digest of the inputs, which are plain values, dataclasses and arrays."""
@@ -92,9 +93,10 @@ class Store:
         Of several checkpoints, the one that was trained furthest is copied, with its record.
         """
         path = self.path(name, suffix)
-        found = [other / path.name for other in self.others if (other / path.name).is_file()]
+        found = [other / path.name for other in self.others if (other / path.name).is_file()
+                 and other / path.name not in self._spoiled]
         if found and not path.exists():
-            source = max(found, key=lambda one: steps_trained(one.with_suffix(".json")))
+            source = self._source[path] = max(found, key=lambda one: steps_trained(one.with_suffix(".json")))
             for one in [source.with_suffix(".json")] * source.with_suffix(".json").is_file() + [source]:
                 with whole_file(self.folder / one.name) as part:
                     shutil.copyfile(one, part)
@@ -104,6 +106,7 @@ class Store:
         """Move a file that is not as it was written to a name of its own, and say so -> its new path."""
         place = free_name(path)
         path.replace(place)
+        self._spoiled.add(self._source.get(path))
         self.report(f"note  {path} is damaged, or was changed; it is kept as {place.name}, and made again")
         return place
 
