@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kit.data import DIGITS, OPCODE_NAMES, DataError, LayoutGraph
+from kit.data import DIGITS, OPCODE_NAMES, TENSORS, DataError, LayoutGraph, row_words
 from kit.programs.hlo import ELEMENT_TYPES, file_bytes, parse_hlo, program_arrays
-from kit.programs.options import MAX_RANK, TENSORS, layout_agreement, operation_options
+from kit.programs.options import MAX_RANK, layout_agreement, operation_options
 
 SAVE = 'save it before it is compiled: jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()'
 # operations that are newer than the data set
@@ -126,14 +126,6 @@ def layout_words(program, code):
         opcode = OPCODE_NAMES[program.graph.node_opcode[program.graph.node_config_ids[place]]]
         words.append(row_words(opcode, program.graph.code_rows[place, option]))
     return words
-
-
-def row_words(opcode, row):
-    """Describe one `row` (18,) of layout digits, given to an operation named `opcode`, as `layout_words` does."""
-    digits = [own[own >= 0] for own in row.reshape(-1, MAX_RANK)]
-    names = TENSORS.get(opcode, ("output", "input", "kernel"))
-    words = [f"{name} {{{','.join(map(str, own))}}}" for name, own in zip(names, digits) if len(own)]
-    return " ".join(words) or "nothing"
 
 
 def _module(data, label):
