@@ -36,8 +36,8 @@ COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nl
 SPLITS = ("train", "valid", "test")
 CATALOGUE = "catalogue.parquet"   # in a folder that `kit.prepare` wrote
 DIGITS = 18                      # per node: the layouts of output, input and kernel, 6 digits each, minor to major
-# whose dimensions a configuration orders
-TENSORS = {"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"), "reshape": ("output", "input")}
+TENSORS = {"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"),
+           "reshape": ("output", "input")}                       # whose dimensions a configuration orders
 
 NOT_OF_THE_DATA = "files whose names no test file of the data set has; if they are copies, delete them"
 
