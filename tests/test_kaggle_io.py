@@ -559,11 +559,29 @@ def test_a_push_that_failed_says_so_and_is_not_repeated(kaggle, notebook, answer
 @pytest.mark.parametrize("about, word", [
     ({**ABOUT, "title": "Another"}, "expected a title that gives the name in the id (this one gives 'another')"),
     ({**ABOUT, "id": "me/kit", "title": "kit"}, "at least five letters"), ({}, "id None and title ''"),
+    ({**ABOUT, "id": "me/" + "kit-" * 12 + "long", "title": "kit " * 12 + "long"}, "has 52 characters; Kaggle takes 5"),
     ({**ABOUT, "code_file": "all.py"}, None)])
 def test_metadata_that_would_surprise_is_refused_before_anything_is_sent(kaggle, notebook, about, word):
     folder = notebook if word else notebook.parent
     message = fails("invalid", push_notebook, folder, about, client={"python": "/nowhere"})
     assert (word or "all.py: no such file") in message and kaggle.asked == []
+
+
+@pytest.mark.parametrize("name, text", [
+    ("all.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": "x" * 999_990, "outputs": []}]})),
+    ("all.ipynb", json.dumps({"cells": [{"cell_type": "markdown", "source": ["\u00e9"] * 170_000}]})),       # \\u00e9
+    ("all.ipynb", "{"), ("all.ipynb", "[]"), ("all.py", "x" * 1_000_001)])
+def test_a_source_that_is_too_large_or_no_notebook_is_refused_before_anything_is_sent(kaggle, tmp_path, name, text):
+    (tmp_path / name).write_text(text, "utf-8")
+    message = fails("invalid", push_notebook, tmp_path / name, ABOUT, client={"python": "/nowhere"})
+    assert message.startswith(f"{name}: ") and "nothing was sent" in message and kaggle.asked == []
+
+
+def test_outputs_do_not_count_because_the_client_leaves_them_out(kaggle, notebook):
+    book = json.loads(notebook.read_text())
+    book["cells"][0]["outputs"] = ["x" * 2_000_000]
+    notebook.write_text(json.dumps(book))
+    assert push_notebook(notebook, ABOUT, client=QUICK)["version"] == 1
 
 
 USED = "GPU quota: 12.3 of 30.0 hours used this week, 17.7 left"
