@@ -450,6 +450,44 @@ def test_a_key_in_kaggle_json_is_enough_and_a_wrong_one_is_named(kaggle, csv, mo
     assert "the credentials in kaggle.json:" in fails("token", submit, csv, "n", client=QUICK)
 
 
+GOOD = json.dumps({"username": USER, "key": KEY})
+
+
+@pytest.mark.parametrize("name, data, fault", [
+    ("kaggle.json", b"\xef\xbb\xbf" + GOOD.encode(), "starts with a byte order mark; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode("utf-16"), "is UTF-16; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode("utf-16-le"), "is UTF-16; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode()[:-9], "is not JSON; it may be cut short"), ("kaggle.json", b"", "is empty"),
+    ("kaggle.json", b"[" * 100_000, "is not JSON"), ("kaggle.json", GOOD.encode() + b"\xff", "is not plain UTF-8"),
+    ("kaggle.json", b'["name", "key"]', "has no username"), ("kaggle.json", b'{"username": "name"}', "has no key"),
+    ("kaggle.json", b'{"username": null, "key": "x"}', "has no username"),
+    ("access_token", b"\xef\xbb\xbf" + TOKEN.encode(), "starts with a byte order mark"),
+    ("access_token", TOKEN.encode("utf-16"), "is UTF-16"),
+    ("access_token.txt", TOKEN.encode() + b"\xff", "is not plain"),
+    ("access_token", b"\n", "is empty"), ("credentials.json", b"{", "is not JSON"),
+    ("credentials.json", "{}".encode("utf-16"), "is UTF-16"), ("credentials.json", b"{}", "has no refresh_token")])
+def test_a_file_of_credentials_that_cannot_be_used_is_named_with_its_fault(kaggle, csv, monkeypatch, name, data, fault):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    (kaggle.home / ".kaggle").mkdir()
+    (kaggle.home / ".kaggle" / name).write_bytes(data)
+    message = fails("unreadable", submit, csv, "m", client=QUICK)
+    assert f"{name} {fault}" in message and "there are no" not in message and kaggle.asked == []
+
+
+def test_a_file_that_cannot_be_opened_and_half_of_a_pair_are_named(kaggle, csv, monkeypatch):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    monkeypatch.setenv("KAGGLE_USERNAME", USER)
+    assert "KAGGLE_USERNAME is set alone" in fails("unreadable", submit, csv, "m", client=QUICK)
+    (kaggle.home / ".kaggle" / "kaggle.json").mkdir(parents=True)
+    assert "kaggle.json cannot be opened (" in fails("unreadable", submit, csv, "m", client=QUICK)
+
+
+def test_a_damaged_kaggle_json_beside_a_good_token_is_no_fault(kaggle, csv):
+    (kaggle.home / ".kaggle").mkdir()
+    (kaggle.home / ".kaggle" / "kaggle.json").write_bytes(b"{")
+    assert submit(csv, "m", client=QUICK)["ref"] == 1000
+
+
 def test_a_wrong_name_and_rules_not_accepted_answer_alike_and_are_told_together(kaggle, csv, tmp_path):
     word = ("forbids access to predict (HTTP 403: Permission 'competitions.participate' was denied): check the name; "
             "for a competition accept its rules at https://www.kaggle.com/competitions/predict/rules")
