@@ -164,7 +164,7 @@ def expect_token(args, size):
         try:
             gpu_quota(client={"retries": 1})
         except KaggleError as fault:
-            if fault.kind in ("credentials", "token"):
+            if fault.kind in ("credentials", "unreadable", "token"):
                 raise RunError(str(fault), status=1) from None
 
 
