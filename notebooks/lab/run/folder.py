@@ -102,10 +102,14 @@ class Folder:
         """Why what a step published for collections cannot be used, or is not whole; None if it can."""
         sections = self.record(step)["sections"]
         for collection in [one for one in collections if one in sections]:
-            gone = [one["file"] for one in sections[collection]["costs"] if self.store.find(one["file"]) is None]
-            if why := f"{gone[0]} is gone" if gone else self._stale(step, collection, sections[collection]):
+            if why := self.section_fault(step, collection, sections[collection]):
                 return f"{collection}: {why}"
         return None
+
+    def section_fault(self, step, collection, section):
+        """Why a section of a step cannot be used, or its results are not whole; None if it can."""
+        gone = [one["file"] for one in section["costs"] if self.store.find(one["file"]) is None]
+        return f"{gone[0]} is gone" if gone else self._stale(step, collection, section)
 
     def fault(self, step, collections):
         """As `results_fault`; or what is wrong with the views of a step."""
