@@ -69,7 +69,8 @@ def draw_progress(progress, ax=None, title=""):
                     linestyle="-" if ours else "--")
     ax.axhline(1, color=QUIET, linewidth=1)
     ax.set_xscale("log")
-    named = [5, 10, 20, 50, 100, 200, 500, 1000]
+    low, high = ax.get_xlim()
+    named = [tick for tick in (5, 10, 20, 50, 100, 200, 500, 1000) if low <= tick <= high]
     ax.set_xticks(named, named)
     ax.set_xticks([], minor=True)
     return dress(ax, title, "seconds of search, mean over layers",
