@@ -1,4 +1,5 @@
 """A program of one's own: from HLO or JAX to the layouts that its operations can choose, which JAX can then set."""
+from kit.programs.bench import Bench, BenchError, BenchSettings, this_machine
 from kit.programs.hlo import file_bytes, parse_hlo, program_arrays, write_sequences
 from kit.programs.layouts import (
     JaxProgram,
@@ -8,10 +9,12 @@ from kit.programs.layouts import (
     save_layouts,
     with_layouts,
 )
+from kit.programs.measure import Measurements, MeasureSettings, measure
 from kit.programs.own import layout_words, program_from_hlo, row_words, with_configs
 
 __all__ = [
-    "JaxProgram", "configured", "file_bytes", "layout_words", "parse_hlo", "program_arrays", "program_digest",
-    "program_from_hlo", "program_from_jax", "row_words", "save_layouts", "with_configs", "with_layouts",
+    "Bench", "BenchError", "BenchSettings", "JaxProgram", "MeasureSettings", "Measurements", "configured",
+    "file_bytes", "layout_words", "measure", "parse_hlo", "program_arrays", "program_digest", "program_from_hlo",
+    "program_from_jax", "row_words", "save_layouts", "this_machine", "with_configs", "with_layouts",
     "write_sequences",
 ]
