@@ -301,7 +301,7 @@ def test_layouts_that_do_not_fit_are_refused():
 def test_a_saved_configuration_is_applied_again_and_refused_where_the_program_has_changed(tmp_path):
     path, given = tmp_path / "fast.json", [np.ones(shape, np.float32) for shape in SIZES]
     program = program_from_jax(chain, *given, tie=False)
-    save_layouts(path, program, [4, 8], tie=False)
+    save_layouts(path, program, [4, 8])
     again = with_layouts(chain, *given, layouts=path)
     assert compiled(again, *given) == compiled(configured(program, [4, 8]), *given)
     for other in (lambda a, b, c: jnp.tanh(a @ b) @ c, lambda a, b, c: chain(a, b, c) @ c.T):

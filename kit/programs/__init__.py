@@ -11,10 +11,11 @@ from kit.programs.layouts import (
 )
 from kit.programs.measure import Measurements, MeasureSettings, measure
 from kit.programs.own import layout_words, program_from_hlo, row_words, with_configs
+from kit.programs.tune import Tuned, tune
 
 __all__ = [
-    "Bench", "BenchError", "BenchSettings", "JaxProgram", "MeasureSettings", "Measurements", "configured",
+    "Bench", "BenchError", "BenchSettings", "JaxProgram", "MeasureSettings", "Measurements", "Tuned", "configured",
     "file_bytes", "layout_words", "measure", "parse_hlo", "program_arrays", "program_digest", "program_from_hlo",
-    "program_from_jax", "row_words", "save_layouts", "this_machine", "with_configs", "with_layouts",
+    "program_from_jax", "row_words", "save_layouts", "this_machine", "tune", "with_configs", "with_layouts",
     "write_sequences",
 ]

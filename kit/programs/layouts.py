@@ -41,6 +41,7 @@ class JaxProgram(NamedTuple):
     traced: object               # the closed jaxpr
     given: object                # the structure of the arguments, as jax.tree describes it
     returned: object             # the structure of the results
+    tie: object                  # which nodes form a group, as in `program_from_jax`
 
 
 def program_from_jax(function, *args, tie="shapes"):
@@ -89,7 +90,7 @@ def program_from_jax(function, *args, tie="shapes"):
     keys = [owners[key] if tie is False else key for key in group_keys(nodes, tie)]
     graph, dims, written = grouped(label, arrays, nodes, keys)
     return JaxProgram(graph, dims, 0 * written, np.array(equations), traced, jax.tree.structure(args),
-                      jax.tree.structure(shapes))
+                      jax.tree.structure(shapes), tie)
 
 
 def with_layouts(function, *args, layouts, tie="shapes"):
@@ -133,11 +134,11 @@ def with_layouts(function, *args, layouts, tie="shapes"):
     return configured(program, code)
 
 
-def save_layouts(path, program, code, tie="shapes"):
-    """Save a configuration `code` (g,) of a JaxProgram, made with `tie`, as a JSON file that `with_layouts` takes."""
+def save_layouts(path, program, code):
+    """Save a configuration `code` (g,) of a JaxProgram as a JSON file that `with_layouts` takes."""
     with_configs(program, [code])                            # refuses what does not fit
     with whole_file(path) as part:
-        part.write_text(json.dumps({"layouts": [int(option) for option in code], "tie": tie,
+        part.write_text(json.dumps({"layouts": [int(option) for option in code], "tie": program.tie,
                                     "program": program_digest(program)}) + "\n")
 
 
