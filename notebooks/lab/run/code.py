@@ -9,12 +9,14 @@ import dis
 import hashlib
 import inspect
 import json
+import linecache
 import re
 import sys
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
+from tokenize import TokenError
 from types import CellType, CodeType, FunctionType, ModuleType
 
 import numpy as np
@@ -153,13 +155,13 @@ def _describe_own(thing, found, seen):
 
 def _source_of(function):
     """The source of a function; if it has none of its own, what it was compiled to."""
-    try:
-        source = dedent(inspect.getsource(function.__code__))           # a decorator may name another one
-    except (OSError, TypeError, SyntaxError):            # executed without a file
+    code = function.__code__
+    try:                                                 # inspect.getsource takes that of another one, if decorated
+        source = dedent("".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1:])))
+    except (SyntaxError, TokenError):                    # no Python
         source = ""
     # the source of a lambda is a whole line, with others in it
-    return plain_code(source) if source and _tree(source) and function.__name__ != "<lambda>" else _compiled(
-        function.__code__)
+    return plain_code(source) if source and _tree(source) and function.__name__ != "<lambda>" else _compiled(code)
 
 
 def _compiled(code):
