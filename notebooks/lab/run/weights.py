@@ -288,15 +288,15 @@ def predict_from_weights(folder, data_root, out, collections=COLLECTIONS, device
     if not asked:
         raise DataError(f"{weights.folder / LIST}: has no predictions of {', '.join(collections)}; train them at home, "
                         f"and {_AGAIN}")
-    runs = {c: Run(step_of(c), data_root, out, collections=[c]) for c in asked}
     for c in asked:
         _check_data(weights, c, data_root)
-    graphs = {c: _graphs(weights.collections[c], runs[c], c) for c in asked}
+    runs = {step: Run(step, data_root, out, collections=asked) for step in dict.fromkeys(map(step_of, asked))}
+    graphs = {c: _graphs(weights.collections[c], runs[step_of(c)], c) for c in asked}
     ranked = _rank_all(weights, graphs, device, workers, report)
-    for c, run in runs.items():
+    for c in asked:
         own = weights.collections[c]
-        run.publish([_prediction(weights, c, one, ranked, graphs[c]) for one in own["predictions"]],
-                    **{**own["settings"], "weights": weights.digest})
+        runs[step_of(c)].publish([_prediction(weights, c, one, ranked, graphs[c]) for one in own["predictions"]],
+                                 collections=[c], **{**own["settings"], "weights": weights.digest})
 
 
 def _check_data(weights, collection, data_root):
