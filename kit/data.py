@@ -36,8 +36,10 @@ COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nl
 SPLITS = ("train", "valid", "test")
 CATALOGUE = "catalogue.parquet"   # in a folder that `kit.prepare` wrote
 DIGITS = 18                      # per node: the layouts of output, input and kernel, 6 digits each, minor to major
+TENSORS = {"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"),
+           "reshape": ("output", "input")}                       # whose dimensions a configuration orders
 
-NOT_OF_THE_DATA = "files whose names no test file of the data set has; if they are copies, delete them"
+STRANGER = "its name is none of the data set's test files; if it is a copy, delete it"
 
 _KAGGLE_INPUT = Path("/kaggle/input")
 _SLUG = "predict-ai-model-runtime"
@@ -182,7 +184,8 @@ def npz_paths(data_root, collection, split):
     paths, strangers = own_files(data_root, collection, split)
     if strangers:
         names = ", ".join(ascii(path.name) for path in strangers[:3]) + ", ..." * (len(strangers) > 3)
-        warnings.warn(f"{strangers[0].parent}: left out {len(strangers)} {NOT_OF_THE_DATA}: {names}", stacklevel=2)
+        warnings.warn(f"{strangers[0].parent}: left out {len(strangers)} files whose names no test file of the data "
+                      f"set has; if they are copies, delete them: {names}", stacklevel=2)
     return paths
 
 
@@ -317,6 +320,17 @@ def dense_configs(graph, index):
         raise ValueError(f"index must be integers in 0..{c - 1}, the configurations of this file")
     codes = graph.config_codes[index.astype(np.int64)][:, graph.node_group]      # (j, nc)
     return graph.code_rows[np.arange(len(graph.node_group)), codes]
+
+
+def row_words(opcode, row):
+    """Describe a `row` (18,) of layout digits, given to an operation named `opcode`: "output {3,0} kernel {2,3}".
+
+    A layout is written as XLA writes it, minor dimension first. "nothing" leaves the choice to the compiler.
+    """
+    digits = [own[own >= 0] for own in row.reshape(3, -1)]
+    names = TENSORS.get(opcode, ("output", "input", "kernel"))
+    words = [f"{name} {{{','.join(map(str, own))}}}" for name, own in zip(names, digits) if len(own)]
+    return " ".join(words) or "nothing"
 
 
 def target(graph):

@@ -271,8 +271,9 @@ class Machine:
             self.known[key] = {
                 f"{one['collection'].replace(':', '_')}/{one['member']}.{one['split']}.npz":
                 folder.store.read(one["file"])
-                for step in ("03_train_tile", "04_train_layout") for section in folder.record(step)["sections"].values() for one in section["costs"]
-                if not one["baseline"]}
+                for step in ("03_train_tile", "04_train_layout")
+                for section in folder.record(step)["sections"].values()
+                for one in section["costs"] if not one["baseline"]}
             shutil.rmtree(folder.out, ignore_errors=True)
         self.pool.append(self.known[key])
         files = self.pool[rng.integers(len(self.pool))]

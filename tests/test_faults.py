@@ -591,6 +591,52 @@ def test_data_that_must_not_be_written_to_is_enough(clone, expected, tmp_path):
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
 
 
+@contextlib.contextmanager
+def unwritable(folder):
+    """A folder whose files and folders must only be read."""
+    paths = [folder, *folder.rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        yield
+    finally:
+        for path in paths:
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_clone_that_must_not_be_written_to_is_enough(clone, expected, tmp_path, prepared):
+    shutil.copytree(clone.data, tmp_path / "competition" / "npz")
+    clone.data, first = tmp_path / "competition", clone.out
+    if prepared:                                             # by whoever owns the clone
+        assert clone.run()[0] == 0
+        shutil.rmtree(first)
+    before, clone.out = tree(clone.folder), tmp_path / "mine" / "out"
+    with contextlib.ExitStack() as held:
+        for place in clone.folder.glob("data/prepared-*"):       # the owner prepares it again
+            held.enter_context(FileLock(place / ".prepare.lock"))
+        held.enter_context(unwritable(clone.folder))
+        status, lines, errors = clone.run(preexec=obey_permission_bits)
+    assert (status, errors) == (0, "") and clone.results() == expected
+    after = tree(clone.folder)
+    assert {name for name in after if after[name] != before.get(name)} <= {
+        name for name in after if name.endswith(".prepare.lock")}
+    said = f"data: cannot be written to; sample data and prepared files go to {clone.out / 'data'}"
+    assert (said in lines) != prepared and any((clone.out / "data").glob("prepared-*")) != prepared
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("data", ["sample", None])
+def test_without_out_a_clone_that_must_not_be_written_to_is_one_sentence_with_the_option(clone, data):
+    given = str(clone.data) if data is None else data
+    clone.command = lambda *args: [sys.executable, "notebooks/run.py", "--data-root", given, "--size", "tiny", *args]
+    with unwritable(clone.folder):
+        status, lines, errors = clone.run(preexec=obey_permission_bits)
+    assert status == 2 and errors.count("\n") == 1 and errors.startswith("run.py: ")
+    assert "cannot be written" in errors and errors.endswith("; --out DIR names a folder for the run and its data\n")
+
+
 @pytest.mark.long
 def test_a_clock_that_jumps_changes_neither_results_nor_what_is_known_of_them(clone, expected):
     status, lines, errors = clone.run(CLOCK="1")

@@ -121,8 +121,8 @@ def test_a_csv_of_a_few_collections_is_submitted_only_if_told(kaggle, predicted,
     shutil.copytree(predicted[1], tmp_path / "out")
     (tmp_path / "data" / "sample_submission.csv").unlink()
     status, said, errors = run(tmp_path, tmp_path / "data", "--only", "06")
-    assert status == 3 and "submission: tile:xla: 841 missing ID, of the competition's 844 test graphs" in said
-    assert "submission: layout:nlp:default: 17 missing ID" in said
+    assert status == 3 and "tile:xla: 841 missing ID, of the competition's 844 test graphs" in said
+    assert "layout:nlp:default: 17 missing ID" in said
     status, said, errors = run(tmp_path, tmp_path / "data", *SUBMIT, "--collections", "tile:xla")
     assert status == 1 and "submission.csv is not valid, nothing was sent: tile:xla: 841 missing ID" in errors
     assert kaggle.uploads == {}

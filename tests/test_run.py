@@ -333,7 +333,6 @@ def choices(project, monkeypatch):
     ("06", "score_within=soon", "a number of at least 0"),
     ("07", "budgets=[10,0]", "a list of whole numbers of at least 1, such as [10,30]"),
     ("07", "budgets=10", "a list of whole numbers of at least 1, such as [10,30]"),
-    ("08", "kernels=dot", "all, or a list of matmul"), ("08", "kernels=['dot']", "all, or a list of matmul"),
     ("08", "network=lenet", "alexnet or vgg16 or resnet18"), ("08", "minutes=-1", "a number of at least 0")])
 def test_what_a_notebook_would_refuse_later_is_refused_at_once(choices, only, value, expected):
     name, given = choices.assignment(value)
@@ -348,7 +347,7 @@ def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a
         for name, default in own.items():
             choices.check([notebook], {name: ast.literal_eval(default)})
     assert choices.EXPECTED.keys() <= {name for own in choices.declared(notebooks).values() for name in own}
-    given = {"held_out": 0.3, "budgets": [5, 10], "aggregation": "sparse", "how": "mean_rank", "kernels": "all",
+    given = {"held_out": 0.3, "budgets": [5, 10], "aggregation": "sparse", "how": "mean_rank", "network": "bert",
              "recipe": "full", "precision": "float16", "device": "cpu", "processes": 2, "submit_to_kaggle": True}
     choices.check(notebooks, given)
 

@@ -242,10 +242,10 @@ def test_predictions_of_another_collection_are_left_out_and_named(world):
 def test_a_file_that_a_parameter_names_is_read_again_when_it_changes(world):
     sample, rows = world.place / "sample_submission.csv", submission(world)
     sample.write_text(rows)
-    assert world.run("--only", "06", sample_submission=sample) == 0
+    assert world.run("--only", "06", sample_submission=sample, partial=False) == 0
     sample.write_text(rows + "tile:xla:another,0;1;2;3;4\n")
-    assert world.run("--only", "06", sample_submission=sample) == 3 and "1 missing ID" in world.said
-    assert world.run("--only", "06", sample_submission=sample) == 3 and "finished before" in world.said
+    assert world.run("--only", "06", sample_submission=sample, partial=False) == 3 and "1 missing ID" in world.said
+    assert world.run("--only", "06", sample_submission=sample, partial=False) == 3 and "finished before" in world.said
 
 
 @pytest.mark.parametrize("name", ["store", "steps", "notebooks"])

@@ -83,10 +83,9 @@ class Machines:
         ending = next((next(ends, {}) for word, ends in self.endings.items() if word in place.name), {})
         book = nbformat.reads(body["text"], 4)
         for cell in book.cells:
-            if not cell.source.startswith("%%writefile"):        # the kit stays as it is: its code counts
-                cell.source = cell.source.replace("/kaggle/input/datasets", f"{inputs}/datasets")
-                if "trained = train_members(" in cell.source:
-                    cell.source = THERE.format(inputs=str(inputs), **NEVER | ending) + cell.source
+            cell.source = cell.source.replace("/kaggle/input/datasets", f"{inputs}/datasets")
+            if "trained = train_members(" in cell.source:
+                cell.source = THERE.format(inputs=str(inputs), **NEVER | ending) + cell.source
         nbformat.write(book, place / "book.ipynb")
         hidden = ("PYTHONPATH", "TPUGRAPHS_ROOT")
         around = {k: v for k, v in os.environ.items() if not k.startswith("KAGGLE") and "proxy" not in k

@@ -162,14 +162,16 @@ def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, col
     (test, *others), valid = (npz_paths(root, collection, split) for split in ("test", "valid"))
     shutil.copy(test, valid[0])
     assert len(read_split(root, collection, "valid", tmp_path / "problems.jsonl")) == len(valid) - 1
-    copy = test.with_name(f"{test.stem} (1).npz")
-    shutil.copy(test, copy)
+    copies = [test.with_name(f"{test.stem}{mark}.npz") for mark in (" (1)", "-Copy1")]
+    for copy in copies:
+        shutil.copy(test, copy)
     assert len(read_split(root, collection, "test", tmp_path / "problems.jsonl")) == len(others) + 1
     assert [json.loads(line)["reason"] for line in (tmp_path / "problems.jsonl").read_text().splitlines()] == [
         f"{valid[0]}: config_runtime is 0 throughout, the placeholder of test files; expected measured runtimes in "
         "valid",
-        f"{copy}: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if "
-        "it is a copy, delete it"]
+        f"{copies[0]}: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if "
+        "it is a copy, delete it",
+        f"{copies[1]}: its name is none of the data set's test files; if it is a copy, delete it"]
 
 
 @pytest.mark.parametrize("name, splits, words", [

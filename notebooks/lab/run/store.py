@@ -7,7 +7,7 @@ digest of its content, with which a damaged or edited file is noticed; such a fi
 import hashlib
 import io
 import shutil
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import joblib
@@ -158,18 +158,22 @@ def digest_of(value):
 
 def _plain(value):
     """A value as joblib hashes it alike in each process and on each machine: no classes, arrays in their own order."""
-    if is_dataclass(value):
-        return {"class": type(value).__name__, **_plain(asdict(value))}
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {field.name: getattr(value, field.name) for field in fields(value)}
+        return [type(value).__name__, _plain(named)]
     if hasattr(value, "state_dict") and hasattr(value, "settings"):      # a model
         return [type(value).__name__, _plain(value.settings), _plain(dict(value.state_dict()))]
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {repr(_plain(name)): _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     if isinstance(value, np.ndarray):
-        return np.ascontiguousarray(value)
+        return value.copy(order="C")                     # joblib hashes strides, too, which views have of their own
     if isinstance(value, np.generic):
         return value.item()
-    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"no result is named after a {type(value).__name__}; give plain values, dataclasses, arrays, "
+                    "models, and lists and dicts of them")
