@@ -69,8 +69,8 @@ def season(tmp_path_factory):
     add_relatives(folder / "data" / "npz")
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", folder / "data", "--out",
                           folder / "home", "--size", "tiny", "--collections", ",".join(COLLECTIONS), "--only",
-                          "03,04,05,06", "-p", "partial=True"], cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
-                         capture_output=True)
+                          "03,04,05,06", "-p", "partial=True"], cwd=folder, text=True, capture_output=True,
+                         env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     return folder
 
@@ -389,7 +389,7 @@ BROKEN = {
     "collection": lambda about: about["collections"].update({"tile:gpu": about["collections"].pop("tile:xla")}),
     "train": _first(split="train"), "member": _first(member="../x"), "nothing": _first(model="", stored=""),
     "unknown": _first(model="another"), "place": _first(stored="costs-../../../../x"),
-    "hops": _layout(k_hops=-1), "configurations": _layout(most_configs="all"),
+    "hops": _layout(k_hops=-1), "configurations": _layout(most_configs="all"), "words": _layout(collections=[]),
     "data": lambda about: about["collections"]["tile:xla"].update(data={}),
     "number": lambda about: about["collections"]["tile:xla"]["predictions"].insert(0, 3)}
 

@@ -244,7 +244,8 @@ def _is_list(weights):
 
     def is_collection(name, own):
         counts = () if name == "tile:xla" else (own["settings"]["k_hops"], own["settings"]["most_configs"])
-        return (name in COLLECTIONS and isinstance(own["settings"], dict) and own["data"].keys() == {*RANKED}
+        return (name in COLLECTIONS and not own["settings"].keys() & {"self", "predictions", "sources", "collections"}
+                and own["data"].keys() == {*RANKED}
                 and all(type(count) is int and count >= 0 for count in counts)
                 and all(is_prediction(one) for one in own["predictions"]))
     return all(_CHECKPOINT.fullmatch(name) and isinstance(about["settings"], dict) and all(
