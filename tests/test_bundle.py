@@ -90,11 +90,12 @@ def made(tmp_path_factory):
     write_sample(folder / "sample", seed=0, size="tiny")
     root = folder / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
     shutil.copytree(folder / "sample" / "npz", root)                  # without the truth: as if it were real
-    place, = bundled(folder, "--size", "tiny", "--collections", COLLECTIONS)
+    place, = bundled(folder, "--size", "tiny", "--collections", COLLECTIONS, "-p", "partial=True")
     empty = folder / "empty"
     executed_alone(place, empty, TPUGRAPHS_ROOT=str(root.parents[1]), KAGGLE_API_TOKEN=TOKEN)
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", root, "--out", "kit",
-                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06", "-p", "workers=2"],
+                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06", "-p", "workers=2",
+                          "-p", "partial=True"],
                          cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     return empty, empty / "out.ipynb", folder / "kit"
