@@ -16,8 +16,7 @@ import numpy as np
 from kit.data import COLLECTIONS, SPLITS, DataError, NpzFile, npz_paths
 from kit.files import whole_file
 from kit.kaggle import SECRET, KaggleError, notebook_output
-from lab.run import Folder, Prediction, read_record
-from lab.run.folder import step_of
+from lab.run import Folder, Prediction, read_record, step_of
 from lab.run.store import read_kept
 
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
