@@ -119,6 +119,28 @@ def test_no_cell_holds_what_belongs_elsewhere(name):
                 assert not re.match(r"/\w|~/|[A-Za-z]:[\\/]", node.value), f"{where}: absolute path"
 
 
+@pytest.mark.parametrize("name", [name for name in BOOKS if name < "20"])      # 20 makes a clone where it stands
+def test_no_path_of_a_notebook_depends_on_the_working_folder(name):
+    for cell in code(name):
+        for call in [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]:
+            assert not ast.unparse(call.func).endswith((".cwd", "getcwd")), cell.source
+            if re.search(r"^Path$|^open$|\.read_\w+$|_from_hlo$", ast.unparse(call.func)):
+                first = [ast.unparse(given) for given in call.args[:1]]
+                assert first and not re.match("f?['\"]", first[0]), ast.unparse(call)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["08_kernels", "09_own_program"])
+@pytest.mark.parametrize("start", ["above the clone", "elsewhere"])
+def test_a_notebook_finds_its_files_from_any_folder(tmp_path, tiny_sample, name, start):
+    folder = PROJECT.parent if start == "above the clone" else tmp_path
+    given = {"data_root": tiny_sample, "out_dir": tmp_path / "out", "size": "tiny"}
+    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "python3", PROJECT / "notebooks" / f"{name}.ipynb",
+                           tmp_path / "done.ipynb", *(w for pair in given.items() for w in ("-p", *map(str, pair)))],
+                          cwd=folder, env=environment(), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 @pytest.mark.parametrize("name", [name for name in BOOKS if name[:2] in "03 04 05 07 10 11 12 13".split()])
 def test_tables_of_scores_leave_the_interval_of_one_graph_empty(name):
     calls = [node for cell in code(name) for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
