@@ -1,4 +1,4 @@
-"""The data of a run: found, prepared, read split by split; bad files are reported and left out."""
+"""The data of a run: found and prepared, bad files reported and left out, changes noticed."""
 import json
 import re
 import shutil
@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 from drawn import arrays_of, rewrite
 
-from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, teaches
+from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, read_layout, read_tile, teaches
+from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, prune
 from lab.run import (
+    Prediction,
+    Run,
+    data,
     left_out,
     locate_data,
     open_data,
@@ -64,9 +68,7 @@ def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
     place, _ = open_data(root, collections=[first, other])
     before = data_digest(place, other, "train")
     path = npz_paths(root, other, "train")[0]
-    with np.load(path) as file:
-        arrays = dict(file)
-    np.savez(path, **arrays | {"config_runtime": arrays["config_runtime"][::-1]})
+    rewrite(path, config_runtime=read_layout(path).config_runtime[::-1])
     open_data(root, collections=first)
     assert data_digest(place, other, "train") != before
     assert not (place / "tile").exists()                         # what nobody asked for is still not prepared
@@ -74,7 +76,7 @@ def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
 
 def test_on_colab_the_prepared_data_live_on_a_mounted_drive(root, tmp_path, monkeypatch):
     shutil.rmtree(root.parent / "truth")
-    monkeypatch.setattr("lab.run.data.DRIVE", tmp_path)
+    monkeypatch.setattr(data, "DRIVE", tmp_path)
     assert open_data(root, collections="tile:xla") == (tmp_path / "tpugraphs-prepared", False)
 
 
@@ -146,21 +148,27 @@ def test_a_damaged_file_is_reported_and_the_others_go_on(root, collection, tmp_p
     assert len(problems.read_text().splitlines()) == 2
 
 
+def with_own_names(root):
+    """Give the test files names of their own, so that none of them is a stranger in the data set."""
+    shutil.rmtree(root.parent / "truth")
+    for path in [*root.rglob("test/*.npz")]:
+        path.rename(path.with_name(f"own-{path.name}"))
+
+
 @pytest.mark.parametrize("collection", ["tile:xla", "layout:xla:random"])
 def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, collection, tmp_path):
+    with_own_names(root)
     (test, *others), valid = (npz_paths(root, collection, split) for split in ("test", "valid"))
     shutil.copy(test, valid[0])
     assert len(read_split(root, collection, "valid", tmp_path / "problems.jsonl")) == len(valid) - 1
-    copies = [test.with_name(f"{test.stem}{mark}.npz") for mark in (" (1)", "-Copy1")]
-    for copy in copies:
-        shutil.copy(test, copy)
+    copy = test.with_name(f"{test.stem} (1).npz")
+    shutil.copy(test, copy)
     assert len(read_split(root, collection, "test", tmp_path / "problems.jsonl")) == len(others) + 1
     assert [json.loads(line)["reason"] for line in (tmp_path / "problems.jsonl").read_text().splitlines()] == [
         f"{valid[0]}: config_runtime is 0 throughout, the placeholder of test files; expected measured runtimes in "
         "valid",
-        f"{copies[0]}: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if "
-        "it is a copy, delete it",
-        f"{copies[1]}: its name is none of the data set's test files; if it is a copy, delete it"]
+        f"{copy}: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if "
+        "it is a copy, delete it"]
 
 
 @pytest.mark.parametrize("name, splits, words", [
@@ -168,6 +176,7 @@ def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, col
     ("a:b", ("test",), "its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote"),
     ("a\udcffb", ("train", "valid", "test"), "its name is not UTF-8; rename the file")])
 def test_a_file_whose_name_would_stop_a_later_step_is_left_out(root, tmp_path, capsys, name, splits, words):
+    with_own_names(root)
     for split in splits:
         good = npz_paths(root, "layout:xla:random", split)
         try:
@@ -305,6 +314,52 @@ def test_a_folder_called_truth_beside_real_files_makes_no_sample_of_them(root, t
     (tmp_path / "truth").mkdir()
     assert locate_data(tmp_path / "npz", folder=tmp_path)[2] is False
     assert locate_data(root, folder=tmp_path)[2] is True
+
+
+def test_the_content_of_a_graph_is_all_its_arrays_and_not_its_file(root):
+    path = npz_paths(root, "layout:xla:random", "train")[0]
+    graph, file = read_layout(path), path.read_bytes()
+    rewrite(path)                                                        # the same arrays, without compression
+    assert content_digest(read_layout(path)) == content_digest(graph) and path.read_bytes() != file
+    others = [graph._replace(graph_id="other"), graph._replace(config_runtime=graph.config_runtime[::-1]),
+              graph._replace(config_runtime=graph.config_runtime.astype(np.int32))]
+    for name in ("node_feat", "node_opcode", "edge_index", "config_codes", "code_rows", "config_runtime"):
+        array = getattr(graph, name).copy()
+        array.flat[0] += 1
+        others.append(graph._replace(**{name: array}))
+    assert len({content_digest(one) for one in [graph, *others]}) == 10
+
+
+def test_data_that_changed_in_content_alone_are_other_data_until_they_are_restored(root):
+    def digests():
+        place, _ = open_data(root)
+        return {(c, split): data_digest(place, c, split) for c in COLLECTIONS for split in SPLITS}
+    before, path = digests(), npz_paths(root, "layout:nlp:random", "train")[0]
+    with np.load(path) as npz:
+        runtime = npz["config_runtime"]
+    rewrite(path, config_runtime=runtime[::-1])
+    after = digests()
+    assert [key for key in before if before[key] != after[key]] == [("layout:nlp:random", "train")]
+    rewrite(path, config_runtime=runtime)                                # in another file than before
+    assert digests() == before
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_results_of_data_that_changed_while_a_step_ran_are_refused(root, tmp_path, prepared):
+    c = "layout:nlp:random"
+    run = Run("04_train_layout", root, tmp_path / "out", collections=["tile:xla", c])
+    path = npz_paths(run.root if prepared else root, c, "test")[0]
+    with np.load(path) as npz:
+        name = "config_codes" if prepared else "node_config_feat"
+        changed = npz[name][::-1]
+    rewrite(path, **{name: changed})
+    if not prepared:
+        prepare(root, run.root, progress=False)                          # what another run does meanwhile
+    with pytest.raises(DataError, match=f"{c} test changed while 04_train_layout ran; run it again"):
+        run.publish([Prediction(c, "a_seed0", "test", {f"{c}:a": np.arange(3.0)})], [c], [c])
+    assert run.section("04_train_layout", c) is None
+    run.publish([Prediction("tile:xla", "a_seed0", "test", {"tile:xla:a": np.arange(3.0)})], (), ["tile:xla"])
+    assert run.costs("04_train_layout", ["tile:xla", c]).keys() == {"tile:xla:a"}
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
