@@ -205,13 +205,12 @@ def _exported(program, code, device):
 
 
 def _environment(settings):
-    """The environment of the other process; there, a program runs in the thread that calls it."""
+    """The environment of the other process."""
     flags = [os.environ.get("XLA_FLAGS", "")]
     if settings.device == "cpu" and settings.threads == 1:
         flags.append("--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
     return {**os.environ, "XLA_FLAGS": " ".join(flags).strip(), "JAX_PLATFORMS": DEVICES[settings.device],
-            "NPROC": str(settings.threads), "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false",
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "NPROC": str(settings.threads), "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 

@@ -64,6 +64,7 @@ def end_with_parent():
 def read_inputs(folder):
     """The arguments of the program, on the device."""
     import jax
+    jax.config.update("jax_cpu_enable_async_dispatch", False)      # no second thread, which would want the same core
     listed = json.loads((folder / "inputs.json").read_text())
     data = (folder / "inputs.bin").read_bytes()
     found = []
