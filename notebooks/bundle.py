@@ -44,11 +44,10 @@ packed = """
 """
 kit_folder = tempfile.mkdtemp()          # goes with the machine
 with tarfile.open(fileobj=io.BytesIO(base64.b85decode("".join(packed.split())))) as archive:
-    for member in archive:               # files of the kit, and tables, for which notebooks look in the working folder
-        path = Path(kit_folder if member.name.startswith({packages}) else "", member.name)
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(archive.extractfile(member).read())
+    for member in archive:
+        path = Path(kit_folder, member.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(archive.extractfile(member).read())
 sys.path.insert(0, kit_folder)'''
 LINE = 1000                                     # letters in a line of what is packed
 ATTACHED = """import os
@@ -114,12 +113,15 @@ def kit_files(sources):
 
 
 def tables(paths, names):
-    """Tables that lie beside notebooks or modules of the kit and are named in their code: {name: content}."""
-    found, beside = {}, [(Path("notebooks"), path) for path in paths]
+    """Tables and programs that lie beside notebooks or modules and are named in their code: {name: content}.
+
+    Those of notebooks lie beside the packages, as `lab.BESIDE` says.
+    """
+    found, beside = {}, [(Path(), path) for path in paths]
     for folder, path in [*beside, *((Path(name).parent, place(name)) for name in names)]:
         text = path.read_text("utf-8")
         found |= {(folder / table.name).as_posix(): table.read_bytes()
-                  for table in sorted(path.parent.glob("*.csv*")) if table.name in text}
+                  for kind in ("*.csv*", "*.hlo.pb") for table in sorted(path.parent.glob(kind)) if table.name in text}
     return found
 
 
@@ -162,8 +164,7 @@ def bundle(parameters, real_only=False, datasets=(), machine=MACHINE, weights=No
         f"step.\n\n## The kit\nVersion {version}, with the files as they are in its repository. They are packed, "
         f"because Kaggle takes notebooks of at most 1 MB. The next cell unpacks them to `kit_folder`, where you can "
         f"read them."),
-        new_code_cell(UNPACK.format(packed=packed(files), packages=tuple(f"{name}/" for name in HOMES)),
-                      metadata=FOLDED)]
+        new_code_cell(UNPACK.format(packed=packed(files)), metadata=FOLDED)]
     cells += [new_code_cell(ATTACHED.format(datasets=json.dumps([*datasets])))] if datasets else []
     cells += [new_code_cell(FIND)] if real_only else []
     cells += [new_markdown_cell(ABOUT_WEIGHTS.format(**weights)), *map(new_code_cell, rank)] if weights else []

@@ -31,5 +31,6 @@ def failing(path, inputs):
     return fails
 
 
-child.compiled = failing
-child.main()
+if __name__ == "__main__":
+    child.compiled = failing
+    child.main()

@@ -114,11 +114,11 @@ def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
     place, = bundled(tmp_path, "--only", "08", "--data-root", "sample", "--size", "tiny", "--machine", "cpu")
     cells = executed_alone(place, tmp_path / "empty")
     assert sum("image/png" in output.get("data", ()) for cell in cells for output in cell.get("outputs", ())) >= 3
-    table = Path("notebooks", "kernels_networks.csv")
-    assert (tmp_path / "empty" / table).read_bytes() == (PROJECT / table).read_bytes()
+    name = "kernels_networks.csv"
+    assert unpacked(cells)[name] == (PROJECT / "notebooks" / name).read_bytes()
     put = {name for name in unpacked(cells) if ".csv" in name}
     assert {"lab/kernels/networks.csv", "lab/kernels/measured.csv.gz"} == {
-        name for name in put if not name.startswith("notebooks/kernels")}
+        name for name in put if "/" in name}
 
 
 @pytest.mark.long
@@ -297,16 +297,16 @@ def test_kaggle_takes_every_bundle(tmp_path, monkeypatch, capsys, only):
 def test_a_bundle_is_the_same_each_time_and_unpacks_what_was_packed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(PROJECT / "notebooks")
     bundle = importlib.import_module("bundle")
-    files = {"kit/a.py": b'x = """%s{}"""' * 99, "lab/ä/b.csv.gz": bytes(range(256)), "notebooks/c.csv": b""}
+    files = {"kit/a.py": b'x = """%s{}"""' * 99, "lab/ä/b.csv.gz": bytes(range(256)), "c.csv": b""}
     assert bundle.packed(files) == bundle.packed(dict(files))
-    cell = bundle.UNPACK.format(packed=bundle.packed(files), packages=("kit/", "lab/"))
+    cell = bundle.UNPACK.format(packed=bundle.packed(files))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     found = {}
     exec(cell, found)
     assert sys.path[0] == found["kit_folder"]
     for name, content in files.items():
-        assert Path("" if name.startswith("notebooks/") else found["kit_folder"], name).read_bytes() == content
+        assert Path(found["kit_folder"], name).read_bytes() == content
 
 
 def test_a_bundle_that_kaggle_would_refuse_is_one_sentence_and_not_written(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from kaggle_server import PYTHON, hurried
 
 from kit.data import npz_paths
 from kit.submit import write_submission
-from lab.run import Results
+from lab.run import Prediction, Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")
@@ -35,12 +35,12 @@ def predicted(tmp_path_factory, tiny_sample):
     for path in npz_paths(data, "tile:xla", "test"):
         with np.load(path) as npz:
             costs[f"tile:xla:{path.stem}"] = rng.random(len(npz["config_runtime"]))
-    results = Results(out, "05_ensemble", data)
-    results.save_costs("ensemble/tile_xla.test.npz", costs, {})
-    results.save_table("scores.csv", pd.DataFrame({
+    run = Run("05_ensemble", data, out, collections="tile:xla")
+    run.publish([Prediction("tile:xla", "ensemble", "test", costs)])
+    run.save_table("scores.csv", pd.DataFrame({
         "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
-        "split": "valid"}), {})
-    results.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]), {})
+        "split": "valid"}))
+    run.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]))
     write_submission(costs, folder / "expected.csv")
     write_submission(costs, data / "sample_submission.csv")          # so the competition wants these rows alone
     return data, out

@@ -118,43 +118,6 @@ def dims_of(kernel):
     return [len(choice.values) for choice in schedule_space(kernel)]
 
 
-def slow_result(kernel, inputs):
-    """By loops over single numbers, in float64."""
-    x, *others = [array.astype(np.float64) for array in inputs]
-    spatial, _ = kernel_axes(kernel)
-    out = np.zeros(spatial)
-    for place in np.ndindex(*spatial):
-        if kernel.kind == "matmul":
-            *batch, i, j = place
-            out[place] = sum(x[(*batch, i, k)] * others[0][(*batch, k, j)] for k in range(x.shape[-1]))
-        elif kernel.kind in ("conv2d", "depthwise"):
-            taps = kernel.sizes[-1]
-            p = taps // 2 if kernel.padding is None else kernel.padding
-            for a, b in np.ndindex(taps, taps):
-                i, j, o = place[0] * kernel.stride + a - p, place[1] * kernel.stride + b - p, place[2]
-                if 0 <= i < x.shape[0] and 0 <= j < x.shape[1]:
-                    pixel = x[i, j]
-                    out[place] += pixel[o] * others[0][a, b, o] if kernel.kind == "depthwise" else sum(
-                        pixel[c] * others[0][a, b, c, o] for c in range(len(pixel)))
-        elif kernel.kind == "softmax":
-            row = x[place[0]]
-            out[place] = np.exp(row[place[1]]) / sum(np.exp(one) for one in row)
-        else:
-            row = x[place[0]]
-            mean = sum(row) / len(row)
-            variance = sum((one - mean) ** 2 for one in row) / len(row)
-            out[place] = (row[place[1]] - mean) / np.sqrt(variance + 1e-5) * others[0][place[1]] + others[1][place[1]]
-    return out
-
-
-@each_kind
-def test_the_oracle_of_a_kernel_agrees_with_loops_over_single_numbers(kernel):
-    inputs = kernel_inputs(kernel, np.random.default_rng(0))
-    result = kernel_result(kernel, inputs)
-    assert result.dtype == np.float32 and result.shape == kernel_axes(kernel)[0]
-    np.testing.assert_allclose(result, slow_result(kernel, inputs), rtol=1e-4, atol=1e-5)
-
-
 def pytorch_result(kernel, inputs):
     x, *others = map(torch.tensor, inputs)
     if kernel.kind in ("conv2d", "depthwise"):
@@ -171,7 +134,9 @@ def pytorch_result(kernel, inputs):
 @each_kind
 def test_the_oracle_of_a_kernel_agrees_with_pytorch(kernel):
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
-    np.testing.assert_allclose(kernel_result(kernel, inputs), pytorch_result(kernel, inputs), rtol=1e-4, atol=1e-5)
+    result = kernel_result(kernel, inputs)
+    assert result.dtype == np.float32 and result.shape == kernel_axes(kernel)[0]
+    np.testing.assert_allclose(result, pytorch_result(kernel, inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -189,16 +154,6 @@ def test_a_space_has_several_sketches_distinct_values_and_tiles_that_fit(kernel)
             assert all(n % (size * count) == 0 for n, size, count in zip(spatial, tile, tiles))
             assert all(n % size == 0 for n, size in zip(reduced, terms))
             assert all(count <= choices[f"tiles {i}"] for i, count in enumerate(tiles))
-
-
-def test_many_columns_that_fill_no_registers_may_be_left_to_the_compiler():
-    for columns, widths, tiles in ((100, (1, 10, 20, 25, 50), (1, 2, 4, 5, 10, 20, 25, 50, 100)),
-                                   (112, (8, 14, 16, 28, 56), (1, 2, 4, 8, 16, 32)),
-                                   (50, (10, 25, 50), (1, 2, 4, 8, 16)), (67, None, (1, 67))):
-        space = {choice.name: choice.values for choice in schedule_space(Kernel("a", "matmul", (3, columns, 6)))}
-        assert (space.get("tile 1"), space["tiles 1"]) == (widths, tiles)
-    row = {choice.name: choice.values for choice in schedule_space(Kernel("a", "matmul", (1, 100, 6)))}
-    assert 1 not in row["tile 1"]                       # one row is a matter of memory, not of registers
 
 
 def test_codes_outside_the_space_are_refused_by_name():
@@ -449,29 +404,6 @@ def test_a_candidate_that_crashes_hangs_or_is_wrong_costs_infinity_and_spoils_no
     assert wrong == (np.inf, "the result is wrong by 1.0e+00")
 
 
-def assemble(line, kernel, codes):
-    """In the child: the machine code of a schedule for two types of x86-64 CPUs."""
-    import tvm
-    built = [tvm.compile(kernel_lab.schedule_kernel(kernel, codes), kernel_lab.kernel_target(1, target))
-             for target in ("x86-64-v3", "x86-64-v4")]
-    line.send([one.mod.inspect_source("asm") for one in built])
-
-
-@tvm_test
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names types of x86-64 CPUs")
-def test_kernels_are_compiled_for_the_type_of_cpu_that_is_asked_for():
-    kernel = SMALL["matmul"]
-    codes = tuple(int(choice.name == "tile 1") for choice in schedule_space(kernel))         # vectors of 16 numbers
-    child = kernel_lab.TvmChild(assemble, 1, kernel, codes)
-    without, wide = child.hear()
-    child.close()
-    assert "zmm" not in without and "ymm" in without and "zmm" in wide      # registers of AVX-512, and of AVX2
-    with closing(KernelLab(kernel, target="x86-64-v3")) as lab:
-        (seconds, fault), = lab.measure([codes])
-    assert fault == "" and seconds < np.inf
-    assert kernel_lab.processor_name("x86-64-v3") == f"{kernel_lab.processor_name()}, kernels for x86-64-v3"
-
-
 @pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="only Linux tells the family of a CPU there")
 def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch):
     text = Path("/proc/cpuinfo").read_text()
@@ -482,15 +414,6 @@ def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch):
         assert name.endswith(f" (family {told[0][1]}, model {told[1][1]})") and len(name) > 24
     monkeypatch.setattr(kernel_lab, "cpu_fields", dict)
     assert processor_name() == name.partition(" (family")[0]
-
-
-@tvm_test
-@pytest.mark.parametrize("target", ["x86-64-v9", "CUDA"])
-def test_a_target_that_llvm_does_not_know_is_refused(target):
-    for start in (lambda: KernelLab(SMALL["matmul"], target=target),
-                  lambda: Tuner(target=target).wait()):
-        with pytest.raises(RuntimeError, match=f"ValueError: target is '{target}'; expected 'cuda' for the GPU, or"):
-            start()
 
 
 @tvm_test
@@ -549,8 +472,8 @@ def test_a_run_that_was_killed_or_whose_time_is_over_goes_on_and_measures_nothin
     again = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=500)
     said = again.stdout + again.stderr
     layers = sorted(network_layers("bert"), key=lambda layer: -multiplications(*layer))
-    left = "; ".join(kernel.name for kernel, _ in layers[1:])
-    assert again.returncode == 3 and f"to be continued: 08_kernels ({left})" in said, said
+    left = f"{len(layers) - 1} kernels are unfinished ({layers[1][0].name}; "
+    assert again.returncode == 3 and left in said, said
     assert before and before.items() <= measured_files().items() and len(measured_files()) == 4       # and a race
     table = pd.read_csv(tmp_path / "out" / "kernels_bert.csv")
     assert {*table["kernel"]} == {layers[0][0].name} and (table["ms"] > 0).all()
@@ -673,12 +596,6 @@ def test_a_gpu_is_named_or_missed_and_takes_no_search_in_our_space(tmp_path, mon
         run_search(SearchJob(SMALL["matmul"], "random", 4, target="cuda"), tmp_path)
     assert not list(tmp_path.iterdir())
     assert all(job.target == "cuda" for jobs in planned(["bert"], [""], [0], [(RIVAL, 4)], 1, "cuda") for job in jobs)
-
-
-def layer_of(network, name):
-    """A layer of a known network by its name."""
-    found, = (kernel for kernel, _ in network_layers(network) if kernel.name == name)
-    return found
 
 
 class DrawnLab:
@@ -867,20 +784,6 @@ def test_measurements_needed_are_counted_until_one_is_within_5_percent(seconds, 
     assert measurements_needed(seconds, 1.0) == needed
 
 
-def test_what_the_kit_knows_is_of_other_networks_and_of_the_present_spaces():
-    kernel = layer_of("bert", "matmul 128x768x768")
-    shared = layer_of("resnet50", "conv2d 3x3 56x56x64 to 64")            # resnet18 has this layer, too
-    for one, own in ((kernel, ["bert"]), (shared, ["resnet18", "resnet50"])):
-        known = known_measurements(one)
-        names = {layer.name for layer, _, _ in known}
-        assert len(known) >= 10 and not names & {layer.name for n in own for layer, _ in network_layers(n)}
-        for layer, codes, seconds in known:
-            assert ((codes >= 0) & (codes < dims_of(layer))).all()
-            assert (seconds > 0).all() and len(codes) == len(seconds)
-    softmax = layer_of("bert", "softmax 1536x128")
-    assert {layer.name for layer, _, _ in known_measurements(softmax)} == {"softmax 600x50", "layer norm 50x768"}
-
-
 def test_nothing_measured_on_a_layer_is_known_of_it_under_another_name():
     def computes(layer):
         image = layer.kind in ("conv2d", "depthwise")
@@ -892,8 +795,12 @@ def test_nothing_measured_on_a_layer_is_known_of_it_under_another_name():
     for kernel in (*KERNELS.values(), *renamed):
         own = set().union(*(layers for layers in networks.values() if computes(kernel) in layers))
         shared += bool(own)
-        known = {computes(layer) for layer, _, _ in known_measurements(kernel)}
+        found = known_measurements(kernel)
+        known = {computes(layer) for layer, _, _ in found}
         assert known and computes(kernel) not in known and not known & own
+        for layer, codes, seconds in found:
+            assert ((codes >= 0) & (codes < dims_of(layer))).all()
+            assert (seconds > 0).all() and len(codes) == len(seconds)
     assert shared >= 2 + len(renamed)
 
 
@@ -901,11 +808,6 @@ def test_the_stored_measurements_are_of_layers_as_they_are_defined_now():
     stored = pd.read_csv(kernel_carried.MEASURED, keep_default_na=False)
     now = {name: definition(kernel) for name, kernel in known_layers().items()}
     assert len(stored) and (stored["definition"] == stored["kernel"].map(now)).all()
-
-
-def test_trees_need_a_layer_to_learn_from():
-    with pytest.raises(ValueError, match="^measured is ..; expected the measurements of at least one layer$"):
-        fit_carried([])
 
 
 def drawn_race(kernel="a", seed=0, **ms):
@@ -1163,9 +1065,8 @@ def test_a_picture_of_networks_has_a_bar_per_network_and_search_if_half_of_the_l
 def test_jobs_that_differ_in_anything_have_files_of_their_own(tmp_path):
     job = SearchJob(SMALL["matmul"], OURS, 50)
     others = [job._replace(kernel=SMALL["matmul"]._replace(stride=2)), job._replace(strategy="random"),
-              job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2),
-              job._replace(target="x86-64-v3")]
-    assert len({search_path(tmp_path, one) for one in (job, *others)}) == 7
+              job._replace(measurements=51), job._replace(seed=1), job._replace(threads=2)]
+    assert len({search_path(tmp_path, one) for one in (job, *others)}) == 6
 
 
 def test_a_kernel_with_another_space_of_schedules_has_another_definition(monkeypatch):

@@ -33,7 +33,7 @@ class BenchSettings:
     """Where and how long a program is compiled and run."""
     device: str = "cpu"                      # or "gpu", "tpu"
     threads: int = 1                         # of a CPU; each has a core
-    seconds: float = 0.5                     # of a measurement, at most; it ends earlier if the spread is small
+    seconds: float = 0.5                     # of a measurement, at most; it ends when five samples agree
     compile_limit: float = 120.0             # seconds
     run_limit: float = 30.0                  # seconds of a measurement with its warm-up
     memory_gib: float = 8.0                  # of the other process
@@ -85,7 +85,7 @@ class Bench:
         return ""
 
     def time(self, code):
-        """Time a configuration -> {"ns", "least", "spread", "samples", "cut"}, see child.py, or {"fault": why}."""
+        """Time a configuration -> {"ns", "median", "spread", "samples"}, see child.py, or {"fault": why}."""
         code = tuple(map(int, code))
         if fault := self.compile(code):
             return {"fault": fault}

@@ -135,8 +135,8 @@ def _row(i, p, answer, factor, drift):
     if "fault" in answer:
         return {"place": i, "pass": p, "fault": answer["fault"]}
     return {"place": i, "pass": p, "ns": round(answer["ns"] * factor, 1), "raw": round(answer["ns"], 1),
-            "least": round(answer["least"], 1), "spread": round(answer["spread"], 5), "drift": round(drift, 4),
-            "samples": answer["samples"], "cut": round(answer["cut"], 3)}
+            "median": round(answer["median"], 1), "spread": round(answer["spread"], 5), "drift": round(drift, 4),
+            "samples": answer["samples"]}
 
 
 class _Journal:

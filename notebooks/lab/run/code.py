@@ -5,19 +5,29 @@ it imports from the kit, and it counts wherever it lies. Functions and classes f
 own, count by their source, with what they use from there.
 """
 import ast
+import dis
 import hashlib
 import inspect
 import json
-import marshal
+import linecache
 import re
 import sys
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
+from tokenize import TokenError
+from types import CellType, CodeType, FunctionType, ModuleType
+
+import numpy as np
+
+from lab.run.store import digest_of
 
 # the packages whose modules are the code of the kit: kit, and the one with this file
 OURS = tuple(import_module(name) for name in sorted({"kit", __name__.partition(".")[0]}))
 _NAMES = tuple(package.__name__ for package in OURS)
+# what partials, methods, properties and decorated functions hold
+_HOLDERS = (("func", "args", "keywords"), ("__func__", "__self__"), ("__func__",), ("fget", "fset"), ("__wrapped__",))
 _OF_PYTHON = "__doc__ __dict__ __weakref__ __module__ __firstlineno__ __static_attributes__".split()      # of a class
 
 
@@ -66,67 +76,104 @@ def text_digest(*texts):
 
 def things_digest(*things):
     """A digest of functions, classes and objects, such as a model's class and a loss, wherever they are defined."""
-    found, seen = [], {}
-    for thing in things:
-        _describe(thing, found, seen)
+    found = []
+    _describe(things, found, {})
     return _digest(found)
 
 
 def _describe(thing, found, seen):
     """Add what decides what a thing does to `found`."""
-    if hasattr(thing, "func") and hasattr(thing, "keywords"):           # functools.partial
-        for part in (thing.func, *thing.args, *thing.keywords.items()):
+    if thing is None or isinstance(thing, (bool, int, float, str, bytes)):
+        found.append(repr(thing))
+    elif isinstance(thing, (tuple, frozenset, set)):
+        for part in sorted(thing, key=repr) if isinstance(thing, (set, frozenset)) else thing:
             _describe(part, found, seen)
-    elif isinstance(thing, (list, tuple, set, frozenset, dict)):
-        parts = thing.items() if isinstance(thing, dict) else thing
-        for part in sorted(parts, key=repr) if isinstance(thing, (set, frozenset)) else parts:
-            _describe(part, found, seen)
-    elif not callable(thing):
-        found.append(re.sub(" at 0x[0-9a-f]+", "", repr(thing)))
-    elif not hasattr(thing, "__qualname__"):                             # an object that can be called
-        _describe((type(thing), vars(thing)), found, seen)
-    elif id(thing) not in seen:
+        found.append(f"{len(thing)} in a {type(thing).__name__}")
+    elif id(thing) in seen:
+        found.append("as above")
+    else:
         seen[id(thing)] = thing                          # held, so that no other object gets its id
+        _describe_new(thing, found, seen)
+
+
+def _describe_new(thing, found, seen):
+    """As `_describe`, of what may hold itself."""
+    inner = next((names for names in _HOLDERS if all(hasattr(thing, name) for name in names)), ())
+    if isinstance(thing, (list, dict)):
+        _describe(tuple(thing.items() if isinstance(thing, dict) else thing), found, seen)
+    elif isinstance(thing, ModuleType):
+        _describe_module(thing, found, seen)
+    elif isinstance(thing, (np.ndarray, np.generic)) or hasattr(thing, "detach") and not isinstance(thing, type):
+        found.append(digest_of(thing))                   # the repr of a long array is shortened
+    elif inner and not isinstance(thing, (type, FunctionType)):
+        _describe(tuple(getattr(thing, name) for name in inner), found, seen)
+    elif hasattr(thing, "__qualname__"):
         home = getattr(thing, "__module__", None) or ""
         found.append(thing.__qualname__)
         if home.partition(".")[0] in _NAMES:
             found.append(code_digest(home))
-        elif _is_own(thing, home):
+        elif _is_own(home):
             _describe_own(thing, found, seen)
+    elif hasattr(thing, "__dict__"):
+        _describe((type(thing), vars(thing)), found, seen)
+    else:
+        found.append(re.sub(" at 0x[0-9a-f]+", "", repr(thing)))
 
 
-def _is_own(thing, home):
-    """Whether a thing is the user's own code, not that of an installed package."""
+def _is_own(home):
+    """Whether a module is the user's own, not that of an installed package."""
     file = getattr(sys.modules.get(home), "__file__", None)
     return home == "__main__" or file is not None and not {"site-packages", "dist-packages"} & {*Path(file).parts} and (
         Path(sys.base_prefix) not in Path(file).parents)
 
 
+def _describe_module(module, found, seen):
+    """Add a module of the kit with what it imports, or one of the user's own with those that it imports from there."""
+    name = module.__name__
+    if name.partition(".")[0] in _NAMES:
+        found.append(code_digest(name))
+    elif name != "__main__" and _is_own(name):
+        found.append(plain_code(Path(module.__file__).read_text("utf-8", "replace")))
+        homes = [one if isinstance(one, ModuleType) else sys.modules.get(getattr(one, "__module__", None))
+                 for one in vars(module).values()]
+        _describe(tuple(one for one in homes if one is not None and one is not module), found, seen)
+    else:
+        found.append(name)
+
+
 def _describe_own(thing, found, seen):
     """Add the source of a function or class, and what it takes from its own module."""
     if isinstance(thing, type):
-        for name, value in sorted(vars(thing).items()):
-            if name not in _OF_PYTHON:
-                found.append(name)
-                _describe(getattr(value, "__func__", getattr(value, "fget", None) or value), found, seen)
+        _describe({name: value for name, value in sorted(vars(thing).items()) if name not in _OF_PYTHON}, found, seen)
         _describe(thing.__bases__, found, seen)
     elif code := getattr(thing, "__code__", None):
-        try:
-            found.append(plain_code(inspect.cleandoc(inspect.getsource(thing))))
-        except (OSError, TypeError, SyntaxError):        # executed without a file; or a lambda in the middle of a line
-            found.append(hashlib.sha256(marshal.dumps(code)).hexdigest())
-        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-        _describe([thing.__defaults__, thing.__kwdefaults__, *cells], found, seen)
-        for name in _names(code):
-            value = thing.__globals__.get(name)
-            if callable(value) or isinstance(value, (bool, int, float, str, tuple)):
-                _describe(value, found, seen)
+        _describe(_source_of(thing), found, seen)
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
+        _describe((thing.__defaults__, thing.__kwdefaults__, cells), found, seen)
+        _describe([thing.__globals__[name] for name in _names(code) if name in thing.__globals__], found, seen)
+
+
+def _source_of(function):
+    """The source of a function; if it has none of its own, what it was compiled to."""
+    code = function.__code__
+    try:                                                 # inspect.getsource takes that of another one, if decorated
+        source = dedent("".join(inspect.getblock(linecache.getlines(code.co_filename)[code.co_firstlineno - 1:])))
+    except (SyntaxError, TokenError):                    # no Python
+        source = ""
+    # the source of a lambda is a whole line, with others in it
+    return plain_code(source) if source and _tree(source) and function.__name__ != "<lambda>" else _compiled(code)
+
+
+def _compiled(code):
+    """What compiled code does, as plain values."""
+    values = [_compiled(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    return [code.co_code.hex(), values, code.co_names, code.co_varnames, code.co_freevars]
 
 
 def _names(code):
-    """The names that compiled code uses, with those of functions inside it."""
-    inner = [one for one in code.co_consts if hasattr(one, "co_names")]
-    return sorted({*code.co_names}.union(*map(_names, inner)))
+    """The global names that compiled code uses, with those of functions inside it."""
+    own = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return sorted(own.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType))))
 
 
 def imports(text):

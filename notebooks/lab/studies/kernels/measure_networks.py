@@ -2,7 +2,7 @@
 
     python notebooks/lab/studies/kernels/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300]
         [--starts 3] [--minutes 60] [--searches "explore then droplet, carried over;random;MetaSchedule 3000"]
-        [--layers "conv2d 1x1,softmax"] [--target x86-64-v3] [--folder submissions/networks] [--only-left]
+        [--layers "conv2d 1x1,softmax"] [--target cuda] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
 finished jobs are not repeated. A search in which every schedule failed is named, and the next one begins. The table
@@ -24,7 +24,7 @@ import pandas as pd
 from kit.data import DataError
 from kit.files import locked, replace_file, whole_file
 from lab.kernels.carried import MEASURED
-from lab.kernels.measure import processor_name, tvm_version
+from lab.kernels.measure import GPU, processor_name, tvm_version
 from lab.kernels.networks import network_layers
 from lab.kernels.results import merged_races, race_table, read_races
 from lab.kernels.searches import (
@@ -135,8 +135,7 @@ def main():
     parser.add_argument("--starts", type=at_least(1), default=STARTS, help="processes of a race; a race that has fewer "
                         "gets the missing ones; default: %(default)s")
     parser.add_argument("--threads", type=at_least(1), default=1, help="of a kernel; default: %(default)s")
-    parser.add_argument("--target", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "
-                        "compiled for, or cuda for the GPU; by default the CPU of this machine")
+    parser.add_argument("--target", choices=[GPU], help="for the GPU; by default the CPU of this machine")
     parser.add_argument("--minutes", type=at_least(0, float), default=60.0, help="after which no other layer begins; "
                         "default: %(default)s")
     parser.add_argument("--folder", default=FOLDER, type=Path,
