@@ -25,7 +25,7 @@ import lab.jobs.results
 from kit.data import COLLECTIONS, npz_paths
 from lab.jobs.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from lab.jobs.results import collect_results, publish_jobs, tail
-from lab.run import Folder, Prediction, Run
+from lab.run import Folder, Prediction, Run, gather_predictions
 from lab.run.folder import step_of
 from lab.run.report import write_report
 from lab.run.store import DIGEST, Store, content_of, read_kept
@@ -732,6 +732,12 @@ def test_jobs_of_a_collection_become_one_section_and_others_stay(tmp_path, tiny_
     assert settings["on_kaggle"] == {f"{USER}/{first}": {"first_seed": first, "seeds": 2} for first in (0, 2)}
     assert folder.fault("03_train_tile", [TILE]) is None
     assert len(tree(tmp_path / "store")) == 8 * 3                # those of the earlier plan are still there
+    # 05 adds up in the same order, in whatever order models were trained
+    run, record = Run("05_ensemble", tiny_sample, tmp_path, "tiny", [TILE]), folder.record("03_train_tile")
+    before = [[*members] for members in gather_predictions(run).values()]
+    record["sections"][TILE]["costs"].reverse()
+    folder.write_record("03_train_tile", record)
+    assert [[*members] for members in gather_predictions(run).values()] == before
 
 
 def test_earlier_results_stay_where_a_job_failed_and_those_out_of_date_do_not_stop_the_others(tmp_path, tiny_sample,

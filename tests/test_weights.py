@@ -104,9 +104,9 @@ def mounted(kaggle, folder):
 
 @pytest.mark.long
 def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season, kaggle, tmp_path, monkeypatch, capfd):
-    published = command(monkeypatch, "weights", season / "home", REF, "--data-root", season / "data")
+    status = command(monkeypatch, "weights", season / "home", REF, "--data-root", season / "data")
     said = capfd.readouterr().out
-    assert published == 0, said
+    assert status == 0, said
     assert said.endswith(f" notebooks/bundle.py --only 05,06 --weights {REF} --owner {USER}\n")
     assert kaggle.datasets[REF]["isPrivate"]
     # Kaggle's machine: no training graphs at all
