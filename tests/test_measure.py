@@ -13,7 +13,7 @@ import pytest
 
 from kit.data import DataError
 from kit.programs import BenchError, BenchSettings, MeasureSettings, child, measure, program_from_jax
-from kit.programs.bench import Bench
+from kit.programs.bench import DEVICES, Bench, _exported
 from kit.programs.child import LEAST, MOST, difference
 from kit.programs.measure import _Journal, _measure_block
 
@@ -235,3 +235,11 @@ def test_failures_are_kept_as_such(program, tmp_path, monkeypatch):
     assert np.isfinite(found.passes).all(axis=1).tolist() == [True, False, False, True]
     assert found.faults.keys() == {1, 2} and "ended the process" in found.faults[1]
     assert found.runtime()[1].tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "tpu"])
+def test_a_program_travels_to_each_device_with_its_layouts(program, device):
+    export = pytest.importorskip("jax.export")
+    plain, own = (export.deserialize(bytearray(_exported(program, code, device))) for code in ([0, 0], [3, 4]))
+    assert own.platforms == (DEVICES[device],)
+    assert "LayoutConstraint" in own.mlir_module() and "LayoutConstraint" not in plain.mlir_module()
