@@ -68,6 +68,8 @@ def measure_layers(plan, folder, minutes=None, starts=STARTS, after=lambda: None
         As of `run_race`.
     after : function
         Called after each race.
+    report : callable
+        Gets a line per search and race.
 
     Returns
     -------
