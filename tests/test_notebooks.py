@@ -87,7 +87,7 @@ def test_all_settings_are_in_the_parameters_cell(name):
         assert isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name), ast.unparse(node)
         ast.literal_eval(node.value)
     settings = {node.targets[0].id for node in body}
-    assert "data_root" in settings
+    assert "data_root" in settings or name == "08_kernels"           # which reads no data
     words = " ".join(cell.source for cell in code(name) if cell is not tagged[0])
     unused = [setting for setting in settings if not re.search(rf"\b{setting}\b", words)]
     assert not unused, f"no cell uses {unused}"
