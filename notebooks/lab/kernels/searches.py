@@ -68,8 +68,8 @@ def measure_layers(plan, folder, minutes=None, starts=STARTS, after=lambda: None
         As of `run_race`.
     after : function
         Called after each race.
-    report : callable
-        Gets a line per search and race.
+    report : function
+        Takes a line about each search and each race.
 
     Returns
     -------
