@@ -5,13 +5,12 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from kaggle_server import PYTHON, hurried
+from published import publish
 
 from kit.data import npz_paths
 from kit.submit import write_submission
-from lab.run import Results
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")
@@ -35,12 +34,7 @@ def predicted(tmp_path_factory, tiny_sample):
     for path in npz_paths(data, "tile:xla", "test"):
         with np.load(path) as npz:
             costs[f"tile:xla:{path.stem}"] = rng.random(len(npz["config_runtime"]))
-    results = Results(out, "05_ensemble", data)
-    results.save_costs("ensemble/tile_xla.test.npz", costs, {})
-    results.save_table("scores.csv", pd.DataFrame({
-        "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
-        "split": "valid"}), {})
-    results.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]), {})
+    publish(out, data, "tile:xla", {"test": costs})
     write_submission(costs, folder / "expected.csv")
     write_submission(costs, data / "sample_submission.csv")          # so the competition wants these rows alone
     return data, out
@@ -103,10 +97,10 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
 def test_what_cannot_be_submitted_is_never_sent(kaggle, submit, predicted, tmp_path, tiny_sample):
     status, _, errors = run(tmp_path, tiny_sample, *SUBMIT)
     assert status == 1 and "    KaggleError: Kaggle cannot score sample data; nothing was sent: give the" in errors
-    shutil.rmtree(tmp_path / "out" / "ensemble")
+    (tmp_path / "out" / "steps" / "05_ensemble.json").unlink()
     status, _, errors = run(tmp_path, predicted[0], *SUBMIT)
     assert status == 1 and "    KaggleError: no predictions in " in errors and "run 03, 04 and 05 first" in errors
-    shutil.copytree(predicted[1] / "ensemble", tmp_path / "out" / "ensemble")
+    shutil.copy(predicted[1] / "steps" / "05_ensemble.json", tmp_path / "out" / "steps")
     shutil.copytree(predicted[0], tmp_path / "data")
     (tmp_path / "data" / "sample_submission.csv").unlink()
     status, _, errors = run(tmp_path, tmp_path / "data", *SUBMIT)

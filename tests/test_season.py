@@ -6,22 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from published import publish, submit
 from test_report import Page
 
-from kit.data import COLLECTIONS, DataError, npz_paths
-from kit.files import file_sha256
-from kit.submit import write_submission
-from lab.run import (
-    Results,
-    from_code,
-    from_data,
-    graph_scores,
-    read_season,
-    record_leaderboard,
-    record_run,
-    write_report,
-)
-from lab.run.ledger import origin
+from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths
+from lab.run import graph_scores, read_season, record_leaderboard, record_run, write_report
+from lab.run.folder import data_digest
 
 
 @pytest.fixture
@@ -221,48 +211,29 @@ def test_many_files_that_are_no_entries_are_one_sentence(entry):
 
 
 def test_an_entry_names_the_data_code_weights_and_predictions_of_its_csv(tiny_sample, tmp_path):
-    out, name = tmp_path / "run", "tile:xla"
+    name, other = "tile:xla", "layout:nlp:random"
     costs = {split: {f"{name}:{path.stem}": np.arange(3.0) for path in npz_paths(tiny_sample, name, split)}
              for split in ("valid", "test")}
-    train, weights = Results(out, "03_train_tile", tiny_sample), {}
-    for seed in range(2):
-        weights[f"tile_xla/tile_seed{seed}"] = hashlib.sha256(bytes([seed])).hexdigest()
-        for split in costs:
-            train.save_costs(f"predictions/tile_xla/tile_seed{seed}.{split}.npz", costs[split],
-                             {"settings": "6" * 64, "weights": weights[f"tile_xla/tile_seed{seed}"],
-                              "weights data layout:nlp:random train": "7" * 64}
-                             | from_data(tiny_sample, [name], "train") | from_code("kit.metrics"))
-    combine = Results(out, "05_ensemble", tiny_sample)
-    combine.load_members("predictions", [name])
-    combine.save_costs("ensemble/tile_xla.test.npz", costs["test"], combine.from_read() | from_code("kit.ensemble"))
-    last = Results(out, "06_submit", tiny_sample)
-    last.load_costs(out / "ensemble" / "tile_xla.test.npz")
-    csv = last.save("submission.csv", lambda path: write_submission(costs["test"], path),
-                    last.from_read() | from_data(tiny_sample, [name], "test"))
-    data = {"data layout:nlp:random train": "7" * 64} | from_data(tiny_sample, [name], "test", "train")
-    code = from_code("kit.metrics") | from_code("kit.ensemble")
-    expected = {
-        "data": {source.removeprefix("data "): digest[:16] for source, digest in data.items()},
-        "code": {source.removeprefix("code "): digest[:16] for source, digest in sorted(code.items())},
-        "predictions": {model: file_sha256(out / "predictions" / f"{model}.test.npz")[:16] for model in weights},
-        "weights": {model: digest[:16] for model, digest in weights.items()}}
-    entry = record_run(tmp_path, "run", csv, "sample data", {}, {})
-    assert json.loads(entry.read_text())["made_from"] == expected and origin(csv) == expected
-    # a result that was made again since has a mark that says nothing about this CSV
-    train.save_costs("predictions/tile_xla/tile_seed0.test.npz", {**costs["test"], "tile:xla:more": np.ones(1)},
-                     {"weights": "8" * 64})
-    assert origin(csv)["weights"] == {"tile_xla/tile_seed1": weights["tile_xla/tile_seed1"][:16]}
-    assert origin(csv)["predictions"] == expected["predictions"]
-    csv.write_bytes(csv.read_bytes() + b"\n")
-    assert origin(csv) == {"data": {}, "code": {}, "predictions": {}, "weights": {}}
-    (out / "submission.csv.made.json").write_text("[" * 10 ** 5)
-    assert not any(origin(csv).values())
+    publish(tmp_path / "run", tiny_sample, name, costs, "tile_xla-tile-0-" + "1" * 16, [other], seeds=2)
+    run, csv = submit(tmp_path / "run", tiny_sample, name)
+    entry = record_run(tmp_path, "run", csv, "sample data", run.settings([name]), {}, run.origin([name]))
+    made_from, (place,) = json.loads(entry.read_text())["made_from"], run.store.folder.glob("submission-*.csv")
+    assert made_from["data"] == {f"{c} {split}": data_digest(run.root, c, split)[:16] for c in sorted((name, other))
+                                 for split in SPLITS}
+    assert made_from["code"].keys() == {"03_train_tile", "05_ensemble"}
+    seeds = {f"tile_xla/tile_seed{seed}" for seed in range(2)}
+    assert made_from["predictions"].keys() == seeds and made_from["weights"] == {
+        "tile_xla/tile_seed0": "tile_xla-tile-0-" + "1" * 16}
+    for digest in made_from["predictions"].values():
+        assert run.store.read(f"costs-{digest}").keys() == costs["test"].keys()
+    assert place.read_bytes() == csv.read_bytes()
 
 
 def reported(folder, run="b", **more):
     out = Path(folder, run)
     out.mkdir(exist_ok=True)
-    return Page(write_report(out, "next", **more).read_text())
+    write_report(out / "report.html", out, "next", **more)
+    return Page((out / "report.html").read_text())
 
 
 def test_the_report_shows_the_season_of_a_run_that_is_in_the_ledger(entry, capsys):
