@@ -39,7 +39,7 @@ DIGITS = 18                      # per node: the layouts of output, input and ke
 TENSORS = {"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"),
            "reshape": ("output", "input")}                       # whose dimensions a configuration orders
 
-NOT_OF_THE_DATA = "files whose names no test file of the data set has; if they are copies, delete them"
+STRANGER = "its name is none of the data set's test files; if it is a copy, delete it"
 
 _KAGGLE_INPUT = Path("/kaggle/input")
 _SLUG = "predict-ai-model-runtime"
@@ -184,7 +184,8 @@ def npz_paths(data_root, collection, split):
     paths, strangers = own_files(data_root, collection, split)
     if strangers:
         names = ", ".join(ascii(path.name) for path in strangers[:3]) + ", ..." * (len(strangers) > 3)
-        warnings.warn(f"{strangers[0].parent}: left out {len(strangers)} {NOT_OF_THE_DATA}: {names}", stacklevel=2)
+        warnings.warn(f"{strangers[0].parent}: left out {len(strangers)} files whose names no test file of the data "
+                      f"set has; if they are copies, delete them: {names}", stacklevel=2)
     return paths
 
 

@@ -35,6 +35,7 @@ from kit.data import (
     COLLECTIONS,
     OPCODES,
     SPLITS,
+    STRANGER,
     DataError,
     NpzFile,
     content_digest,
@@ -88,7 +89,6 @@ _LOCK = ".prepare.lock"
 _UNFINISHED = ".catalogue.unfinished.parquet"
 _BYTES_PER_PROCESS = 32 << 20            # of sources; starting a process takes as long as reading this much
 _QUANTILES = ("shortest", "quarter", "median", "three_quarters", "longest")
-_STRANGER = "its name is none of the data set's test files; if it is a copy, delete it"
 _SAMPLE = "sample_submission.csv"
 _LONGEST_NAME = 225                      # bytes; systems allow 255, and a file that is being written has 30 more
 
@@ -293,7 +293,8 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
     DataError
         If there is no data set, a name is unknown, or `folder` holds other things than a preparation.
     OSError
-        If the folder cannot be written to, for example because the disk is full. What was prepared stays.
+        If the folder cannot be written to, for example because the disk is full. What was prepared stays. A folder
+        with nothing left to do is only read: it need not be writable, and no lock is taken.
     RuntimeError
         If a process dies, for example for lack of memory.
     """
@@ -301,14 +302,11 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
     wanted = list(COLLECTIONS) if collections is None else [*collections] if np.iterable(collections) else [collections]
     check_whole(locals(), **{} if processes is None else {"processes": 1})
     _check_folder(root, folder, wanted, splits)
+    if _is_complete(folder, _work_in(root, folder, wanted, splits), wanted):
+        return open_prepared(folder)
     with _alone(folder):
         remove_leftovers(folder)
-        sample = find_sample(root)
-        sources = {source.key: source for source in _sources(root, wanted, splits, sample, strangers=True)}
-        known, since = _known_rows(folder)
-        rows = {_key(row): row for row in known}
-        rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
-        todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key), since)]
+        rows, todo, sample, _ = _work_in(root, folder, wanted, splits)
         for source in todo:
             rows.pop(source.key, None)
         _save(folder / _UNFINISHED, rows)                        # also the mark of a folder that is being prepared
@@ -319,12 +317,13 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
             with suppress(OSError):                              # a full disk: then the prepared files say what is done
                 _save(folder / _UNFINISHED, rows)
             raise
-        _remove_strangers(folder, wanted, rows)
+        for path in _strangers(folder, wanted, rows):
+            path.unlink()
         for collection in wanted:                                # a data root has tile/ or layout/, even without files
             folder.joinpath(*collection.split(":")).mkdir(parents=True, exist_ok=True)
         if sample is not None:                                   # says which rows a submission needs
             with whole_file(folder / _SAMPLE) as part:
-                part.write_bytes(sample.read_bytes())
+                part.write_bytes(sample)
         _save(folder / CATALOGUE, rows)
         (folder / _UNFINISHED).unlink()
     return open_prepared(folder)
@@ -444,7 +443,7 @@ def _opened(source):
     if not source.path.is_file():
         raise DataError(f"{source.path}: is not a file, or a link to nowhere")
     if source.stranger:
-        raise DataError(_STRANGER)
+        raise DataError(STRANGER)
     if source.key[-1] != source.path.stem:
         raise DataError(f"{source.path}: its name is not UTF-8; rename the file")
     if len(os.fsencode(source.path.name)) > _LONGEST_NAME:
@@ -659,7 +658,7 @@ def _is_current(folder, source, row, since):
     now = {"format": FORMAT, "source_bytes": source.bytes, "source_changed": source.changed}
     if row is None or any(row[name] != value for name, value in now.items()):
         return False
-    if source.stranger != (row["reason"] == _STRANGER):      # a sample submission came or went
+    if source.stranger != (row["reason"] == STRANGER):      # a sample submission came or went
         return False
     path = prepared_path(folder, *source.key)
     if row["reason"] is not None or not path.is_file():     # a file that was left out has no prepared file
@@ -674,14 +673,33 @@ def _is_as_written(path, size, row):
     return size == row["prepared_bytes"] and checksum_of(path) == row["prepared_checksum"]
 
 
-def _remove_strangers(folder, collections, rows):
-    """Remove prepared files of sources that are gone."""
-    for collection in collections:
-        for split in SPLITS:
-            for path in sorted(folder.joinpath(*collection.split(":"), split).glob("*.npz")):
-                row = rows.get((collection, split, path.stem))
-                if (row is None or row["reason"] is not None) and read_about(path):
-                    path.unlink()
+def _strangers(folder, collections, rows):
+    """Prepared files of sources that are gone."""
+    return [path for collection in collections for split in SPLITS
+            for path in sorted(folder.joinpath(*collection.split(":"), split).glob("*.npz"))
+            if ((row := rows.get((collection, split, path.stem))) is None or row["reason"] is not None)
+            and read_about(path)]
+
+
+def _work_in(root, folder, wanted, splits):
+    """What is to do -> {key: row} that stay, sources to read, bytes of a sample or None, how many rows were known."""
+    sample = find_sample(root)
+    sources = {source.key: source for source in _sources(root, wanted, splits, sample, strangers=True)}
+    known, since = _known_rows(folder)
+    rows = {_key(row): row for row in known}
+    rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
+    todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key), since)]
+    return rows, todo, sample and sample.read_bytes(), len(known)
+
+
+def _is_complete(folder, work, wanted):
+    """Whether nothing is to do in a prepared folder, which then needs no lock, and need not be written to."""
+    rows, todo, sample, known = work
+    kept = folder / _SAMPLE
+    return (is_prepared(folder) and not (folder / _UNFINISHED).exists() and not todo and len(rows) == known
+            and all(folder.joinpath(*collection.split(":")).is_dir() for collection in wanted)
+            and (sample is None or (kept.is_file() and kept.read_bytes() == sample))
+            and not _strangers(folder, wanted, rows))
 
 
 def _save(path, rows):

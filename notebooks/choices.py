@@ -128,13 +128,6 @@ def place(value):
     return None if path.is_dir() or not path.exists() else "a folder, which may be missing"
 
 
-def kernels(value):
-    """What is expected if a value names no kernels of notebook 08, else None."""
-    from lab.kernels import KERNELS
-    good = value == "all" or (type(value) in (list, tuple) and value and not any(map(one_of(*KERNELS), value)))
-    return None if good else f"all, or a list of {', '.join(KERNELS)}"
-
-
 def network(value):
     """What is expected if a value names no known network, else None."""
     from lab.kernels import network_names
@@ -152,7 +145,7 @@ EXPECTED = {
     **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops"), whole(0)),
     "most_hops": whole(0, 20),                  # every hop prunes all graphs again
     **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "programs", "queries",
-                     "trials", "rounds", "proposals", "shown", "most_graphs"), whole(1)),
+                     "trials", "shown", "most_graphs"), whole(1)),
     "folds": whole(2, 1000),
     **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
     **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)), "segments": whole(1),
@@ -163,7 +156,7 @@ EXPECTED = {
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
     "time_budget": number(0, 1000),
-    "budget": whole(3), "budgets": whole_ones, "kernels": kernels, "network": network, "minutes": number(0),
+    "budget": whole(3), "budgets": whole_ones, "network": network, "minutes": number(0),
     "score_within": number(0), "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place}
 
 
@@ -189,8 +182,6 @@ def check(notebooks, asked, there=False):
         expected = EXPECTED[name](value) if name in EXPECTED else None
         if expected:
             raise RunError(f"-p {name}={value}: expected {expected}")
-    if asked.get("kernels") is not None and asked.get("network") is not None:
-        raise RunError("-p kernels and -p network: expected one of them")
     if "device" in asked and there:
         if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
             raise RunError(f"-p device={asked['device']}: expected cpu or cuda, as on Kaggle's machines")

@@ -2,8 +2,9 @@
 
 Without --data-root, the data set is searched for in the usual places (`kit.data.find_data_root`). If it is not found,
 sample data is written once to data/sample-SIZE. The default of --out is submissions/sample-SIZE for sample data, else
-submissions/data-HASH with a hash of the data root. So the same command finds its earlier work. A finished step is not
-run again while its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
+submissions/data-HASH with a hash of the data root. So the same command finds its earlier work. Prepared files lie in
+data/ of the clone; if that cannot be written to, they and sample data go to data/ of --out. A finished step is not run
+again while its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
 
 The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
 
@@ -13,6 +14,7 @@ on Kaggle failed, time_budget ended a training, minutes ended the measuring of k
 command continues.
 """
 import argparse
+import errno
 import os
 import re
 import signal
@@ -39,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's 
 from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out  # noqa: E402
 from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python  # noqa: E402
 
-from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
+from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths, own_files  # noqa: E402
 from kit.files import as_text  # noqa: E402
 from kit.kaggle import MACHINE, KaggleError, gpu_quota  # noqa: E402
 from kit.prepare import is_prepared  # noqa: E402
@@ -50,6 +52,7 @@ from lab.run.folder import data_digest  # noqa: E402
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 COMBINES = "05"
+UNWRITABLE = errno.EACCES, errno.EPERM, errno.EROFS
 
 
 class Terminated(KeyboardInterrupt):
@@ -141,8 +144,11 @@ def fetch(planned, there, args, out, root, is_sample):
     return failed
 
 
-def open_root(args, size, collections):
-    """Find the data, or write sample data, and prepare it -> (folder, whether it is sample data, a name for runs)."""
+def open_root(args, size, collections, out):
+    """Find the data, or write sample data, and prepare it -> (folder, whether it is sample data, a name for runs).
+
+    Sample data and prepared files lie in data/ of the clone; where that cannot be written to, in data/ of --out.
+    """
     if args.on and not args.data_root:
         try:
             find_data_root()
@@ -152,7 +158,14 @@ def open_root(args, size, collections):
     if args.on:
         expect_token(args, size)
     try:
-        root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
+        try:
+            root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
+        except OSError as fault:
+            if fault.errno not in UNWRITABLE or not out:
+                raise
+            print(f"{show(PROJECT / 'data')}: cannot be written to; sample data and prepared files go to "
+                  f"{show(out / 'data')}", flush=True)
+            root, is_sample = open_data(args.data_root, size, collections, out / "data")
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
     return root.resolve(), is_sample, run_name(root.resolve(), args.on)
@@ -164,7 +177,7 @@ def expect_token(args, size):
         try:
             gpu_quota(client={"retries": 1})
         except KaggleError as fault:
-            if fault.kind in ("credentials", "token"):
+            if fault.kind in ("credentials", "unreadable", "token"):
                 raise RunError(str(fault), status=1) from None
 
 
@@ -189,7 +202,7 @@ def dry_run(args, planned, selected, size, collections):
     if source is None and not args.data_root:
         print("the data set is not here; a run needs it for 05 and 06, or --data-root sample")
         is_sample = False
-    missing = [c for c in collections if source and not any(npz_paths(source, c, split) for split in SPLITS)]
+    missing = [c for c in collections if source and not any(own_files(source, c, split)[0] for split in SPLITS)]
     for name in missing:
         print(f"no files, left out: {name}")
     out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args.on))
@@ -277,7 +290,7 @@ def run(args):
     planned = plan(args, collections, asked)
     if args.dry_run:
         return dry_run(args, planned, selected, size, collections)
-    root, is_sample, name = open_root(args, size, collections)
+    root, is_sample, name = open_root(args, size, collections, out)
     out = out or folder("--out", PROJECT / "submissions" / name)
     files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
     bad = left_out(root, collections)
@@ -313,9 +326,12 @@ def run(args):
 def main(argv=None):
     """Run, and turn every way to end into an exit status."""
     try:
-        return run(parse(argv))
+        args = parse(argv)
+        return run(args)
     except (RunError, DataError, OSError) as error:     # OSError: nothing can be written there
-        print(f"run.py: {error}", file=sys.stderr)
+        cure = "; --out DIR names a folder for the run and its data" if not args.out and (
+            getattr(error, "errno", None) in UNWRITABLE) else ""
+        print(f"run.py: {error}{cure}", file=sys.stderr)
         return getattr(error, "status", 2)
     except KeyboardInterrupt as end:
         status = 143 if isinstance(end, Terminated) else 130

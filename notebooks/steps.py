@@ -90,7 +90,14 @@ def lock(folder):
 
 
 def use_this_python(folder):
-    """Let Jupyter find the kernels below `folder`, and let them import kit and lab."""
+    """Let Jupyter find the kernels below `folder`; they can import kit and lab, and read no personal settings.
+
+    What a run shows must not depend on who runs it: a backend in the shell would take all pictures away, and Matplotlib
+    and IPython read settings and start files in the home folder.
+    """
+    os.environ |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MATPLOTLIBRC": os.devnull,
+                   "IPYTHONDIR": str(Path(folder, "ipython").resolve())}
+    os.environ.pop("PYTHONSTARTUP", None)        # IPython runs this file, too
     for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT / "notebooks"), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook

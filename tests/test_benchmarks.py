@@ -2,10 +2,7 @@
 import hashlib
 import importlib.util
 import json
-import os
-import platform
 import re
-import shutil
 import subprocess
 import sys
 from itertools import product
@@ -15,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.linear_model import LinearRegression
 from training import drawn_layout
 
@@ -23,7 +19,6 @@ from kit.ensemble import choose_weights
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import explain
-from lab.kernels.networks import layer_kernel
 from lab.sample import write as sample
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
@@ -54,11 +49,6 @@ def siblings_study():
         return loaded(RUN.with_name("siblings_study.py"))
     finally:
         del sys.path[0]
-
-
-@pytest.fixture(scope="module")
-def library_peak():
-    return loaded(RUN.with_name("library_peak.py"))
 
 
 @pytest.fixture(scope="module")
@@ -400,57 +390,3 @@ def test_the_shares_of_the_terms_in_the_cost_add_up_to_one(explain_study, mix):
         own = [explain(model, graph, code).by_group(graph)[group, group] for code in graph.config_codes]
         expected = np.cov(own, cost)[0, 1] / np.var(cost, ddof=1)
         assert shares.get((group, group), 0) == pytest.approx(expected)
-
-
-def test_the_clock_is_counted_by_additions_and_the_peak_by_the_faster_width(library_peak):
-    kernel = layer_kernel("matmul", (4, 8, 16))                             # 2 * 4 * 8 * 16 = 1024 operations
-    loops = {"adds": (None, 3e6), "products": (None, 9e6), "fma256": (None, 32e6), "fma512": (None, 64e6)}
-    calls = [("PyTorch", "MKL SGEMM", "1"), ("PyTorch", "MKL SGEMM", "1"), ("NumPy", "OpenBLAS", "2")]
-    seconds = np.tile([1e-3, 3e-3, 1e-3, 1e-3, 32e-9, 16e-9, 64e-9], (5, 1))
-    rows = library_peak.layer_rows(kernel, calls, loops, seconds)
-    assert rows["library"].tolist() == ["PyTorch", "NumPy"] and rows["gflops"].tolist() == pytest.approx([64, 16])
-    assert rows["clock"].tolist() == pytest.approx([3, 3]) and rows["peak"].tolist() == pytest.approx([64, 64])
-    assert rows["percent"].tolist() == pytest.approx([100, 25]) and rows["rounds"].tolist() == [5, 5]
-    seconds[:, 1] *= 1.25
-    with pytest.raises(RuntimeError, match="^the clock is 3.00 GHz by additions and 2.40 GHz by multiplications; exp"):
-        library_peak.layer_rows(kernel, calls, loops, seconds)
-
-
-def test_the_logs_say_which_library_pytorch_calls(library_peak):
-    x, w = torch.randn(1, 8, 16, 16), torch.randn(8, 8, 5, 5)
-    calls = {"softmax": lambda: torch.softmax(x, 3), "matmul": lambda: x[0, 0] @ x[0, 1],
-             "convolution": lambda: torch.nn.functional.conv2d(x, w)}
-    found = {name: library_peak.library_of(call) for name, call in calls.items()}
-    assert found["softmax"] == "PyTorch"
-    if torch.backends.mkl.is_available():
-        assert found["matmul"] == "MKL SGEMM"
-    if torch.backends.mkldnn.is_available():
-        assert found["convolution"].startswith("oneDNN ")
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("gcc") or not hasattr(os, "sched_setaffinity"),
-                    reason="the loops are x86-64, compiled by gcc, on Linux")
-def test_libraries_are_measured_on_one_core_and_rows_of_other_machines_stay(library_peak, tmp_path, monkeypatch):
-    pinned, threads = [], torch.get_num_threads()
-    monkeypatch.setattr(library_peak.os, "sched_setaffinity", lambda pid, cores: pinned.append(cores))
-    monkeypatch.setattr(library_peak, "APART", 0.5)                         # other tests run on this core
-    monkeypatch.setattr(library_peak, "STEPS", 200)
-    table, layers = tmp_path / "libraries.csv", ["batch matmul 12x50x64x50", "matmul 1x1000x512", "softmax 600x50"]
-    options = ["--rounds", "1", "--passes", "2", "--table", str(table), "--core", "1", "--layers"]
-    try:
-        library_peak.main([*options, layers[0]])
-        old = pd.read_csv(table)
-        old.assign(cpu="another CPU").to_csv(table, index=False)
-        library_peak.main([*options, *layers])
-    finally:
-        torch.set_num_threads(threads)
-    found = pd.read_csv(table)
-    assert pinned == [{1}, {1}] and (found["cpu"] == "another CPU").sum() == len(old) == 2
-    mine = found[found["cpu"] != "another CPU"]
-    assert [*zip(mine["kernel"], mine["library"])] == [
-        (layers[0], "PyTorch"), (layers[0], "NumPy"), (layers[1], "PyTorch"), (layers[1], "NumPy"),
-        (layers[2], "PyTorch")]
-    assert (mine["rounds"] == 2).all() and (mine["clock"] > 0.1).all()
-    assert mine["gflops"].notna().tolist() == [True] * 4 + [False]
-    with pytest.raises(SystemExit):
-        library_peak.main(["--layers", "no layer"])

@@ -5,12 +5,13 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from kaggle_server import PYTHON, hurried
-from published import publish
 
 from kit.data import npz_paths
 from kit.submit import write_submission
+from lab.run import Prediction, Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")
@@ -34,7 +35,12 @@ def predicted(tmp_path_factory, tiny_sample):
     for path in npz_paths(data, "tile:xla", "test"):
         with np.load(path) as npz:
             costs[f"tile:xla:{path.stem}"] = rng.random(len(npz["config_runtime"]))
-    publish(out, data, "tile:xla", {"test": costs})
+    run = Run("05_ensemble", data, out, collections="tile:xla")
+    run.publish([Prediction("tile:xla", "ensemble", "test", costs)])
+    run.save_table("scores.csv", pd.DataFrame({
+        "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
+        "split": "valid"}))
+    run.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]))
     write_submission(costs, folder / "expected.csv")
     write_submission(costs, data / "sample_submission.csv")          # so the competition wants these rows alone
     return data, out
@@ -97,10 +103,10 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
 def test_what_cannot_be_submitted_is_never_sent(kaggle, submit, predicted, tmp_path, tiny_sample):
     status, _, errors = run(tmp_path, tiny_sample, *SUBMIT)
     assert status == 1 and "    KaggleError: Kaggle cannot score sample data; nothing was sent: give the" in errors
-    (tmp_path / "out" / "steps" / "05_ensemble.json").unlink()
+    shutil.rmtree(tmp_path / "out" / "ensemble")
     status, _, errors = run(tmp_path, predicted[0], *SUBMIT)
     assert status == 1 and "    KaggleError: no predictions in " in errors and "run 03, 04 and 05 first" in errors
-    shutil.copy(predicted[1] / "steps" / "05_ensemble.json", tmp_path / "out" / "steps")
+    shutil.copytree(predicted[1] / "ensemble", tmp_path / "out" / "ensemble")
     shutil.copytree(predicted[0], tmp_path / "data")
     (tmp_path / "data" / "sample_submission.csv").unlink()
     status, _, errors = run(tmp_path, tmp_path / "data", *SUBMIT)
@@ -115,8 +121,8 @@ def test_a_csv_of_a_few_collections_is_submitted_only_if_told(kaggle, predicted,
     shutil.copytree(predicted[1], tmp_path / "out")
     (tmp_path / "data" / "sample_submission.csv").unlink()
     status, said, errors = run(tmp_path, tmp_path / "data", "--only", "06")
-    assert status == 3 and "submission: tile:xla: 841 missing ID, of the competition's 844 test graphs" in said
-    assert "submission: layout:nlp:default: 17 missing ID" in said
+    assert status == 3 and "tile:xla: 841 missing ID, of the competition's 844 test graphs" in said
+    assert "layout:nlp:default: 17 missing ID" in said
     status, said, errors = run(tmp_path, tmp_path / "data", *SUBMIT, "--collections", "tile:xla")
     assert status == 1 and "submission.csv is not valid, nothing was sent: tile:xla: 841 missing ID" in errors
     assert kaggle.uploads == {}

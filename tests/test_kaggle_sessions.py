@@ -251,13 +251,13 @@ class Sessions(Machine):
 @pytest.mark.long
 def test_a_training_in_three_sessions_one_of_them_killed_gives_what_one_at_home_gives(kaggle, tmp_path, tiny_sample):
     machine = Sessions(kaggle, tmp_path / "machines", killed=2)
-    given = ["--collections", TILE, "-p", "seeds=2", "-p", "steps=3"]
+    given = ["--collections", TILE, "-p", "seeds=2", "-p", "steps=4"]
     # looks at the clock: one before a model, one before each of its steps
     status, said, errors = run(tmp_path, tiny_sample, *given, "-p", f"time_budget={5 / 3600}", timeout=900)
     assert (status, errors) == (0, ""), said[-3000:] + errors
     slugs = refs_of(kaggle)
     assert [body.get("kernelDataSources") or [] for body in kaggle.pushed] == [[], slugs[:1], slugs[1:2]]
-    assert machine.steps == {1: [3], 2: [3, 2], 3: [3, 3]}
+    assert machine.steps == {1: [3], 2: [4, 1], 3: [4, 4]}
     assert f"{slugs[0]}: to be continued; the next session goes on from its checkpoints, 1 model with 3 steps" in said
     assert f"{slugs[1]}: was cut ({TIMED_OUT}); the next session goes on from its checkpoints, 2 models with 5" in said
     home = [PYTHON, Path(__file__).resolve().parents[1] / "notebooks" / "run.py", "--data-root", tiny_sample, "--size",
@@ -272,4 +272,4 @@ def test_a_training_in_three_sessions_one_of_them_killed_gives_what_one_at_home_
     status, said, errors = run(tmp_path, tiny_sample, *given, "-p", "time_budget=7")     # another budget, the same job
     assert (status, errors) == (0, "") and len(kaggle.pushed) == 3 and said.count("finished before") == 2
     settings = Folder(tmp_path / "out", tiny_sample).settings([TILE])["03_train_tile"]
-    assert settings["steps"] == 3 and len(settings["on_kaggle"]) == 1 and "time_budget" not in settings
+    assert settings["steps"] == 4 and len(settings["on_kaggle"]) == 1 and "time_budget" not in settings

@@ -25,7 +25,7 @@ import lab.jobs.results
 from kit.data import COLLECTIONS, npz_paths
 from lab.jobs.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from lab.jobs.results import collect_results, publish_jobs, tail
-from lab.run import Folder, Prediction, Run
+from lab.run import Folder, Prediction, Run, gather_predictions
 from lab.run.folder import step_of
 from lab.run.report import write_report
 from lab.run.store import DIGEST, Store, content_of, read_kept
@@ -158,7 +158,8 @@ class Machine:
 @pytest.mark.long
 def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle, tmp_path, tiny_sample):
     machine = Machine(kaggle, tmp_path / "machines")
-    status, said, errors = run(tmp_path, tiny_sample, *TWO, "-p", "seeds=2", "--seed-groups", "2", "-p", "steps=3")
+    status, said, errors = run(tmp_path, tiny_sample, *TWO, "-p", "seeds=2", "--seed-groups", "2", "-p", "steps=3",
+                               timeout=900)
     assert (status, errors) == (3, ""), said[-2000:] + errors
     assert len(kaggle.pushed) == 4 and len({body["slug"] for body in kaggle.pushed}) == 4 and machine.at_once <= 2
     for body in kaggle.pushed:
@@ -731,6 +732,30 @@ def test_jobs_of_a_collection_become_one_section_and_others_stay(tmp_path, tiny_
     assert settings["on_kaggle"] == {f"{USER}/{first}": {"first_seed": first, "seeds": 2} for first in (0, 2)}
     assert folder.fault("03_train_tile", [TILE]) is None
     assert len(tree(tmp_path / "store")) == 8 * 3                # those of the earlier plan are still there
+    # 05 adds up in the same order, in whatever order models were trained
+    run, record = Run("05_ensemble", tiny_sample, tmp_path, "tiny", [TILE]), folder.record("03_train_tile")
+    before = [[*members] for members in gather_predictions(run).values()]
+    record["sections"][TILE]["costs"].reverse()
+    folder.write_record("03_train_tile", record)
+    assert [[*members] for members in gather_predictions(run).values()] == before
+
+
+def test_earlier_results_stay_where_a_job_failed_and_those_out_of_date_do_not_stop_the_others(tmp_path, tiny_sample,
+                                                                                           monkeypatch):
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    from on_kaggle import earlier_results
+    root = shutil.copytree(tiny_sample / "npz", tmp_path / "npz")
+    (tmp_path / "out" / "store").mkdir(parents=True)
+    jobs = {c: job_of(root, tmp_path / "out" / "store", c, (0, 1)) for c in (TILE, LAYOUT)}
+    publish_jobs(jobs, tmp_path / "out", root, {})
+    jobs[LAYOUT]["section"] = None
+    folder = Folder(tmp_path / "out", root)
+    assert earlier_results(jobs, folder) == {LAYOUT} and folder.fault("04_train_layout", [LAYOUT]) is None
+    path = npz_paths(root, LAYOUT, "train")[0]
+    path.rename(path.with_name("another.npz"))
+    assert "made from other data" in folder.fault("04_train_layout", [LAYOUT])
+    assert earlier_results(jobs, folder) == set() and folder.fault("04_train_layout", [LAYOUT]) is None
+    assert fetched(tmp_path / "out", root, LAYOUT) == {} and fetched(tmp_path / "out", root) != {}
 
 
 def test_the_end_of_a_log_shows_no_secret_and_moves_no_cursor():

@@ -197,7 +197,7 @@ def test_predictions_of_another_machine_become_members(world):
     assert {row.split(",")[1] for row in rows if ',2,"valid, real files"' in row} == {"tile", "token", "gnn"}
     assert world.run(choose=False, predictions_from=place) == 0 and world.said.count("finished before") == 4
     (place / "tile_xla" / "tile_seed7.test.npz").unlink()
-    assert world.run(choose=False, predictions_from=place) == 3 and "tile_seed7: has no predictions for" in world.said
+    assert world.run(choose=False, predictions_from=place) == 3 and "tile_seed7: has predictions of" in world.said
     assert world.run() == 0 and submission(world) == text
 
 
@@ -220,7 +220,7 @@ def test_predictions_of_a_model_of_ones_own_become_a_member(world):
 
 
 @pytest.mark.parametrize("given, reason", [
-    ({"splits": ("test",)}, "mine_seed0: has no predictions for both validation and test graphs"),
+    ({"splits": ("test",)}, "mine_seed0: has predictions of test, and not of other splits"),
     ({"name": "token_seed0"}, "this run has a model of the same name; rename the file"),
     ({"change": lambda cost: cost * np.where(np.arange(len(cost)), 1, np.nan)}, "has a cost that is not finite"),
     ({"change": lambda cost: cost.astype("U9")}, "expected one axis of costs"),
@@ -242,10 +242,10 @@ def test_predictions_of_another_collection_are_left_out_and_named(world):
 def test_a_file_that_a_parameter_names_is_read_again_when_it_changes(world):
     sample, rows = world.place / "sample_submission.csv", submission(world)
     sample.write_text(rows)
-    assert world.run("--only", "06", sample_submission=sample) == 0
+    assert world.run("--only", "06", sample_submission=sample, partial=False) == 0
     sample.write_text(rows + "tile:xla:another,0;1;2;3;4\n")
-    assert world.run("--only", "06", sample_submission=sample) == 3 and "1 missing ID" in world.said
-    assert world.run("--only", "06", sample_submission=sample) == 3 and "finished before" in world.said
+    assert world.run("--only", "06", sample_submission=sample, partial=False) == 3 and "1 missing ID" in world.said
+    assert world.run("--only", "06", sample_submission=sample, partial=False) == 3 and "finished before" in world.said
 
 
 @pytest.mark.parametrize("name", ["store", "steps", "notebooks"])

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from published import publish, submit
 from test_report import Page
 
 from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths
-from lab.run import graph_scores, read_season, record_leaderboard, record_run, write_report
+from lab.run import (
+    Prediction,
+    Run,
+    graph_scores,
+    read_season,
+    record_leaderboard,
+    record_run,
+    write_report,
+)
 from lab.run.folder import data_digest
 
 
@@ -211,22 +218,29 @@ def test_many_files_that_are_no_entries_are_one_sentence(entry):
 
 
 def test_an_entry_names_the_data_code_weights_and_predictions_of_its_csv(tiny_sample, tmp_path):
-    name, other = "tile:xla", "layout:nlp:random"
+    out, name = tmp_path / "run", "tile:xla"
     costs = {split: {f"{name}:{path.stem}": np.arange(3.0) for path in npz_paths(tiny_sample, name, split)}
              for split in ("valid", "test")}
-    publish(tmp_path / "run", tiny_sample, name, costs, "tile_xla-tile-0-" + "1" * 16, [other], seeds=2)
-    run, csv = submit(tmp_path / "run", tiny_sample, name)
-    entry = record_run(tmp_path, "run", csv, "sample data", run.settings([name]), {}, run.origin([name]))
-    made_from, (place,) = json.loads(entry.read_text())["made_from"], run.store.folder.glob("submission-*.csv")
-    assert made_from["data"] == {f"{c} {split}": data_digest(run.root, c, split)[:16] for c in sorted((name, other))
-                                 for split in SPLITS}
+    train = Run("03_train_tile", tiny_sample, out, collections=name)
+    train.publish([Prediction(name, f"tile_seed{seed}", split, {i: cost + seed for i, cost in own.items()},
+                              f"tile_xla-tile-{seed}-0123") for seed in range(2) for split, own in costs.items()],
+                  ["layout:nlp:random"], steps=3)
+    combine = Run("05_ensemble", tiny_sample, out, collections=name)
+    combine.section("03_train_tile", name)
+    combine.publish([Prediction(name, "ensemble", "test", costs["test"])], how="mean_rank")
+    last = Run("06_submit", tiny_sample, out, collections=name)
+    csv = last.save_submission(last.costs("05_ensemble", [name]))
+    files = {one["member"]: one["file"] for one in train.record(train.step)["sections"][name]["costs"]
+             if one["split"] == "test"}
+    entry = record_run(tmp_path, "run", csv, "sample data", last.settings([name]), {}, last.origin([name]))
+    made_from = json.loads(entry.read_text())["made_from"]
+    assert made_from["data"] == {f"{c} {split}": data_digest(last.root, c, split)[:16]
+                                 for c in (name, "layout:nlp:random") for split in SPLITS}
     assert made_from["code"].keys() == {"03_train_tile", "05_ensemble"}
-    seeds = {f"tile_xla/tile_seed{seed}" for seed in range(2)}
-    assert made_from["predictions"].keys() == seeds and made_from["weights"] == {
-        "tile_xla/tile_seed0": "tile_xla-tile-0-" + "1" * 16}
-    for digest in made_from["predictions"].values():
-        assert run.store.read(f"costs-{digest}").keys() == costs["test"].keys()
-    assert place.read_bytes() == csv.read_bytes()
+    assert made_from["predictions"] == {f"tile_xla/{one}": file.removeprefix("costs-") for one, file in files.items()}
+    assert made_from["weights"] == {f"tile_xla/tile_seed{seed}": f"tile_xla-tile-{seed}-0123" for seed in range(2)}
+    assert json.loads(entry.read_text())["parameters"] == {"03_train_tile": {"steps": 3},
+                                                           "05_ensemble": {"how": "mean_rank"}}
 
 
 def reported(folder, run="b", **more):

@@ -545,24 +545,60 @@ def test_an_entry_says_what_a_run_was(tmp_path, good):
     record = json.loads(path.read_text())
     assert record["parameters"] == {"steps": 3, "seeds": [0, 1], "root": "x"}
     assert record["validation"]["tile:xla"] == {"score": 0.9, "low": None, "high": 0.95, "graphs": 4}
-    assert record["leaderboard"] == {"public": None, "private": None} and record["commit"] is None
+    assert record["leaderboard"] == {"public": None, "private": None}
     assert record["sha256"] == hashlib.sha256(good.read_bytes()).hexdigest()
     before = path.read_bytes()
     assert one_run(tmp_path / "ledger", good).read_bytes() == before
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_an_entry_names_the_commit_and_whether_files_differ(tmp_path, good):
-    def git(*words):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True,
-                       capture_output=True)
-    git("init")
-    git("add", "good.csv")
-    git("commit", "-m", "x")
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True).stdout.strip()
-    assert json.loads(one_run(tmp_path / "ledger", good).read_text())["commit"] == head
-    good.write_bytes(good.read_bytes() + b"\n")
-    assert json.loads(one_run(tmp_path / "ledger", good).read_text())["commit"] == head + "-dirty"
+class Repository:
+    """A git repository with one commit of some files."""
+
+    def __init__(self, folder, *names):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.git("init")
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("x")
+            self.git("add", name)
+        self.git("commit", "--allow-empty", "-m", "x")
+        self.head = self.git("rev-parse", "HEAD").strip()
+
+    def git(self, *words):
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=self.folder, check=True,
+                              capture_output=True, text=True).stdout
+
+
+def commit_in_entry(monkeypatch, clone, ledger, csv):
+    monkeypatch.setattr("lab.run.ledger.CLONE", clone)
+    return json.loads(one_run(ledger, csv).read_text())["commit"]
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@needs_git
+def test_an_entry_names_the_commit_of_the_kit_and_whether_files_differ(tmp_path, good, monkeypatch):
+    clone, other = Repository(tmp_path / "clone", "kit/__init__.py"), Repository(tmp_path / "mine", "a.txt")
+    for ledger in (tmp_path / "ledger", other.folder / "ledger"):            # whatever repository the ledger lies in
+        assert commit_in_entry(monkeypatch, clone.folder, ledger, good) == clone.head
+    monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
+    assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head
+    (clone.folder / "kit/__init__.py").write_text("y")
+    assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head + "-dirty"
+
+
+@needs_git
+@pytest.mark.parametrize("how", ["unpacked in it", "unpacked over it", "committed into it", "installed in it", "alone"])
+def test_a_kit_in_a_repository_that_is_not_its_own_has_no_commit(tmp_path, good, monkeypatch, how):
+    place = {"unpacked over it": "", "installed in it": ".venv/lib/site-packages"}.get(how, "downloads/tpu-kit")
+    if how != "alone":
+        Repository(tmp_path / "mine", *[f"{place}/kit/__init__.py"] * (how == "committed into it"))
+    clone = tmp_path / "mine" / place
+    (clone / "kit").mkdir(parents=True, exist_ok=True)
+    (clone / "kit/__init__.py").write_text("x")
+    assert commit_in_entry(monkeypatch, clone, clone / "submissions", good) is None
 
 
 def test_leaderboard_scores_stay_with_their_csv(tmp_path, good, capsys):

@@ -25,8 +25,7 @@ from lab.jobs.sessions import (
     says_to_be_continued,
     session_ended,
 )
-from lab.run import Folder
-from lab.run.folder import step_of
+from lab.run import Folder, step_of
 
 AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs at the same time per account
 ROUNDS = 10                      # the watch ends after this many rounds in a row without an answer from Kaggle

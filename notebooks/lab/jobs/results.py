@@ -16,9 +16,7 @@ import numpy as np
 from kit.data import COLLECTIONS, SPLITS, DataError, NpzFile, npz_paths
 from kit.files import whole_file
 from kit.kaggle import SECRET, KaggleError, notebook_output
-from lab.run import Folder, Prediction, read_record
-from lab.run.folder import step_of
-from lab.run.store import read_kept
+from lab.run import Folder, Prediction, read_kept, read_record, step_of
 
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
 FILE_MOST = 1 << 28              # bytes of one file, also unpacked; the costs of the public test split take 20 MB

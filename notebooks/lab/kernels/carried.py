@@ -135,25 +135,23 @@ def shared_iterations(kernel, codes):
                      [np.prod(outer, axis=0), first], 1)
 
 
-def known_cost(kernel, networks=(), threads=1):
+def known_cost(kernel, threads=1):
     """The cost of a kernel's schedules by trees that learned from `known_measurements`, or None if there are none.
 
     It is the `model` of kit.search:
     `explore_then_droplet(..., model=known_cost(kernel, threads=threads), doubt_model=True, confirm=3, stamina=64)`.
     """
-    known = known_measurements(kernel, networks)
+    known = known_measurements(kernel)
     return carried_cost(fit_known(known), kernel, threads) if known else None
 
 
-def known_measurements(kernel, networks=()):
+def known_measurements(kernel):
     """The stored measurements of random schedules of other layers.
 
     Parameters
     ----------
     kernel : Kernel
-        The layer to search next. Nothing measured on it is given, whatever its name there.
-    networks : sequence of str
-        Known networks whose layers count; none of them: all networks that do not have this layer.
+        The layer to search next. Only layers of networks that do not have it are given, whatever its name there.
 
     Returns
     -------
@@ -161,12 +159,9 @@ def known_measurements(kernel, networks=()):
         Layer, codes and seconds, once per machine. Layers without a choice in common with the kernel's are left out, as
         softmax for a convolution, and measurements of another definition of a layer or of another space of schedules.
     """
-    known = {name: [layer for layer, _ in network_layers(name)] for name in networks or network_names()}
-    left_out = {_computes(kernel)}
-    for own in known.values() if not networks else ():
-        layers = set(map(_computes, own))
-        left_out |= layers if _computes(kernel) in layers else set()
-    layers = {layer.name: layer for own in known.values() for layer in own if _computes(layer) not in left_out}
+    networks = [{_computes(layer): layer for layer, _ in network_layers(name)} for name in network_names()]
+    left_out = set().union(*(own for own in networks if _computes(kernel) in own))
+    layers = {layer.name: layer for own in networks for about, layer in own.items() if about not in left_out}
     rows = pd.read_csv(MEASURED, keep_default_na=False)
     found = []
     for (name, digest, *_), part in rows.groupby(["kernel", "definition", "cpu", "threads"], sort=False):
@@ -188,9 +183,3 @@ def definition(kernel):
     code = json.dumps([[CODE, module_digest(kernel_axes.__module__)]])
     about = repr([schedule_space(kernel), hashlib.sha256(code.encode()).hexdigest()])
     return hashlib.sha256(about.encode()).hexdigest()[:8]
-
-
-def measurements_needed(seconds, best, within=0.05):
-    """How many of `seconds` (c,), in their order, until one is within 5% of `best`; c + 1 if none is."""
-    good = np.flatnonzero(np.asarray(seconds) <= (1 + within) * best)
-    return int(good[0]) + 1 if len(good) else len(seconds) + 1

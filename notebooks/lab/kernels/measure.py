@@ -77,21 +77,15 @@ class KernelLab:
     # runs once. Caches are not flushed between repeats. A first run is compared with NumPy's result. A schedule that
     # does not compile, crashes, exceeds a limit (seconds per candidate compiled and per measurement) or computes a
     # wrong result costs np.inf.
-    # `target`: compile for a CPU of this type, such as "x86-64-v3", and measure here. None: for this CPU. "cuda":
-    # compile for the GPU, and measure there. Codes are for CPUs; a GPU takes scheduled modules, None and PYTORCH.
-    # There, PyTorch's calls are replayed from a recording, TVM's are launched one by one: for kernels of a few
+    # `target`: None for this CPU, "cuda" for the GPU. Codes are for CPUs; a GPU takes scheduled modules, None and
+    # PYTORCH. There, PyTorch's calls are replayed from a recording, TVM's are launched one by one: for kernels of a few
     # microseconds, compare TVM's with each other alone.
 
     def __init__(self, kernel, threads=1, target=None, build_limit=15.0, run_limit=10.0):
-        self.threads = threads
-        self.child = TvmChild(_serve_kernels, threads, build_limit, run_limit, target)
-        self.turn_to(kernel)
-
-    def turn_to(self, kernel):
-        """Measure another kernel from now on, and forget the trials; the child stays, because TVM starts slowly."""
         self.kernel = kernel
+        self.child = TvmChild(_serve_kernel, threads, kernel, build_limit, run_limit, target)
+        self.child.hear()
         self.begin()
-        self.child.ask("kernel", kernel)
 
     def begin(self):
         """Forget the trials, because a search begins; `tried_since` takes the time that is returned."""
@@ -107,7 +101,7 @@ class KernelLab:
         answers = []
         for i in range(0, len(jobs), BATCH):
             best = min((took for _, took, _ in self.trials), default=np.inf)
-            part, known = self.child.ask("time", jobs[i:i + BATCH], 1, best)[0], time.perf_counter()
+            part, known = self.child.ask(jobs[i:i + BATCH], 1, best)[0], time.perf_counter()
             self.trials += [(known, took, job) for job, (took, _) in zip(jobs[i:], part)]
             self.fault = next((fault for _, fault in part if fault), self.fault)
             answers += part
@@ -122,11 +116,11 @@ class KernelLab:
 
     def measure(self, jobs):
         """[(seconds, fault or "")] of jobs; a job is codes, a scheduled module as JSON, None, or PYTORCH."""
-        return self.child.ask("time", jobs, 1, np.inf)[0] if len(jobs) else []
+        return self.child.ask(jobs, 1, np.inf)[0] if len(jobs) else []
 
     def measure_rounds(self, jobs, rounds):
         """Seconds (rounds, k): each job once per round, so that a drift of the machine affects all alike."""
-        return np.array([[took for took, _ in answers] for answers in self.child.ask("time", jobs, rounds, np.inf)])
+        return np.array([[took for took, _ in answers] for answers in self.child.ask(jobs, rounds, np.inf)])
 
     def close(self):
         """End the child."""
@@ -200,23 +194,15 @@ def tvm_version():
 
 
 def kernel_target(threads, target=None):
-    """TVM's target for this machine, for another type of CPU by LLVM's name for it, or for the GPU ("cuda").
-
-    ValueError if LLVM knows no such CPU: it would warn, and compile for the oldest type.
-    """
+    """TVM's target for the CPU of this machine, or for its GPU ("cuda")."""
     import tvm
     if target == GPU:
         return tvm.target.Target.from_device(tvm.cuda(0))
-    llvm = tvm.target.codegen
-    here = llvm.llvm_get_system_cpu()
-    if target and not llvm.llvm_is_valid_cpu(target, llvm.llvm_get_system_triple()):
-        raise ValueError(f"target is {target!r}; expected {GPU!r} for the GPU, or LLVM's name of a type of CPU, as "
-                         f"{here!r}, which is that of this machine")
-    return tvm.target.Target({"kind": "llvm", "mcpu": target or here, "num-cores": threads})
+    return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
 
 
 def processor_name(target=None):
-    """The CPU or the GPU of this machine as tables name it, with the type that kernels are compiled for if it is given.
+    """The CPU or the GPU of this machine as tables name it.
 
     On Linux the name has the family and the model, because "AMD EPYC" alone may be a machine of twice the speed.
     ValueError if the target is "cuda" and PyTorch sees no GPU.
@@ -229,7 +215,7 @@ def processor_name(target=None):
     name, about = device_name(torch.device("cpu")), cpu_fields()
     if {"cpu family", "model"} <= about.keys():
         name += f" (family {about['cpu family']}, model {about['model']})"
-    return f"{name}, kernels for {target}" if target else name
+    return name
 
 
 def this_machine(threads, target=None):
@@ -238,24 +224,18 @@ def this_machine(threads, target=None):
             "torch": torch.__version__, "date": date.today().isoformat()}
 
 
-def _serve_kernels(line, build_limit, run_limit, target):
-    """Work of the child: answer ("kernel", kernel) and ("time", jobs, rounds, best seconds so far) until the end."""
+def _serve_kernel(line, kernel, build_limit, run_limit, target):
+    """Work of the child: time a kernel's (jobs, rounds, best seconds so far) until the end."""
     import tvm  # noqa: F401 - once, for all forked processes
-    if target != GPU:                                   # which a forked process cannot use if it was asked for here
-        kernel_target(1, target)                        # an unknown one fails now, not in each candidate
+    inputs = kernel_inputs(kernel, np.random.default_rng(0))
+    known = kernel_result(kernel, inputs)
+    gc.freeze()                                         # a candidate's process does not copy all memory to collect it
+    line.send("ready")
     while True:
         try:
-            what, *about = line.recv()
+            jobs, rounds, best = line.recv()
         except EOFError:
             return
-        if what == "kernel":
-            kernel, inputs, known = *about, None, None  # the arrays of two kernels are never in memory together
-            inputs = kernel_inputs(kernel, np.random.default_rng(0))
-            known = kernel_result(kernel, inputs)
-            gc.freeze()                                 # a candidate's process does not copy all memory to collect it
-            line.send("ready")
-            continue
-        jobs, rounds, best = about
         step, answers = len(jobs) if rounds > 1 else BATCH, [[] for _ in range(rounds)]
         for start in range(0, len(jobs), step):
             part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known,

@@ -25,19 +25,17 @@ class Tuner:
         self.child = TvmChild(_serve_tuning, threads, threads, target)
         self.ready = False
 
-    def tune(self, lab, trials, seed=0, droplet=0, descent=0, evolve=True):
-        """Measure `trials` schedules that MetaSchedule proposes, then about `droplet` of its own Droplet -> Trials.
+    def tune(self, lab, trials, seed=0, descent=0):
+        """Measure `trials` schedules that MetaSchedule proposes, then up to `descent` of the kit's droplet -> Trials.
 
-        Or, with `descent`, up to so many of the kit's droplet, which changes the decisions of MetaSchedule's best
-        traces. Without `evolve`, the schedules are drawn at random from MetaSchedule's space. The Droplet optimisation
-        starts at the best trial and ends early when none of the neighbours that it tries is better. `elapsed` does not
-        count the start of TVM. `lab`, of the kernel and of this tuner's threads and target, measures.
+        The droplet changes the decisions of MetaSchedule's best traces. `elapsed` does not count the start of TVM.
+        `lab`, of the kernel and of this tuner's threads and target, measures.
         """
         self.wait()
         start = lab.begin()
         # this process removes the folder, because an interrupt kills the other one
         with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as folder:
-            jobs = self.child.ask(lab.kernel, trials, seed, droplet, descent, evolve, folder)
+            jobs = self.child.ask(lab.kernel, trials, seed, descent, folder)
             while jobs is not None:
                 jobs = self.child.ask(lab.try_jobs(jobs))
         return lab.tried_since(start)
@@ -66,7 +64,6 @@ def _serve_tuning(line, threads, target):
     without_other_intrinsics(target)
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
-    from tvm.s_tir.meta_schedule.post_optimization import PostOpt
     from tvm.s_tir.meta_schedule.runner.local_runner import LocalRunnerFuture
     modules = {}                                                 # where it would be built: the scheduled module as JSON
 
@@ -95,18 +92,15 @@ def _serve_tuning(line, threads, target):
 
     logging.disable(logging.CRITICAL)
     goal = kernel_target(threads, target)
-    ms.builder.LocalBuilder, ms.runner.LocalRunner = lambda **_: AsJson(), lambda **_: InLab()           # of PostOpt
     line.send(True)
     while True:
         try:
-            kernel, trials, seed, droplet, descent, evolve, folder = line.recv()
+            kernel, trials, seed, descent, folder = line.recv()
         except EOFError:
             return
         modules.clear()
         module = tvm.IRModule({"main": kernel_function(kernel)})
         database = ms.tune_tir(module, goal, folder, trials, builder=AsJson(), runner=InLab(),
-                               strategy="evolutionary" if evolve else "replay-trace",
-                               cost_model="xgb" if evolve else "random",       # draws ask no cost model
                                num_tuning_cores=default_workers("cpu"), seed=seed + 1)      # from 1 on
         if descent:
             context = ms.TuneContext(module, target=goal, space_generator="post-order-apply",
@@ -115,6 +109,4 @@ def _serve_tuning(line, threads, target):
             best = database.get_top_k(database.commit_workload(context.mod), STARTS)
             descend_traces([record.trace for record in best], context.mod, context, lambda jobs: [
                 seconds for seconds, _ in measure(jobs)], descent, np.random.default_rng(seed), target == GPU)
-        if droplet:
-            PostOpt(folder, goal, droplet).run()
         line.send(None)

@@ -1,4 +1,4 @@
-"""The layers of known networks as kernels to tune, from a table that lab/studies/trace_networks.py writes.
+"""The layers of known networks as kernels to tune, from a table that lab/studies/kernels/trace_networks.py writes.
 
 Layers are convolutions, dense layers, matmuls of attention, softmax and layer norm, for one input (batch 1). Pooling
 and operations on single numbers are left out, because compilers fuse them into these layers.
@@ -46,6 +46,11 @@ def network_layers(network):
     expect(network in known, "network", network, f"one of {', '.join(known)}")
     return [(layer_kernel(row["kind"], tuple(map(int, row["sizes"].split("x"))), int(row["stride"]),
                           int(row["padding"])), int(row["count"])) for row in _rows() if row["network"] == network]
+
+
+def known_layers():
+    """{name: kernel} of the layers of all networks in the table."""
+    return {kernel.name: kernel for network in network_names() for kernel, _ in network_layers(network)}
 
 
 def multiplications(kernel, count=1):

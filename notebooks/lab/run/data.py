@@ -12,10 +12,12 @@ import polars as pl
 from kit.data import (
     COLLECTIONS,
     SPLITS,
+    STRANGER,
     DataError,
     clone_folder,
     find_data_root,
     npz_paths,
+    own_files,
     target,
     teaches,
 )
@@ -99,7 +101,7 @@ def _known_collections(root, place):
         known = {*open_prepared(place).catalogue["collection"]} if is_prepared(place) else set()
     except DataError:                            # damaged, or of another version of the kit
         return set()
-    return {c for c in known if any(npz_paths(root, c, split) for split in SPLITS)}
+    return {c for c in known if any(own_files(root, c, split)[0] for split in SPLITS)}
 
 
 def left_out(data_root, collections):
@@ -135,11 +137,11 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
     that gets {"path", "reason"} per left-out file. `k_hops`: prune each layout graph to this neighbourhood when it is
     read, so that a split takes little memory.
     """
-    paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
-    shown = start
+    (own, strangers), graphs, start = own_files(data_root, collection, split), [], time.monotonic()
+    paths, shown = sorted(own + strangers), start
     for number, path in enumerate(paths, 1):
         try:
-            graph = _read_graph(path, collection, split)
+            graph = _read_graph(path, collection, split, path in strangers)
             graphs.append(graph if k_hops is None or collection == "tile:xla" else prune(graph, k_hops))
         except DataError as fault:
             print(f"left out: {fault}")
@@ -151,7 +153,7 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
     return graphs
 
 
-def _read_graph(path, collection, split):
+def _read_graph(path, collection, split, stranger=False):
     """Read one file; DataError if it is damaged or cannot be used in its split."""
     if as_text(path.name) != path.name:
         raise DataError(f"{as_text(path)}: its name is not UTF-8; rename the file")
@@ -161,6 +163,8 @@ def _read_graph(path, collection, split):
     if split == "valid" and ":" in path.stem:
         raise DataError(f"{path}: its name holds a colon, which separates the collection from the name in predictions; "
                         "rename the file")
+    if stranger:
+        raise DataError(f"{path}: {STRANGER}")
     return read_graph(path, collection, split)
 
 

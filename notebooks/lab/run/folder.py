@@ -51,11 +51,11 @@ class Folder:
     ----------
     out : str or Path
         The folder of the run.
-    root : str or Path
-        A prepared folder.
+    root : str or Path, optional
+        A prepared folder, to compare the data with.
     """
 
-    def __init__(self, out, root):
+    def __init__(self, out, root=""):
         self.out, self.root, self.store = Path(out), Path(root), Store(Path(out, "store"), earlier_stores())
         self.read = {}                                   # {collection: {step: digest of the section that was read}}
 
@@ -102,10 +102,14 @@ class Folder:
         """Why what a step published for collections cannot be used, or is not whole; None if it can."""
         sections = self.record(step)["sections"]
         for collection in [one for one in collections if one in sections]:
-            gone = [one["file"] for one in sections[collection]["costs"] if self.store.find(one["file"]) is None]
-            if why := f"{gone[0]} is gone" if gone else self._stale(step, collection, sections[collection]):
+            if why := self.section_fault(step, collection, sections[collection]):
                 return f"{collection}: {why}"
         return None
+
+    def section_fault(self, step, collection, section):
+        """Why a section of a step cannot be used, or its results are not whole; None if it can."""
+        gone = [one["file"] for one in section["costs"] if self.store.find(one["file"]) is None]
+        return f"{gone[0]} is gone" if gone else self._stale(step, collection, section)
 
     def fault(self, step, collections):
         """As `results_fault`; or what is wrong with the views of a step."""
@@ -153,6 +157,11 @@ class Folder:
             finally:
                 shutil.rmtree(part, ignore_errors=True)
         return path
+
+    def view_table(self, step, name, table):
+        """Write a DataFrame as a view, as CSV with four decimals."""
+        return self.view(step, name, lambda path: path.write_text(
+            table.round(4).to_csv(index=False, lineterminator="\n"), "utf-8"))
 
     def costs(self, step, collections, split="test"):
         """{ID: cost (c,)} that a step published for a split; collections that it did not publish are left out."""
@@ -224,7 +233,7 @@ class Run(Folder):
 
     def __init__(self, step, data_root=None, out_dir=None, size="small", collections=None):
         root, self.is_sample = open_data(data_root, size, collections)
-        super().__init__(Path(out_dir) if out_dir else clone_folder() / "submissions" / "by-hand", root)
+        super().__init__(run_folder(out_dir), root)
         self.step, self.collections = step, wanted(collections)
         self.source = "sample data" if self.is_sample else "real files"
         self.problems = self.out / "problems" / f"{step}.jsonl"
@@ -268,8 +277,7 @@ class Run(Folder):
 
     def save_table(self, name, table):
         """Write a DataFrame as a view, as CSV with four decimals."""
-        return self.save(name, lambda path: path.write_text(
-            table.round(4).to_csv(index=False, lineterminator="\n"), "utf-8"))
+        return self.view_table(self.step, name, table)
 
     def save_submission(self, costs):
         """Write submission.csv, a view; the store keeps each submission."""
@@ -283,6 +291,11 @@ class Run(Folder):
         """Say that something was left out, and report it as a problem of the run."""
         print(f"left out: {reason}")
         report_problems(self.problems, path, [reason])
+
+
+def run_folder(out_dir=None):
+    """The folder of a run; None: `submissions/by-hand` in the clone around the working directory."""
+    return Path(out_dir) if out_dir else clone_folder() / "submissions" / "by-hand"
 
 
 def step_of(collection):

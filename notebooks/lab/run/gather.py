@@ -40,12 +40,14 @@ def gather_predictions(run, predictions_from=None):
                 run.note(path, f"{path}: this run has a model of the same name; rename the file")
             elif split in _SPLITS:
                 _add(found["predictions", c, split], member, lambda path=path: load_costs(path), path, c, run)
+    # by name, so that sums do not depend on the order in which models were published, here or on several machines
+    found = {key: dict(sorted(members.items())) for key, members in found.items()}
     for (kind, c, split), members in found.items():
         _leave_out_odd(members, f"{c}, {split}", run)
-        if kind == "predictions" and split != "train":
+        if kind == "predictions":
             other = found[kind, c, "valid" if split == "test" else "test"]
             for member in sorted(members.keys() - other.keys()) if other else ():
-                run.note(f"{c} {member}", f"{c} {member}: has no predictions for both validation and test graphs")
+                run.note(f"{c} {member}", f"{c} {member}: has predictions of {split}, and not of other splits")
                 del members[member]
     return found
 

@@ -3,14 +3,17 @@ import csv as tables
 import hashlib
 import json
 import math
+import os
 import re
 import subprocess
 import time
 from pathlib import Path
 
+import kit
 from kit.data import COLLECTIONS, DataError
 from kit.files import write_json
 
+CLONE = Path(kit.__file__).resolve().parents[1]            # the kit's own clone, if it is one
 RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # a possible folder name; a run has the name of its folder
 
 
@@ -45,7 +48,7 @@ def record_run(folder, run, csv, data, parameters, validation, made_from=None):
     same = next((one for one in (back, old) if one.get("sha256") == digest), None)
     leaderboard = same["leaderboard"] if same else {"public": None, "private": None}
     recorded = same.get("recorded") if same else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    new = {"run": run, "data": data, "sha256": digest, "recorded": recorded, "commit": _commit(folder),
+    new = {"run": run, "data": data, "sha256": digest, "recorded": recorded, "commit": _commit(CLONE),
            "parameters": parameters, "validation": validation, "leaderboard": leaderboard, "made_from": made_from or {}}
     added = {name: value for name, value in {**old, **back}.items() if name not in new}
     write_json(entry, {**new, **added}, indent=2)
@@ -154,11 +157,18 @@ def _keep(entry, old):
     return place
 
 
-def _commit(folder):
-    """The commit of the working tree around `folder`, "-dirty" if files differ from it; None without git."""
+def _commit(clone):
+    """The commit of a clone of the kit, "-dirty" if files differ from it; None without git or where it is no clone.
+
+    A kit that was unpacked inside another repository, or committed into it, does not have that repository's commit.
+    """
+    # git itself sets such variables, for example for a hook; they point to another repository
+    around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    words = (["rev-parse", "--show-prefix"], ["ls-files", "--error-unmatch", "kit/__init__.py"],
+             ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
     try:
-        answer = subprocess.run(["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40",
-                                 "--exclude=*"], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        prefix, _, commit = (subprocess.run(["git", "-C", str(clone), *some], capture_output=True, text=True,
+                                            timeout=20, env=around, check=True).stdout.strip() for some in words)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    return None if prefix else commit or None

@@ -24,7 +24,6 @@ from lab.run.code import code_digest, things_digest
 from lab.run.store import Store
 from lab.run.unfinished import note_unfinished, steps_trained
 
-_KEY = re.compile(r"(cost|same|relatives) (train|valid|test|held out) (.*)", re.DOTALL)
 FEW_GRAPHS = 5           # with fewer validation graphs, their mean score is mostly chance
 VALID_CONFIGS = 200      # of each validation graph, while a model is trained; whole graphs are ranked at the end
 
@@ -350,12 +349,12 @@ def _rank(model, member, material):
     found = {}
     for name in member.ranks:
         for i, graph in material.ranked[name].items():
-            found[f"cost {name} {i}"] = predict(model, graph)
+            found[f"cost|{name}|{i}"] = predict(model, graph)
             # no relative of "train" was trained on: families are in one fold
             if member.correct and name in ("valid", "test"):
                 one = member.correct(graph, material.graphs, partial(predict, model))
                 if one is not None:
-                    found[f"{'same' if one.same else 'relatives'} {name} {i}"] = one.cost
+                    found[f"{'same' if one.same else 'relatives'}|{name}|{i}"] = one.cost
     return found
 
 
@@ -363,7 +362,7 @@ def _unpacked(arrays, history, job):
     """Named arrays of `_rank` -> Trained."""
     costs, corrected = {name: {} for name in job.member.ranks}, {name: {} for name in job.member.ranks}
     for key, cost in arrays.items():
-        kind, name, i = _KEY.fullmatch(key).groups()
+        kind, name, i = key.split("|", 2)
         if kind == "cost":
             costs[name][i] = cost
         else:

@@ -47,7 +47,7 @@ class Weights(NamedTuple):
     digest: str              # SHA-256 of the list
     checkpoints: dict        # {name: {"sha256", "network", "settings", "code"}}
     # {collection: {"settings", "data": {split: digest}, "predictions": [{"member", "split", "model": name of a
-    # checkpoint or "", "specialists": IDs, "stored": file of costs or ""}]}}
+    # checkpoint or "", "stored": file of costs or ""}]}}
     collections: dict
 
     def path(self, name, suffix):
@@ -106,19 +106,16 @@ def pack_weights(out, data_root, folder):
 
 
 def _pack_checkpoint(store, name, folder):
-    """Copy a checkpoint -> {name: its entry in the list}; {} if it is not there, so that its costs have to travel."""
+    """Copy a checkpoint -> {name: its entry in the list}; {} if it cannot be used, so that its costs have to travel."""
     source, target = store.path(name, ".pt"), Path(folder, "store", f"{name}.pt")
-    if not source.is_file():
-        print(f"note  {source} is not there; its predictions travel as they are")
+    network = read_record(source.with_suffix(".json"))["model"] if source.is_file() else None
+    if network not in _networks():
+        print(f"note  {source} is not there, or no recipe has its network; its predictions travel as they are")
         return {}
     try:
         made_by = read_checkpoint(source)["made_by"]
     except (CheckpointError, KeyError) as fault:
         raise DataError(f"{source}: is damaged ({fault}); delete it and run the step again that makes it") from fault
-    network = read_record(source.with_suffix(".json"))["model"]
-    if network not in _networks():
-        print(f"note  {source}: no recipe has a network {network}; its predictions travel as they are")
-        return {}
     with whole_file(target) as part:
         shutil.copyfile(source, part)
     settings = {key.removeprefix("model "): value for key, value in made_by.items() if key.startswith("model ")}
@@ -131,7 +128,6 @@ def _pack_costs(store, one, has_checkpoint, folder):
     costs = store.read(one["file"])
     stored = {name: cost for name, cost in costs.items() if not has_checkpoint or name in one["specialists"]}
     return {"member": one["member"], "split": one["split"], "model": one["model"] if has_checkpoint else "",
-            "specialists": one["specialists"],
             "stored": Store(Path(folder, "store")).keep("costs", stored) if stored else ""}
 
 
@@ -244,12 +240,12 @@ def _is_list(weights):
     def is_prediction(one):
         return (_MEMBER.fullmatch(one["member"]) and one["split"] in RANKED and (one["model"] or one["stored"])
                 and (one["model"] == "" or one["model"] in weights.checkpoints)
-                and (one["stored"] == "" or _COSTS.fullmatch(one["stored"]))
-                and all(isinstance(name, str) for name in one["specialists"]))
+                and (one["stored"] == "" or _COSTS.fullmatch(one["stored"])))
 
     def is_collection(name, own):
         counts = () if name == "tile:xla" else (own["settings"]["k_hops"], own["settings"]["most_configs"])
-        return (name in COLLECTIONS and isinstance(own["settings"], dict) and own["data"].keys() == {*RANKED}
+        return (name in COLLECTIONS and not own["settings"].keys() & {"self", "predictions", "sources", "collections"}
+                and own["data"].keys() == {*RANKED}
                 and all(type(count) is int and count >= 0 for count in counts)
                 and all(is_prediction(one) for one in own["predictions"]))
     return all(_CHECKPOINT.fullmatch(name) and isinstance(about["settings"], dict) and all(
@@ -293,17 +289,15 @@ def predict_from_weights(folder, data_root, out, collections=COLLECTIONS, device
     if not asked:
         raise DataError(f"{weights.folder / LIST}: has no predictions of {', '.join(collections)}; train them at home, "
                         f"and {_AGAIN}")
-    runs = {c: Run(step_of(c), data_root, out, collections=[c]) for c in asked}
     for c in asked:
         _check_data(weights, c, data_root)
-    graphs = {c: _graphs(weights.collections[c], runs[c], c) for c in asked}
+    runs = {step: Run(step, data_root, out, collections=asked) for step in dict.fromkeys(map(step_of, asked))}
+    graphs = {c: _graphs(weights.collections[c], runs[step_of(c)], c) for c in asked}
     ranked = _rank_all(weights, graphs, device, workers, report)
-    for c, run in runs.items():
+    for c in asked:
         own = weights.collections[c]
-        run.publish([Prediction(c, one["member"], one["split"], _costs(weights, one, ranked.get((c, one["model"])),
-                                                                       graphs[c][one["split"]]),
-                                one["model"], tuple(one["specialists"])) for one in own["predictions"]],
-                    **{**own["settings"], "weights": weights.digest})
+        runs[step_of(c)].publish([_prediction(weights, c, one, ranked, graphs[c]) for one in own["predictions"]],
+                                 collections=[c], **{**own["settings"], "weights": weights.digest})
 
 
 def _check_data(weights, collection, data_root):
@@ -330,11 +324,13 @@ def _graphs(own, run, collection):
     return found
 
 
-def _costs(weights, one, ranked, graphs):
-    """The costs of a prediction: those that are stored, else those that the checkpoint gives."""
-    costs = read_kept(weights.path(one["stored"], ".npz")) if one["stored"] else {}
-    costs |= {name: cost for name, cost in (ranked or {}).get(one["split"], {}).items() if name not in costs}
-    return {name: costs[name] for name in graphs if name in costs}
+def _prediction(weights, collection, one, ranked, graphs):
+    """A prediction of the list, with the costs that are stored, and for other graphs those of its checkpoint."""
+    stored = read_kept(weights.path(one["stored"], ".npz")) if one["stored"] else {}
+    costs = ranked[collection, one["model"]][one["split"]] | stored if one["model"] else stored
+    costs = {name: costs[name] for name in graphs[one["split"]] if name in costs}
+    return Prediction(collection, one["member"], one["split"], costs, one["model"],
+                      tuple(stored) if one["model"] else ())
 
 
 def _rank_all(weights, graphs, device, workers, report):

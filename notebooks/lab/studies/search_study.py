@@ -46,8 +46,8 @@ def study_searches(spaces, budgets, seeds, queries, store, report=print):
                 shown = time.monotonic()
                 report(f"{place + 1} of {len(spaces)}  {space.collection}, seed {seed + 1} of {seeds}: "
                        f"{space.graph_id}")
-            free = _kept(store, [space.program, budgets, seed], partial(_search_free, space, budgets, seed))
-            guided_by_model = _kept(store, [space.model, budgets, seed, queries],
+            free = _kept(store, "free", [space.program, budgets, seed], partial(_search_free, space, budgets, seed))
+            guided_by_model = _kept(store, "guided", [space.model, budgets, seed, queries],
                                     partial(_search_guided, space, budgets, seed, queries))
             for name, numbers in (free | guided_by_model).items():
                 found[name][:, seed, place] = numbers.reshape(3, -1)
@@ -61,14 +61,14 @@ def study_rows(graph, cost, budgets, seeds, store):
     or "searched with model": (seeds, budgets)}: the runtime of the best measured.
     """
     key = [graph.config_runtime, graph.config_codes, cost, versions()]
-    found = [_kept(store, [key, budgets, seed], partial(_search_rows, graph, cost, budgets, seed))
+    found = [_kept(store, "rows", [key, budgets, seed], partial(_search_rows, graph, cost, budgets, seed))
              for seed in range(seeds)]
     return {name: np.array([one[name] for one in found]) for name in ROW_SEARCHES}
 
 
-def _kept(store, about, search):
+def _kept(store, kind, about, search):
     """{strategy: numbers}: read where it was kept, else `search()`, which is then kept."""
-    return store.made(store.name("search", [about, code_digest(__name__)]), lambda: {
+    return store.made(store.name(kind, [about, code_digest(__name__)]), lambda: {
         name: np.array(numbers, np.float64).ravel() for name, numbers in search().items()})
 
 

@@ -1,7 +1,9 @@
 """What PyTorch calls for each layer of known networks, and what PyTorch and OpenBLAS reach of a core's fp32 peak.
 
-`python tests/benchmarks/library_peak.py` measures on one core of an x86-64 CPU in about 6 minutes, and writes the rows
-of this CPU to notebooks/kernels_libraries.csv. Rows of other CPUs stay. The command needs gcc and Linux.
+    python notebooks/lab/studies/kernels/library_peak.py
+
+It measures on one core of an x86-64 CPU in about 6 minutes, and writes the rows of this CPU to
+notebooks/kernels_libraries.csv. Rows of other CPUs stay. The command needs gcc and Linux.
 
 - The clock is measured with a chain of additions, one cycle each; "clock" is in GHz. A chain of multiplications of
   integers, three cycles each, must give the same clock within 10%.
@@ -18,7 +20,6 @@ import argparse
 import ctypes
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from datetime import date
@@ -32,14 +33,15 @@ import torch
 from scipy.linalg.blas import sgemm
 from threadpoolctl import ThreadpoolController
 
-PROJECT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(PROJECT))
-from kit.files import replace_file  # noqa: E402
-from kit.training import cpu_fields  # noqa: E402
-from lab.kernels import multiplications, network_layers, network_names, read_races  # noqa: E402
-from lab.kernels.definitions import kernel_inputs  # noqa: E402
-from lab.kernels.measure import processor_name  # noqa: E402
-from lab.kernels.pytorch import pytorch_calls  # noqa: E402
+from kit.files import replace_file
+from kit.training import cpu_fields
+from lab.kernels import multiplications, read_races
+from lab.kernels.definitions import kernel_inputs
+from lab.kernels.measure import processor_name
+from lab.kernels.networks import known_layers
+from lab.kernels.pytorch import pytorch_calls
+
+HERE = Path(__file__).resolve().parents[3]               # notebooks/
 
 REPEAT, REPEATS = 1e-3, 8                # seconds of a repeat, at least one run; repeats of a turn, at most
 FMAS = {"fma256": 8, "fma512": 16}       # numbers per instruction
@@ -174,10 +176,10 @@ def main(argv=None):
     parser.add_argument("--rounds", type=int, default=11, help="in each pass over the layers")
     parser.add_argument("--passes", type=int, default=4)
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="default: the last one")
-    parser.add_argument("--table", type=Path, default=PROJECT / "notebooks" / "kernels_libraries.csv")
+    parser.add_argument("--table", type=Path, default=HERE / "kernels_libraries.csv")
     args = parser.parse_args(argv)
-    known = {kernel.name: kernel for name in network_names() for kernel, _ in network_layers(name)}
-    stored = set(read_races(PROJECT / "notebooks" / "kernels_networks.csv")["kernel"])
+    known = known_layers()
+    stored = set(read_races(HERE / "kernels_networks.csv")["kernel"])
     names = args.layers or [name for name in known if name in stored]
     if unknown := set(names) - set(known):
         parser.error(f"no layer {', '.join(sorted(unknown))}; notebooks/lab/kernels/networks.csv has all layers")

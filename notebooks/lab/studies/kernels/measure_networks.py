@@ -1,9 +1,8 @@
 """Search for fast schedules of the layers of known networks, and add the results to `kernels_networks.csv`.
 
-    python notebooks/lab/studies/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300] [--starts 3]
-        [--minutes 60] [--searches "explore then droplet, carried over;random;MetaSchedule 3000"]
-        [--layers "conv2d 1x1,softmax"] [--taught resnet18] [--target x86-64-v3] [--folder submissions/networks]
-        [--only-left]
+    python notebooks/lab/studies/kernels/measure_networks.py alexnet,bert [--seeds 0,1] [--measurements 300]
+        [--starts 3] [--minutes 60] [--searches "explore then droplet, carried over;random;MetaSchedule 3000"]
+        [--layers "conv2d 1x1,softmax"] [--target cuda] [--folder submissions/networks] [--only-left]
 
 Every search and every race of winners is one small JSON in the folder. So the command can be killed and started again:
 finished jobs are not repeated. A search in which every schedule failed is named, and the next one begins. The table
@@ -16,34 +15,35 @@ TVM_CUDA_COMPILE_MODE=nvcc and CUDA's compiler.
 import argparse
 import gzip
 import re
-import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
 from kit.data import DataError
 from kit.files import locked, replace_file, whole_file
-from lab.kernels import network_layers, read_races
 from lab.kernels.carried import MEASURED
-from lab.kernels.layer_study import (
+from lab.kernels.measure import GPU, processor_name, tvm_version
+from lab.kernels.networks import network_layers
+from lab.kernels.results import merged_races, race_table, read_races
+from lab.kernels.searches import (
+    CARRIED,
+    RANDOM,
+    RIVAL,
     SEARCHES,
     STARTS,
     SearchJob,
-    measured_table,
-    merged_races,
-    race_table,
-    run_race,
-    run_search,
-    search_path,
-    starts_left,
+    check_target,
+    finished_searches,
+    jobs_left,
+    measure_layers,
 )
-from lab.kernels.measure import NoScheduleRan, processor_name
-from lab.kernels.searches import CARRIED, RANDOM, RIVAL, check_target
 
-HERE = Path(__file__).resolve().parents[2]          # notebooks/
+HERE = Path(__file__).resolve().parents[3]          # notebooks/
 TABLE = HERE / "kernels_networks.csv"
 FOLDER = HERE.parent / "submissions" / "networks"
+MACHINE_LAYER = ["kernel", "definition", "cpu", "threads"]
 
 
 def named_searches(text, measurements):
@@ -54,21 +54,41 @@ def named_searches(text, measurements):
     return [(name, int(count or measurements)) for name, count in found]
 
 
-def planned(networks, texts, seeds, searches, threads, target, taught):
+def planned(networks, texts, seeds, searches, threads, target):
     """[the searches of one layer and seed], in the order in which they are run; a layer of two networks runs once."""
     check_target([search for search, _ in searches], target)
-    if taught and CARRIED not in dict(searches):
-        raise ValueError(f"only the search {CARRIED} learns from other networks, and it is not among the searches")
     processor_name(target)                                   # a GPU that is not there is missed now, too
     kernels = dict.fromkeys(kernel for name in networks for kernel, _ in network_layers(name)
                             if any(text in kernel.name for text in texts or [""]))
-    for name in taught:
-        network_layers(name)                                 # an unknown name fails now, not after the first searches
     if not kernels:
         raise ValueError(f"no layer of {', '.join(networks)} has {' or '.join(map(repr, texts))} in its name")
-    return [[SearchJob(kernel, search, count, seed, threads, target, taught if search == CARRIED else ())
-             for search, count in searches]
+    return [[SearchJob(kernel, search, count, seed, threads, target) for search, count in searches]
             for seed in seeds for kernel in kernels]
+
+
+def measured_table(folder, *stored):
+    """The random measurements of the folder, of seed 0, and of stored such tables, as a table for lab.kernels.carried.
+
+    A row per schedule: its codes, and its microseconds, inf if it failed. Of several searches of a kernel on one
+    machine the longest counts, and of equally long ones that of the folder; in the folder, those with the TVM that is
+    installed come first. Stored rows of another definition go.
+    """
+    longest, now = {}, tvm_version()
+    known = [table.groupby(MACHINE_LAYER).size() for table in stored if len(table)]
+    for one in finished_searches(folder):
+        if one["strategy"] == RANDOM and one["seed"] == 0:
+            key = one["kernel"], one["definition"], one["machine"]["cpu"], one["machine"]["threads"]
+            longest[key] = max(longest.get(key, one), one, key=lambda found: (
+                found["machine"]["tvm"] == now, len(found["seconds"])))
+    longest = {key: one for key, one in longest.items()
+               if len(one["seconds"]) >= max((sizes.get(key, 0) for sizes in known), default=0)}
+    new = [pd.DataFrame(dict(zip(MACHINE_LAYER, key)) | {
+        "codes": [" ".join(map(str, codes)) for codes in one["codes"]],
+        "us": [float(f"{1e6 * seconds:.5g}") for seconds in one["seconds"]]}) for key, one in longest.items()]
+    tables = [table.assign(place=place) for place, table in enumerate([*stored, *new])]
+    rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["place", *MACHINE_LAYER])
+    last = rows.groupby(["kernel", "cpu", "threads"])["place"].transform("max")         # one table holds all of a layer
+    return rows[rows["place"] == last].drop(columns="place").reset_index(drop=True)
 
 
 def write_rows(folder):
@@ -110,15 +130,12 @@ def main():
     parser.add_argument("--seeds", type=seed_list, default="0", help="with commas between, default: %(default)s")
     parser.add_argument("--searches", default=f"{CARRIED};{RANDOM};{RIVAL}",
                         help=f"with semicolons between, of {'; '.join(SEARCHES)}; a number of measurements may follow")
-    parser.add_argument("--taught", default="", help="networks that the cost model of a search \"carried over\" learns "
-                        "from; by default all that do not have the layer")
     parser.add_argument("--measurements", type=at_least(1), default=300, help="of a search that names no number; "
                         "default: %(default)s")
     parser.add_argument("--starts", type=at_least(1), default=STARTS, help="processes of a race; a race that has fewer "
                         "gets the missing ones; default: %(default)s")
     parser.add_argument("--threads", type=at_least(1), default=1, help="of a kernel; default: %(default)s")
-    parser.add_argument("--target", help="LLVM's name of a type of CPU, as x86-64-v3 or znver3, that kernels are "
-                        "compiled for, or cuda for the GPU; by default the CPU of this machine")
+    parser.add_argument("--target", choices=[GPU], help="for the GPU; by default the CPU of this machine")
     parser.add_argument("--minutes", type=at_least(0, float), default=60.0, help="after which no other layer begins; "
                         "default: %(default)s")
     parser.add_argument("--folder", default=FOLDER, type=Path,
@@ -127,8 +144,7 @@ def main():
     given = parser.parse_args()
     try:
         plan = planned(given.networks.split(","), [*filter(None, given.layers.split(","))], given.seeds,
-                       named_searches(given.searches, given.measurements), given.threads, given.target,
-                       tuple(filter(None, given.taught.split(","))))
+                       named_searches(given.searches, given.measurements), given.threads, given.target)
     except ValueError as fault:
         parser.error(str(fault))
     failed = 0
@@ -140,7 +156,9 @@ def main():
                     holder = held.enter_context(locked(lock))
                     if holder is not None:
                         parser.error(f"another command{holder} measures and holds {lock}: two would disturb each other")
-                failed = measure(plan, given)
+                failed, _ = measure_layers(plan, given.folder, given.minutes, given.starts,
+                                           partial(write_rows, given.folder), partial(print, flush=True))
+                write_rows(given.folder)
         print_left(plan, given)
     except (DataError, RuntimeError) as fault:
         parser.error(str(fault))
@@ -148,46 +166,9 @@ def main():
         parser.exit(1, f"in {failed} searches no schedule ran; the lines above say why\n")
 
 
-def measure(plan, given):
-    """Run what is not finished, and write the tables after each race -> in how many searches no schedule ran."""
-    start, failed = time.monotonic(), 0
-    for jobs in plan:
-        if time.monotonic() - start > 60 * given.minutes:
-            break
-        ran = [measure_search(job, given.folder) for job in jobs]
-        failed += ran.count(False)
-        if any(ran):
-            measure_race(jobs[0], given)
-            write_rows(given.folder)
-    write_rows(given.folder)
-    return failed
-
-
-def measure_search(job, folder):
-    """Run a search, or read its result, and print the best time that it saw -> whether any schedule ran."""
-    try:
-        found = run_search(job, folder)
-    except NoScheduleRan as fault:
-        print(f"note  {job.kernel.name}: {job.strategy}: {fault}", flush=True)
-        return False
-    print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
-          f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
-    return True
-
-
-def measure_race(job, given):
-    """Run the race of the layer and the seed of a job, and print its medians."""
-    race = run_race(job.kernel, job.seed, given.threads, given.folder, target=given.target, starts=given.starts)
-    print(f"{race['kernel']}: " + ", ".join(
-        f"{one['strategy']} {one['measurements'] or ''} {1e3 * sorted(one['again'])[len(one['again']) // 2]:.3f}"
-        for one in race["entries"]), flush=True)
-
-
 def print_left(plan, given):
     """Say which searches are not finished, and which races lack starts."""
-    searches = [job for jobs in plan for job in jobs if not search_path(given.folder, job).is_file()]
-    races = [jobs[0] for jobs in plan if starts_left(
-        jobs[0].kernel, jobs[0].seed, given.threads, given.folder, given.target, given.starts)]
+    searches, races = jobs_left(plan, given.folder, given.starts)
     print(f"{len(searches)} of {sum(map(len, plan))} searches and {len(races)} of {len(plan)} races left" + "".join(
         f"\n  {job.kernel.name}: {job.strategy}, seed {job.seed}" for job in searches) + "".join(
         f"\n  {job.kernel.name}: race, seed {job.seed}" for job in races))

@@ -1,6 +1,6 @@
 """Write the layers of known networks to the table that `lab.kernels.network_layers` reads.
 
-    python notebooks/lab/studies/trace_networks.py
+    python notebooks/lab/studies/kernels/trace_networks.py
 
 It needs torchvision in the version that fits PyTorch: `pip install --no-deps torchvision==0.28.0` for PyTorch 2.13.
 Every network runs once without numbers (PyTorch's device "meta"), and each layer notes the shape of its input. The
