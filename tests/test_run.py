@@ -18,8 +18,8 @@ import psutil
 import pytest
 import torch
 
-from kit.data import find_data_root
-from lab.run import open_data, run_folder
+from kit.data import clone_folder, find_data_root
+from lab.run import Folder, open_data
 
 # a shell starts background jobs deaf to SIGINT, and so would be what the tests start in one
 HEARS_INTERRUPTS = """import runpy, signal, sys
@@ -36,10 +36,12 @@ with open(out.parent / "ran.txt", "a") as file:
 print("NAME saw", len(npz_paths(data_root, "tile:xla", "train")), "kernels")
 """
 SUBMISSION = NOTE + """
-from lab.run import Results
+from lab.run import Run
+run = Run("NAME", data_root, out_dir)
 row = "collection,model,score,low,high,graphs,seeds,split\\ntile:xla,one,0.5,,,1,1,test\\n"
 for name, text in (("submission.csv", "ID,TopConfigs\\n"), ("scores.csv", row)):
-    Results(out, "NAME", data_root).save(name, lambda path: path.write_text(text), {})
+    run.save(name, lambda path: path.write_text(text))
+print("NAME wrote")
 """
 PROBLEM = NOTE + """
 (out / "problems").mkdir(exist_ok=True)
@@ -47,7 +49,6 @@ with open(out / "problems" / "NAME.jsonl", "a") as file:
     for _ in range(2):
         print('{"path": "a.npz", "reason": "a.npz: edge_index refers to node 9"}', file=file)
 """
-
 
 
 def write_kernel(path):
@@ -171,11 +172,6 @@ def test_kernels_that_are_left_are_measured_by_the_same_command_and_block_no_stu
     assert run(clone, *command)[::2] == (0, "") and measured() == ["a", "b", "c"]
     status, lines, _ = run(clone, "--only", "08", "-p", "minutes=60")            # the limit changes no result
     assert status == 0 and any(line.endswith("08_kernels         finished before") for line in lines)
-    (clone / "out" / "kernels" / "a.json").write_text("changed")         # of the first session, and it counts
-    status, lines, _ = run(clone, *command)
-    assert status == 0 and (clone / "out" / "kernels" / "a.json").read_text() == "a"
-    assert any("a.json was changed" in line for line in lines)
-    assert run(clone, *command, "--fresh")[0] == 3 and measured() == ["a"]       # all of them are measured again
 
 
 def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_or_updated(main, tmp_path, monkeypatch):
@@ -188,7 +184,7 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
     monkeypatch.setattr(steps, "version", version)
     packages = []
     for found["apache-tvm"] in (None, "1", "2"):
-        packages.append([steps.Step(tmp_path / name, {}, tmp_path / "out").packages() for name in (
+        packages.append([steps.Step(tmp_path / name, {}, Folder(tmp_path / "out", tmp_path)).packages() for name in (
             "08_kernels.ipynb", "09_own.ipynb", "03_train_tile.ipynb")])
     assert packages == [[{"torch": "3"}, {}, {}], [{"torch": "3", "apache-tvm": "1"}, {}, {}],
                         [{"torch": "3", "apache-tvm": "2"}, {}, {}]]
@@ -253,8 +249,9 @@ def test_the_kit_counts_in_a_notebook_with_commands_of_ipython(main, tmp_path, m
     book = tmp_path / "04_train_layout.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)]), book)
     for code in ("of today", "of yesterday"):
-        monkeypatch.setattr(steps, "code_digest", lambda *modules, code=code: code * ("kit.prune" in modules))
-        digests.append(steps.Step(book, {}, tmp_path / "out").code())
+        monkeypatch.setattr("lab.run.code.code_digest", lambda *modules, code=code: code * (
+            "kit.prune" in modules))
+        digests.append(steps.Step(book, {}, Folder(tmp_path / "out", tmp_path)).code())
     assert digests[0] != digests[1]
 
 
@@ -264,7 +261,7 @@ def test_a_table_beside_a_notebook_counts_if_the_notebook_names_it(main, tmp_pat
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell('pd.read_csv("kernels.csv")')]), book)
     for name, text in (("kernels.csv", "1"), ("other.csv", "1"), ("kernels.csv", "2")):
         (tmp_path / name).write_text(text)
-        digests.append(steps.Step(book, {}, tmp_path / "out").code())
+        digests.append(steps.Step(book, {}, Folder(tmp_path / "out", tmp_path)).code())
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -280,7 +277,7 @@ def test_a_module_of_ones_own_beside_the_kit_counts_if_a_notebook_imports_it(mai
     for name, text in (("trick.py", "import inner"), ("ours/part.py", "from inner import x"), ("inner.py", "x = 1"),
                        ("other.py", "x = 1"), ("inner.py", "x = 1     # a comment"), ("inner.py", "x = 2")):
         (tmp_path / name).write_text(text)
-        digests.append(steps.Step(book, {}, tmp_path / "out").code())
+        digests.append(steps.Step(book, {}, Folder(tmp_path / "out", tmp_path)).code())
     assert digests[2] == digests[3] == digests[4] != digests[5]
 
 
@@ -390,8 +387,8 @@ def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
     write_notebook(clone / "notebooks" / f"{name}.ipynb", PARAMETERS,
-                   "import pandas as pd\nfrom lab.run import Results\n"
-                   "Results(out_dir, 'NAME', data_root).save_table('scores.csv', pd.DataFrame([]), {})")
+                   "import pandas as pd\nfrom lab.run import Run\n"
+                   "Run('NAME', data_root, out_dir).save_table('scores.csv', pd.DataFrame([]))")
     status, lines, errors = run(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")
     assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to score them by"
@@ -401,7 +398,7 @@ def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentenc
 @pytest.mark.parametrize("text", ["", "collection,model,score,low,high,graphs,seeds,split\\na,b,0,5,,,1,1,t\\n"])
 def test_scores_that_cannot_be_read_are_named_and_the_run_ends_with_its_submission(clone, text):
     write_notebook(clone / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION,
-                   f"Results(out, 'NAME', data_root).save('scores.csv', lambda path: path.write_text('{text}'), {{}})")
+                   f"run.save('scores.csv', lambda path: path.write_text('{text}'))")
     (clone / "out" / "checkpoints").mkdir(parents=True)
     (clone / "out" / "checkpoints" / "mine.json").write_text("{}")
     status, lines, errors = run(clone)
@@ -550,13 +547,13 @@ def test_jupyter_and_run_py_share_the_folders_of_the_clone(clone, monkeypatch):
     for here, there in ((clone, Path()), (clone / "notebooks", clone), (clone / "notebooks" / "pictures", clone)):
         here.mkdir(exist_ok=True)
         monkeypatch.chdir(here)
-        assert run_folder() == run_folder("") == there / "submissions" / "by-hand" and run_folder("my") == Path("my")
+        assert clone_folder() == there
         assert find_data_root() == there / "data"
         place, is_sample = open_data(collections="tile:xla")
         assert place.resolve().parent == clone / "data" and not is_sample
     (clone / "kit").rename(clone / "no-kit")                 # outside of a clone: the working directory
     (clone / "notebooks" / "pictures" / "data" / "tile").mkdir(parents=True)
-    assert run_folder() == Path("submissions/by-hand") and find_data_root() == Path("data")
+    assert clone_folder() == Path() and find_data_root() == Path("data")
 
 
 @pytest.mark.long
