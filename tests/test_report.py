@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from conftest import CHROMIUM
 
-from lab.run.report import write_report
+from lab.run import Folder, write_report
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 VOID = {"meta", "img"}
@@ -48,15 +48,22 @@ class Page(HTMLParser):
         return re.sub(r"\s+", " ", " ".join(self.text))
 
 
-def page(*args, **kwargs):
-    return Page(write_report(*args, **kwargs).read_text())
+def written(out, *args, **named):
+    """The text of the page."""
+    out.mkdir(exist_ok=True)
+    write_report(out / "report.html", out, *args, **named)
+    return (out / "report.html").read_text()
+
+
+def page(*args, **named):
+    return Page(written(*args, **named))
 
 
 @pytest.fixture
 def run(tmp_path):
     """A run's folder with two scores, a trained model and two executed notebooks."""
     out = tmp_path / "my <run>"
-    (out / "checkpoints").mkdir(parents=True)
+    (out / "store").mkdir(parents=True)
     (out / "notebooks").mkdir()
     (out / "submission.csv").write_text("ID,TopConfigs\na,0;1\nb,1;0\n")
     pd.DataFrame([
@@ -65,7 +72,11 @@ def run(tmp_path):
         {"collection": "layout:xla:random", "model": "ridge", "score": -0.25, "low": -0.3, "high": 0.1,
          "lead": 0.75, "lead low": 0.5, "lead high": 1.0, "ceiling": None, "graphs": 8, "seeds": 2, "split": "test"},
     ]).to_csv(out / "scores.csv", index=False)
-    (out / "checkpoints" / "layout_xla_random-token-0-0123abcd.json").write_text(json.dumps({
+    trained = "layout_xla_random-token-0-0123456789abcdef"
+    Folder(out, out).write_record("04_train_layout", {"views": {}, "sections": {"layout:xla:random": {
+        "settings": {}, "used": [trained, "mine"]}}})
+    (out / "store" / "of-earlier-settings.json").write_text("{}")
+    (out / "store" / f"{trained}.json").write_text(json.dumps({
         "model": "ConfigTokenModel", "parameters": 12345, "graphs": 20, "settings": {"steps": 1200},
         "configs_seen": 307200, "seconds": 12.4, "peak_memory": 500 << 20,
         "curve": {"step": [1, 2, 3], "loss": [0.9, 0.5, None], "score": [0.1, 0.2, 0.25]}}))
@@ -83,19 +94,19 @@ def test_a_page_tells_scores_training_pictures_and_what_to_type_next(run):
                   "+0.750 (+0.500 to +1.000)", "-0.250", "8 graphs, 2 seeds, test", "layout_xla_random-token-0",
                   "12,345", "307,200", "500", "0.250", "Curves & scores", "python notebooks/run.py --data-root <DIR>"):
         assert words in seen.said, words
-    assert "0123abcd" not in seen.said
+    assert "0123456789abcdef" not in seen.said
     assert seen.tags.count("polyline") == 1 and seen.tags.count("line") == 1 and seen.tags.count("img") == 1
 
 
 def test_pictures_of_an_earlier_run_are_folded_and_said_to_be_so(run):
     said = ", of an earlier run: data, settings or code may have changed since"
     for now, words, opened in ((None, False, True), (["04_train"], False, True), (["03_train_tile"], True, False)):
-        text = write_report(run, "next", now=now).read_text()
+        text = written(run, "next", now=now)
         assert (f"04_train{said}" in Page(text).said) == words and ("<details open>" in text) == opened
 
 
 def test_a_page_needs_nothing_else_and_runs_nothing(run):
-    text = write_report(run, "next").read_text()
+    text = written(run, "next")
     seen = Page(text)
     assert seen.links == [f"data:image/png;base64,{PNG}"]
     assert not re.search(r"https?:|@import|url\(|<script|<link|javascript", text)
@@ -119,7 +130,7 @@ def test_a_folder_may_lack_anything(run, tmp_path):
 
 
 def test_scores_out_of_range_are_drawn_at_the_edge(run):
-    text = write_report(run, "next").read_text()
+    text = written(run, "next")
     for x in re.findall(r'(?:x|x1|width)="(-?[\d.]+)"', text):
         assert 0 <= float(x) <= 100
 
@@ -167,7 +178,7 @@ def test_a_page_fits_a_desktop_and_a_phone_and_shows_every_picture(run, tmp_path
         (run / "notebooks" / f"{name}.ipynb").write_text(json.dumps({"cells": [
             {"cell_type": "code", "source": [], "outputs": [{"data": {"image/png": image}}]}]}))
     long = "layout/" + "a_name_without_a_place_to_break_" * 6 + ".npz"
-    text = write_report(run, f"python notebooks/run.py --data-root {long}", [(long, "is cut")]).read_text()
+    text = written(run, f"python notebooks/run.py --data-root {long}", [(long, "is cut")])
     seen = looked_at(text, width, tmp_path)
     assert (seen["width"], seen["scroll"], seen["outside"]) == (width, width, [])
     assert (seen["images"], seen["broken"], seen["tables"]) == (2, 0, 5) and seen["height"] > 400
@@ -175,7 +186,7 @@ def test_a_page_fits_a_desktop_and_a_phone_and_shows_every_picture(run, tmp_path
 
 @pytest.mark.chromium
 def test_a_page_that_does_not_fit_or_has_a_broken_picture_would_be_seen(run, tmp_path):
-    text = write_report(run, "next").read_text()
+    text = written(run, "next")
     seen = looked_at(text.replace("</body>", '<p style="width: 500px">wide</p></body>'), 390, tmp_path)
     assert seen["scroll"] > 390 and seen["outside"] == ["P"]
     assert (seen["images"], seen["broken"]) == (1, 1)            # eight bytes of a PNG
@@ -196,7 +207,7 @@ UNREAD = [
     ("scores.csv", HEADER + "a,b,0.5,nan,1,2,1,t\n", "line 2: low is 'nan'; expected a number"),
     ("scores.csv", HEADER + "a,b,,0,1,2,1,t\n", "line 2: score is ''; expected a number"),
     ("scores.csv", HEADER + "a,b,inf,0,1,2,1,t\n", "line 2: score is 'inf'; expected a number"),
-    *(("checkpoints/mine.json", text, "is no record of a training; delete it") for text in (
+    *(("store/mine.json", text, "is no record of a training; delete it") for text in (
         "", "{}", "[]", "null", "{", b"\xff", "[" * 10**5, json.dumps(RECORD | {"peak_memory": []}),
         json.dumps(RECORD | {"peak_memory": False}), json.dumps(RECORD | {"seconds": float("nan")}),
         json.dumps(RECORD | {"curve": {"loss": "12", "score": []}}), json.dumps(RECORD | {"graphs": "3"}))),
@@ -229,7 +240,7 @@ def test_a_score_of_one_graph_has_no_interval(run):
     pd.DataFrame([{"collection": "tile:xla", "model": model, "score": 0.5, "low": None, "high": None, "lead": 0.25,
                    "lead low": None, "lead high": None, "ceiling": None, "graphs": 1, "seeds": 1, "split": "valid"}
                   for model in ("ensemble", "ridge")]).to_csv(run / "scores.csv", index=False)
-    text = write_report(run, "next").read_text()
+    text = written(run, "next")
     seen = Page(text)
     assert "nan" not in text and seen.said.count("one graph: no interval") == 2 and "+0.250" in seen.said
     assert seen.said.count("+0.250 (") == 0 and text.count("#9cc3e6") == 0
