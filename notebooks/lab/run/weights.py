@@ -92,7 +92,8 @@ def pack_weights(out, data_root, folder):
         told = [one for one in (section or {"costs": ()})["costs"] if one["split"] in RANKED and not one["baseline"]]
         if not told:
             continue
-        for name in {one["model"] for one in told} - checkpoints.keys() - {""}:
+        # sorted: the same run gives the same list in each process, so that it is uploaded once
+        for name in sorted({one["model"] for one in told} - checkpoints.keys() - {""}):
             checkpoints |= _pack_checkpoint(run.store, name, folder)
         collections[c] = {"settings": section["settings"],
                           "data": {split: section["data"][f"{c} {split}"] for split in RANKED},
