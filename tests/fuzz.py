@@ -1,8 +1,8 @@
 """Feed every reader with broken and odd files: python tests/fuzz.py --inputs 10000 --seed 0
 
 Files are drawn small, then truncated, bit-flipped, renamed, retyped, reshaped, filled with huge or negative values,
-given headers that lie, or blown up; some stay whole but odd: no edges, one configuration, 65,537 codes. "run_folder" is
-the folder of a run in which one file is damaged: a result that changed must not be taken for fit, nor be overwritten.
+given headers that lie, or blown up; some stay whole but odd: no edges, one configuration, 65,537 codes. "store" is a
+result of a run, which must not be taken for fit once it has changed.
 A reader may answer with the error that it documents, which names the file and, where an npz file can be opened, the
 array, or with a result that agrees with a second, plain way of reading. Anything else, more than `SECONDS` or more than
 `MEGABYTES` is foreign, is printed, and makes the exit status 1. The same seed gives the same inputs.

@@ -39,7 +39,8 @@ from kit.noise import bootstrap_interval
 from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import predict
-from lab.run import from_code, read_split, run_folder, sample_truth, training_graphs
+from lab.run import read_split, run_folder, sample_truth, training_graphs
+from lab.run.code import code_digest
 from lab.sample import write_sample
 from lab.sample.architectures import DIFFERENCES
 
@@ -197,7 +198,7 @@ def ranked_sample(out, sample, seed, relatives, kinds="usual"):
     One token model is trained on all layout collections, as in the default run on sample data. Its last weights are
     kept, so the ranked programs choose nothing.
     """
-    made_from = [*from_code(*CODE).values()], sample, seed, relatives, kinds
+    made_from = code_digest(*CODE), sample, seed, relatives, kinds
     digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
     path = Path(out, f"sample{sample}-seed{seed}-relatives{relatives}-{kinds}-{digest}.npz")
     if not path.is_file():
