@@ -21,7 +21,8 @@ from kit.metrics import kendall_tau
 from kit.prune import drop_duplicate_configs, fewer_configs
 from kit.recipes import Recipe
 from kit.train import TrainSettings
-from lab.run import Folder, Prediction, Run, gather_predictions, load_costs, read_weights, runtimes_of, write_report
+from lab.run import Folder, Prediction, Run, gather_predictions, read_weights, runtimes_of, write_report
+from lab.run.folder import step_of
 from lab.run.members import Material, Member, in_folds, train_members, without_fold
 from lab.sample import write_sample
 
@@ -358,8 +359,12 @@ class Folded(World):
         own = {"03": ("folds", "use_valid"), "04": ("folds", "use_valid"), "05": ("weights_from", "choose")}
         return super()._declared(args) | {name for number in only.split(",") for name in own.get(number, ())}
 
-    def costs(self, collection, name, out="out"):
-        return load_costs(self.place / out / "predictions" / collection.replace(":", "_") / f"{name}.npz")
+    def costs(self, collection, member, split="train", out="out"):
+        """What a member says of a split; {} if it was not asked."""
+        folder, found = Folder(self.place / out, self.place / out), {}
+        for one in folder.record(step_of(collection))["sections"][collection]["costs"]:
+            found |= folder.store.read(one["file"]) if (one["member"], one["split"]) == (member, split) else {}
+        return found
 
     def graph(self, about):
         """The graph of an ID, whatever its split, with as many configurations as it has."""
@@ -376,7 +381,8 @@ def memory_world(tmp_path, monkeypatch):
     with in_process():
         world = Folded(tmp_path / "folds")
         for k, path in enumerate(world.sources("tile:xla")):
-            path.rename(path.with_name(f"program{k % 2}_{path.name}"))
+            if path.parent.name != "test":                       # their names are the data set's
+                path.rename(path.with_name(f"program{k % 2}_{path.name}"))
         yield world
 
 
@@ -395,14 +401,13 @@ def test_notebooks_rank_out_of_fold_what_no_model_was_trained_on(memory_world, u
     assert world.run(folds=2, use_valid=use_valid, out=out, **LONG) == 0, world.said
     for collection, name in ((TILE, "tile_seed0"), (LAYOUT, "token_seed0")):
         splits = ("train", "valid") if use_valid else ("train",)
-        costs = world.costs(collection, f"{name}.train", out)
+        costs = world.costs(collection, name, out=out)
         assert costs.keys() == {f"{collection}:{p.stem}" for s in splits for p in world.sources(collection, s)}
         for about, cost in costs.items():
             graph = world.graph(about)
             graph = graph if collection == TILE else fewer_configs(graph, len(cost))
             assert kendall_tau(cost, target(graph)) < -0.99, about
-        valid = world.place / out / "predictions" / collection.replace(":", "_") / f"{name}.valid.npz"
-        assert valid.is_file() != use_valid
+        assert bool(world.costs(collection, name, "valid", out)) != use_valid
         assert (f"{collection}: chosen by {len(costs)} out-of-fold training graphs" in world.said) == use_valid
         assert (f"validation graphs and {len(costs)} out-of-fold training graphs" in world.said) != use_valid
     entry = json.loads((world.place / f"{out}.json").read_text())
@@ -410,7 +415,7 @@ def test_notebooks_rank_out_of_fold_what_no_model_was_trained_on(memory_world, u
     assert bool(entry["validation"]) != use_valid
     page = (world.place / out / "report.html").read_text()
     assert ("trained on the validation graphs, too" in page) == use_valid
-    assert (world.said.count("their scores would mean nothing") == 2) == use_valid
+    assert ("their scores would mean nothing" in world.said) == use_valid
 
 
 @pytest.mark.long
@@ -419,17 +424,17 @@ def test_a_run_resumes_in_folds_and_a_switch_makes_everything_again(tmp_path):
         world = Folded(tmp_path / "world")
         assert world.run(folds=2) == 0, world.said
         first = (world.place / "out" / "submission.csv").read_text()
-        folds = world.costs(LAYOUT, "token_seed0.train")
+        folds = world.costs(LAYOUT, "token_seed0")
         assert world.run(folds=2) == 0 and world.said.count("finished before") == 4
         for kill in (150, 330):
             assert world.run(folds=2, out=f"killed{kill}", kill=kill) != 0
             assert world.run(folds=2, out=f"killed{kill}") == 0, world.said
             assert (world.place / f"killed{kill}" / "submission.csv").read_text() == first
-            again = world.costs(LAYOUT, "token_seed0.train", f"killed{kill}")
+            again = world.costs(LAYOUT, "token_seed0", out=f"killed{kill}")
             assert all(np.array_equal(folds[i], again[i]) for i in folds) and folds.keys() == again.keys()
         assert world.run() == 0 and "04_train_layout    finished before" not in world.said
         plain = (world.place / "out" / "submission.csv").read_text()
-        assert not [*(world.place / "out" / "predictions").rglob("*.train.npz")]
+        assert world.costs(LAYOUT, "token_seed0") == {}
         assert world.run(out="plain") == 0 and (world.place / "plain" / "submission.csv").read_text() == plain
         assert world.run(folds=2) == 0 and (world.place / "out" / "submission.csv").read_text() == first
 
@@ -444,11 +449,11 @@ def test_the_last_run_trains_on_validation_graphs_and_takes_the_weights_of_an_ea
         assert world.run(use_valid=True, out="last") == 0, world.said
         assert world.said.count("prior weights") == 2 and "validation graphs\n" not in world.said
         records = [json.loads(path.with_suffix(".json").read_text())
-                   for path in (world.place / "last" / "checkpoints").glob("*.pt")]
+                   for path in (world.place / "last" / "store").glob("*.pt")]
         splits = {c: sum(len(world.sources(c, s)) for s in ("train", "valid")) for c in (TILE, LAYOUT)}
         assert {record["graphs"] for record in records} == {*splits.values()}
         assert all(np.isnan([np.nan if s is None else s for s in record["curve"]["score"]]).all() for record in records)
-        assert not [*(world.place / "last").rglob("*.valid.npz")]
+        assert world.costs(TILE, "tile_seed0", "valid", "last") == {}
         kept[LAYOUT] = {"gnn": 0.75, "token": 0.25}
         weights.write_text(json.dumps(kept))
         assert world.run(use_valid=True, out="last", weights_from=str(weights)) == 0, world.said
