@@ -94,7 +94,8 @@ def made(tmp_path_factory):
     empty = folder / "empty"
     executed_alone(place, empty, TPUGRAPHS_ROOT=str(root.parents[1]), KAGGLE_API_TOKEN=TOKEN)
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", root, "--out", "kit",
-                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06", "-p", "workers=2"],
+                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06",
+                          "-p", "workers=2", "-p", "partial=True"],
                          cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     return empty, empty / "out.ipynb", folder / "kit"

@@ -2,6 +2,7 @@
 
 The notebook runs in Kaggle's folders, without network, without the kit and without training graphs.
 """
+import hashlib
 import importlib
 import json
 import os
@@ -44,6 +45,10 @@ COLLECTIONS = ("tile:xla", "layout:xla:default")
 REF = f"{USER}/tpugraphs-weights"
 
 
+# names as test files of the competition have them; others would be left out
+SAME, RELATIVE, ANOTHER = (hashlib.md5(name).hexdigest() for name in (b"same program", b"relative", b"another"))
+
+
 def add_relatives(root):
     """Put other configurations of a training program, and a relative of it, into the validation and the test split."""
     folder = root / "layout" / "xla" / "default"
@@ -51,9 +56,9 @@ def add_relatives(root):
         arrays = {name: npz[name] for name in npz.files}
     for split, few in (("valid", slice(10, 40)), ("test", slice(30, 70))):
         part = {**arrays, **{name: arrays[name][few] for name in ("node_config_feat", "config_runtime")}}
-        np.savez(folder / split / "same_program.npz", **part)
+        np.savez(folder / split / f"{SAME}.npz", **part)
         part["node_feat"] = part["node_feat"] + (np.arange(140) == 20)           # a constant, but another program
-        np.savez(folder / split / "relative.npz", **part)
+        np.savez(folder / split / f"{RELATIVE}.npz", **part)
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +70,8 @@ def season(tmp_path_factory):
     add_relatives(folder / "data" / "npz")
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", folder / "data", "--out",
                           folder / "home", "--size", "tiny", "--collections", ",".join(COLLECTIONS), "--only",
-                          "03,04,05,06"], cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
-                         capture_output=True)
+                          "03,04,05,06", "-p", "partial=True"], cwd=folder,
+                         env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     return folder
 
@@ -103,7 +108,7 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     root = tmp_path / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
     shutil.copytree(season / "data" / "npz", root, ignore=shutil.ignore_patterns("train"))
     place, = bundled(tmp_path, "--only", "05,06", "--weights", REF, "--owner", USER, "--collections",
-                     ",".join(COLLECTIONS))
+                     ",".join(COLLECTIONS), "-p", "partial=True")
     about = json.loads((place / "kernel-metadata.json").read_text())
     assert about["dataset_sources"] == [REF] and not about["enable_internet"] and about["is_private"]
     book = place / about["code_file"]
@@ -125,10 +130,11 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     top, made = sorted(empty.rglob("submission.csv"), key=lambda path: len(path.parts))
     assert top.parent == empty and top.read_bytes() == made.read_bytes()
     assert made.read_bytes() == (season / "home" / "submission.csv").read_bytes()
-    assert {"layout:xla:default:same_program", "layout:xla:default:relative"} <= read_submission(made).keys()
+    assert {f"layout:xla:default:{name}" for name in (SAME, RELATIVE)} <= read_submission(made).keys()
     said = "".join(output.get("text", "") for cell in nbformat.read(empty / "out.ipynb", 4).cells
                    for output in cell.get("outputs", ()))
-    assert "no problem found" in said
+    # what a part of the competition's data lacks, and nothing else
+    assert "tile:xla: 841 missing ID, of the competition's 844 test graphs" in said and "unknown ID" not in said
     out = made.parent
     assert not (out / "checkpoints").exists()
     predictions = sorted((season / "home" / "predictions").rglob("*.npz"))
@@ -210,7 +216,7 @@ def test_predictions_from_weights_are_those_that_the_training_made(trained, weig
     token, siblings = (load_costs(tmp_path / "new/predictions/layout_xla_default" / f"{name}_seed0.test.npz")
                        for name in ("token", "siblings"))
     differ = {name.rpartition(":")[2] for name in token if not np.array_equal(token[name], siblings[name])}
-    assert {"relative", "same_program"} <= differ
+    assert {RELATIVE, SAME} <= differ
 
 
 def test_a_folder_of_weights_has_checkpoints_marks_and_no_more_costs_than_it_needs(trained, weights):
@@ -220,7 +226,7 @@ def test_a_folder_of_weights_has_checkpoints_marks_and_no_more_costs_than_it_nee
     assert names == {LIST, *(f"checkpoints/{name}{end}" for name in listed.checkpoints for end in ("", ".made.json")),
                      *(f"stored/layout_xla_default/siblings_seed0.{split}.npz" for split in ("valid", "test"))}
     stored = load_costs(weights / "stored/layout_xla_default/siblings_seed0.test.npz")
-    assert {"layout:xla:default:relative", "layout:xla:default:same_program"} <= stored.keys()
+    assert {f"layout:xla:default:{name}" for name in (SAME, RELATIVE)} <= stored.keys()
     assert {about["network"] for about in listed.checkpoints.values()} == {"TileModel", "ConfigTokenModel"}
     assert {about["settings"]["width"] for about in listed.checkpoints.values()} == {64}
     assert listed.settings == {"04_train_layout": {"seeds": 1}}
@@ -417,13 +423,13 @@ def test_other_data_are_ranked_by_weights_and_refused_by_stored_costs(trained, w
     shutil.copytree(root.parent / "data", tmp_path / "data")
     for folder in ("tile/xla/test", "layout/xla/default/test"):
         path = sorted((tmp_path / "data" / "npz" / folder).glob("*.npz"))[0]
-        path.rename(path.with_name("another.npz"))
+        path.rename(path.with_name(f"{ANOTHER}.npz"))
     other = open_ranked(tmp_path / "data", [*COLLECTIONS], "tiny", tmp_path / "prepared")
     assert {*open_prepared(other).catalogue["split"]} == {"valid", "test"}
     quiet(weights, other, tmp_path / "new", ["tile:xla"])
     said = capsys.readouterr().out
     assert "note  tile_seed0: the test files of tile:xla are not those of the run that trained\n" in said
-    assert "tile:xla:another" in load_costs(tmp_path / "new/predictions/tile_xla/tile_seed0.test.npz")
+    assert f"tile:xla:{ANOTHER}" in load_costs(tmp_path / "new/predictions/tile_xla/tile_seed0.test.npz")
     stored = weights / "stored/layout_xla_default/siblings_seed0.test.npz"
     with pytest.raises(DataError, match=f"^{re.escape(str(stored))}: holds costs of other graphs: the test files of "
                        "layout:xla:default in .* are not those of the run that trained; run the notebooks at home on "):
