@@ -27,7 +27,7 @@ from PIL import Image
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.files import replace_file  # noqa: E402
-from lab.run.provenance import plain_code  # noqa: E402
+from lab.run.code import plain_code  # noqa: E402
 
 COMMAND = "python .ci/outputs.py"
 SHOWN = "colours"                               # in the metadata of a picture: its flat colours before it was reduced

@@ -5,6 +5,7 @@ This file needs nothing else of the kit. All arrays that it returns can be writt
 - names: `COLLECTIONS`, `SPLITS`, and the two records `TileGraph` and `LayoutGraph`
 - files: `find_data_root`, `npz_paths`, `read_tile`, `read_layout`, `dense_configs`
 - training: `target` is what the configurations are ranked by; `teaches` says whether a model can learn their order
+- padding: files that pad axes with -1, as the first place's copy of the data, are read as the competition's, with 0
 - factoring: a layout file is read in pieces and held in memory without loss, in a hundredth of its size
 - `NpzFile`: an archive whose arrays are checked before anything uses them
 - `OPCODE_NAMES`: what the numbers in `node_opcode` mean
@@ -20,6 +21,7 @@ Data set: Phothilimthana et al., TpuGraphs, arXiv:2308.13490.
 import hashlib
 import math
 import os
+import re
 import warnings
 import zipfile
 import zlib
@@ -34,10 +36,18 @@ COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nl
 SPLITS = ("train", "valid", "test")
 CATALOGUE = "catalogue.parquet"   # in a folder that `kit.prepare` wrote
 DIGITS = 18                      # per node: the layouts of output, input and kernel, 6 digits each, minor to major
+TENSORS = {"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"),
+           "reshape": ("output", "input")}                       # whose dimensions a configuration orders
+
+STRANGER = "its name is none of the data set's test files; if it is a copy, delete it"
 
 _KAGGLE_INPUT = Path("/kaggle/input")
+_SLUG = "predict-ai-model-runtime"
+_TEST_NAME = re.compile("[0-9a-f]{32}")      # the competition's test files hide the name of their program
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
 _MAX_ARRAY_BYTES = 1 << 28        # limit for an array that is held whole; the largest public one has 24 MB
+# columns of node_feat that hold axes: dimensions, spatial dimensions of a convolution's input and kernel, layout
+_AXES = [*range(31, 37), *range(95, 99), *range(101, 105), *range(134, 140)]
 _WEIGHTS = 7 ** np.arange(DIGITS, dtype=np.int64)        # 7 digit values; 7**18 < 2**53: a float64 sum is exact
 _MAX_EXPECTED = 1 << 20           # limit for nodes x distinct rows, so that tables over them stay small
 _MOST = 1 << 63                  # limit for a feature: features were 64-bit integers before they became float32
@@ -116,14 +126,13 @@ def find_data_root(explicit=None):
     DataError
         If no place has such a folder; the message lists the folders searched.
     """
-    slug = "predict-ai-model-runtime"
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
         explicit = os.environ["TPUGRAPHS_ROOT"]
     explicit = None if explicit is None else as_path(explicit, "data_root")
     mount, drive = _KAGGLE_INPUT, Path("/content/drive/MyDrive")
     prepared = [path.parent for kind in ("*", "datasets/*/*") for path in mount.glob(f"{kind}/{CATALOGUE}")]
     places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
-        *sorted(prepared), mount / "competitions" / slug, mount / slug,
+        *sorted(prepared), mount / "competitions" / _SLUG, mount / _SLUG,
         drive / "tpugraphs-prepared", Path("/content/tpugraphs"), drive / "tpugraphs",
         Path(os.path.expanduser("~/data/tpugraphs")), Path("data"), clone_folder() / "data"]
     looked = [place / sub for place in dict.fromkeys(places) for sub in ("", "npz", "npz_all/npz", "npz_all")]
@@ -164,19 +173,83 @@ def npz_paths(data_root, collection, split):
     Returns
     -------
     list of Path
-        Empty if the data root has no files of this collection and split.
+        Empty if the data root has no files of this collection and split. Test files that are not of the data set, such
+        as copies, are left out, and a warning names them; see `own_files`.
 
     Raises
     ------
     DataError
         If the name of the collection or split is unknown, or no data root is found.
     """
+    paths, strangers = own_files(data_root, collection, split)
+    if strangers:
+        names = ", ".join(ascii(path.name) for path in strangers[:3]) + ", ..." * (len(strangers) > 3)
+        warnings.warn(f"{strangers[0].parent}: left out {len(strangers)} files whose names no test file of the data "
+                      f"set has; if they are copies, delete them: {names}", stacklevel=2)
+    return paths
+
+
+def own_files(data_root, collection, split, ids=None):
+    """List the files of one split, sorted by name, and apart from them the strangers among the test files.
+
+    The competition's test files have names of 32 hex digits; `ids`, those of a sample submission, may add others.
+    Sample data have the names whose truth lies beside. A data root without any test file of 32 hex digits and without a
+    sample has names of its own, and no strangers. So has a prepared folder: strangers were left out when it was made.
+    Other arguments and errors are as in `npz_paths`. Returns two lists of Path.
+    """
     if collection not in COLLECTIONS:
         raise DataError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
     if split not in SPLITS:
         raise DataError(f"no split {split!r}; there are {', '.join(SPLITS)}")
-    folder = find_data_root(data_root).joinpath(*collection.split(":"), split)
+    root = find_data_root(data_root)
+    paths = _files(root, collection, split)
+    truth = root.parent.joinpath("truth", *collection.split(":"), split)
+    if split != "test" or (root / CATALOGUE).is_file():
+        own = paths
+    elif ids is not None:
+        own = [path for path in paths if f"{collection}:{path.stem}" in ids or is_test_name(path.stem)]
+    elif truth.is_dir():
+        own = [path for path in paths if (truth / path.name).is_file()]
+    elif is_test_name(*(path.stem for path in paths)) or not is_competition(root):
+        own = paths
+    else:
+        own = [path for path in paths if is_test_name(path.stem)]
+    return own, sorted({*paths} - {*own})
+
+
+def _files(root, collection, split):
+    """All finished files of one split, sorted by name."""
+    folder = root.joinpath(*collection.split(":"), split)
     return sorted(p for p in folder.glob("*.npz") if not p.name.startswith("."))
+
+
+def is_test_name(*stems):
+    """Whether these can be names of the competition's test files, without .npz."""
+    return all(_TEST_NAME.fullmatch(stem) for stem in stems)
+
+
+def is_competition(root):
+    """Whether a data root holds test files of the competition, maybe not all; sample data have the truth beside."""
+    if any((root.parent / "truth" / kind).is_dir() for kind in ("tile", "layout")):
+        return False
+    return any(is_test_name(path.stem) for collection in COLLECTIONS for path in _files(root, collection, "test"))
+
+
+def find_sample(data_root=None):
+    """Find the competition's sample submission, where `kit.kaggle.download` or Kaggle puts it -> Path or None.
+
+    It lies in the data root, or in the folder that holds npz/ or npz_all/; for files of the competition, and for
+    `data_root` None, also in Kaggle's mounts. It may still be zipped.
+    """
+    folders, mounts = [], [_KAGGLE_INPUT / "competitions" / _SLUG, _KAGGLE_INPUT / _SLUG]
+    if data_root is not None:
+        root = find_data_root(data_root)
+        folders = [root]
+        while folders[-1].absolute().name in ("npz", "npz_all"):
+            folders.append(folders[-1].absolute().parent)
+        mounts = mounts if is_competition(root) else []
+    names = ("sample_submission.csv", "sample_submission.csv.zip", "sample_submission.zip")
+    return next((folder / name for folder in (*folders, *mounts) for name in names if (folder / name).is_file()), None)
 
 
 def read_tile(path):
@@ -199,14 +272,12 @@ def read_tile(path):
         return tile_graph(npz)
 
 
-def read_layout(path, configs=None):
+def read_layout(path):
     """Read and check one layout file; the result is the exact factored form, not the large array (c, nc, 18).
 
     Parameters
     ----------
     path : str or Path
-    configs : sequence of int, shape (j,), optional
-        Keep only these configurations, in this order. None: all.
 
     Returns
     -------
@@ -217,11 +288,10 @@ def read_layout(path, configs=None):
     Raises
     ------
     DataError
-        As `read_tile`, and if a digit is not an integer in -1..5, or `configs` names a configuration that the file
-        does not have.
+        As `read_tile`, and if a digit is not an integer in -1..5.
     """
     with NpzFile(path) as npz:
-        return layout_graph(npz, configs)
+        return layout_graph(npz)
 
 
 def dense_configs(graph, index):
@@ -244,18 +314,23 @@ def dense_configs(graph, index):
     """
     if not hasattr(graph, "config_codes"):
         raise ValueError(f"graph is a {type(graph).__name__}; expected a LayoutGraph")
-    index = _checked_index(index, len(graph.config_codes), ValueError, "index must be")
-    codes = graph.config_codes[index][:, graph.node_group]      # (j, nc)
+    index, c = np.asarray(index), len(graph.config_codes)
+    integers = index.dtype.kind in "iu" or index.size == 0
+    if index.ndim != 1 or not integers or (index.size and (index.min() < 0 or index.max() >= c)):
+        raise ValueError(f"index must be integers in 0..{c - 1}, the configurations of this file")
+    codes = graph.config_codes[index.astype(np.int64)][:, graph.node_group]      # (j, nc)
     return graph.code_rows[np.arange(len(graph.node_group)), codes]
 
 
-def _checked_index(index, c, error, words):
-    """Numbers of configurations as (j,) int64; an `error` that starts with `words` if there are others than 0..c-1."""
-    index = np.asarray(index)
-    integers = index.dtype.kind in "iu" or index.size == 0
-    if index.ndim != 1 or not integers or (index.size and (index.min() < 0 or index.max() >= c)):
-        raise error(f"{words} integers in 0..{c - 1}, the configurations of this file")
-    return index.astype(np.int64)
+def row_words(opcode, row):
+    """Describe a `row` (18,) of layout digits, given to an operation named `opcode`: "output {3,0} kernel {2,3}".
+
+    A layout is written as XLA writes it, minor dimension first. "nothing" leaves the choice to the compiler.
+    """
+    digits = [own[own >= 0] for own in row.reshape(3, -1)]
+    names = TENSORS.get(opcode, ("output", "input", "kernel"))
+    words = [f"{name} {{{','.join(map(str, own))}}}" for name, own in zip(names, digits) if len(own)]
+    return " ".join(words) or "nothing"
 
 
 def target(graph):
@@ -283,7 +358,7 @@ def tile_graph(npz):
     return TileGraph(npz.path.stem, node_feat, node_opcode, edge_index, config_feat, runtime, normalizers)
 
 
-def layout_graph(npz, configs=None):
+def layout_graph(npz):
     """What `read_layout` returns, from an open NpzFile."""
     node_feat, node_opcode, edge_index = _read_program(npz)
     n = len(node_feat)
@@ -293,11 +368,10 @@ def layout_graph(npz, configs=None):
     runtime = _read_runtime(npz, None)
     c = len(runtime)
     npz.check(c > 0, "config_runtime", "holds no configuration")
-    keep = _checked_index(np.arange(c) if configs is None else configs, c, DataError, f"{npz.path}: configs must be")
     nc = len(node_config_ids)
     read = _read_factored if npz.has("config_codes") else _read_configs
     return LayoutGraph(npz.path.stem, node_feat, node_opcode, edge_index, node_config_ids, node_splits,
-                       *read(npz, c, nc, keep), runtime[keep])
+                       *read(npz, c, nc), runtime)
 
 
 def _read_program(npz):
@@ -311,6 +385,7 @@ def _read_program(npz):
     else:
         node_feat = npz.array("node_feat", "f", (None, 140), np.float32, -_MOST, _MOST)
         npz.check(len(node_feat) > 0, "node_feat", "has no node")
+    npz.padding = _pad_with_zeros(node_feat)
     n = len(node_feat)
     node_opcode = npz.array("node_opcode", "iu", (n,), np.int64, low=0, high=OPCODES - 1)
     name = "edge_steps" if npz.has("edge_steps") else "edge_index"
@@ -324,6 +399,20 @@ def _read_program(npz):
         npz.check(low >= 0, name, f"refers to node {low}")
         npz.check(high < n, name, f"refers to node {high}, but there are {n} nodes")
     return node_feat, node_opcode, edge_index
+
+
+def _pad_with_zeros(node_feat):
+    """Pad the axes in `node_feat` with 0, in place, as the competition's files do -> the padding before: 0 or -1.
+
+    The first place's public copy of the data pads them with -1. A model that learned from one form ranks the other
+    form worse. Only layouts need -1; `kit.pad.repad_layout` brings it back there.
+    """
+    axes = node_feat[:, _AXES]
+    padded = axes == -1
+    if not padded.any():
+        return 0
+    node_feat[:, _AXES] = np.where(padded, 0, axes)
+    return -1
 
 
 def _read_runtime(npz, c):
@@ -393,7 +482,7 @@ def _smallest_unsigned(count):
     return np.min_scalar_type(max(count - 1, 0))
 
 
-def _read_factored(npz, c, nc, keep):
+def _read_factored(npz, c, nc):
     """The configurations of a file that `kit.prepare` wrote -> config_codes, node_group, code_rows."""
     code_rows = npz.array("code_rows", "i", (nc, None, DIGITS), np.int8, low=-1, high=5)
     k = code_rows.shape[1]
@@ -403,15 +492,7 @@ def _read_factored(npz, c, nc, keep):
     found, first = np.unique(node_group, return_index=True)
     npz.check(len(found) == g and (np.diff(first) > 0).all(), "node_group",
               f"does not number {g} groups by their first nodes")
-    if np.array_equal(keep, np.arange(c)):
-        return config_codes, node_group, code_rows
-    # fewer configurations have fewer codes, and groups that differ only in the others become one
-    codes = config_codes[keep]                                                          # (j, g)
-    merged = _group_nodes(codes.T, k)                                                   # groups of groups
-    start = k * np.arange(nc)                    # the row of a node's code 0 among all rows
-    groups = _Groups(merged.node_group[node_group], first[merged.first],
-                     [start[node] + merged.node_rows[group] for node, group in enumerate(node_group)])
-    return _number_codes(groups, start[groups.first][:, None] + codes.T[merged.first], code_rows.reshape(-1, DIGITS))
+    return config_codes, node_group, code_rows
 
 
 class _DistinctRows:
@@ -425,9 +506,9 @@ class _DistinctRows:
     def __len__(self):
         return len(self.keys)
 
-    def number(self, chunk, configs):
-        """(j, nc, 18) -> (nc, j) row numbers; rows that are new get the next numbers."""
-        ids, values = pd.factorize(_checked_keys(self.npz, chunk, configs, *(b[:len(chunk)] for b in self.buffers)))
+    def number(self, chunk, start):
+        """(j, nc, 18), from configuration `start` on -> (nc, j) row numbers; new rows get the next numbers."""
+        ids, values = pd.factorize(_checked_keys(self.npz, chunk, start, *(b[:len(chunk)] for b in self.buffers)))
         known = self.keys.get_indexer(values)
         new = known < 0
         if new.any():                                # a longer index makes pandas hash all keys again
@@ -483,8 +564,8 @@ class _Expectation:
         return self.row_ids[nodes[:, None], codes[:, self.groups.node_group[nodes]].T]
 
 
-def _read_configs(npz, c, nc, keep):
-    """Stream node_config_feat, of which the configurations `keep` matter -> config_codes, node_group, code_rows."""
+def _read_configs(npz, c, nc):
+    """Stream node_config_feat -> config_codes, node_group, code_rows."""
     stream, shape, fortran, dtype = npz.open("node_config_feat", "fiu")
     npz.check(shape == (c, nc, DIGITS), "node_config_feat", f"has shape {shape}, expected {(c, nc, DIGITS)}")
     step = max(1, _CHUNK_BYTES // max(nc * DIGITS * dtype.itemsize, 1))
@@ -494,22 +575,16 @@ def _read_configs(npz, c, nc, keep):
         chunks = (dense[start:start + step] for start in starts)
     else:
         chunks = npz.chunks(stream, "node_config_feat", shape, dtype, starts)
-    wanted, place = np.unique(keep, return_inverse=True)
     rows, expectation = _DistinctRows(npz, min(step, c), nc), None
     parts, surprises, learned = [], [np.zeros((nc, 0), np.uint8)], 0
     with closing(chunks):
         for chunk, start in zip(chunks, starts):         # `chunks` first: then zip runs this generator to its end
-            low, high = np.searchsorted(wanted, [start, start + len(chunk)])
-            if high == low:
-                continue
-            if high - low < len(chunk):
-                chunk = chunk[wanted[low:high] - start]
             codes = expectation.codes(chunk) if expectation else None
             if codes is not None:
                 parts.append((expectation, codes))
                 continue
             # a chunk with something new is taken apart row by row; what it teaches saves that for most others
-            surprises.append(rows.number(chunk, wanted[low:high]))
+            surprises.append(rows.number(chunk, start))
             parts.append((None, surprises[-1]))
             if nc and len(surprises) > 2 * learned and nc * len(rows) <= _MAX_EXPECTED:
                 learned = len(surprises)
@@ -518,19 +593,17 @@ def _read_configs(npz, c, nc, keep):
     groups = _group_nodes(np.concatenate(surprises, axis=1), max(len(rows), 1))
     row_ids = np.concatenate([codes[groups.first] if expected is None else expected.first_rows(groups.first, codes)
                               for expected, codes in parts] or [np.zeros((len(groups.first), 0), np.uint8)], axis=1)
-    if not np.array_equal(wanted, keep):
-        row_ids = row_ids[:, place]
     return _number_codes(groups, row_ids, rows.digits())
 
 
-def _checked_keys(npz, chunk, configs, digits, equal, wide):
+def _checked_keys(npz, chunk, start, digits, equal, wide):
     """Check the digits of a chunk (j, nc, 18) -> (j * nc,) int64, one key per row."""
     with np.errstate(invalid="ignore"):                  # the comparison below finds NaN, whatever int8 it becomes
         np.copyto(digits, chunk, casting="unsafe")
     np.equal(digits, chunk, out=equal)
     if chunk.size and not (-1 <= digits.min() and digits.max() <= 5 and equal.all()):
         config, node, digit = np.argwhere(~equal | (digits < -1) | (digits > 5))[0]
-        npz.check(False, "node_config_feat", f"holds {chunk[config, node, digit]} in configuration {configs[config]}, "
+        npz.check(False, "node_config_feat", f"holds {chunk[config, node, digit]} in configuration {start + config}, "
                   f"node {node}, digit {digit}; digits are integers in -1..5")
     np.copyto(wide, chunk)
     return _row_keys(wide)
@@ -547,6 +620,7 @@ class NpzFile:
 
     def __init__(self, path, file=None):
         self.path, self.file = as_path(path), file          # file: the opened file, if it is open
+        self.padding = None                                 # of the axes in node_feat, once they are read: 0 or -1
 
     def __enter__(self):
         self.opened = ExitStack()

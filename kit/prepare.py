@@ -35,19 +35,23 @@ from kit.data import (
     COLLECTIONS,
     OPCODES,
     SPLITS,
+    STRANGER,
     DataError,
     NpzFile,
     content_digest,
     find_data_root,
+    find_sample,
     npz_paths,
+    own_files,
     target,
 )
 from kit.factored import checksum_of, graph_of, read_about, read_graph, structure_of, target_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, sha256_of, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
+from kit.submit import read_submission
 
-FORMAT = 5                               # of a prepared file; files of another format are prepared again
+FORMAT = 6                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
@@ -57,6 +61,7 @@ COLUMNS = {
     "source_sha256": pl.String, "prepared_bytes": pl.Int64,
     "prepared_checksum": pl.String,      # of the prepared file, whatever time its copy is given; see `checksum_of`
     "content": pl.String,                # digest of the graph, whatever file it was read from; see `content_digest`
+    "padding": pl.Int64,                 # of axes in the source: 0, or -1, which readers change to 0
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
     "group_nodes": pl.List(pl.Int64), "options": pl.List(pl.Int64),      # nodes and codes per group
     "configs": pl.Int64, "distinct": pl.Int64, "repeats": pl.Int64,      # repeats: the most rows of one configuration
@@ -84,6 +89,7 @@ _LOCK = ".prepare.lock"
 _UNFINISHED = ".catalogue.unfinished.parquet"
 _BYTES_PER_PROCESS = 32 << 20            # of sources; starting a process takes as long as reading this much
 _QUANTILES = ("shortest", "quarter", "median", "three_quarters", "longest")
+_SAMPLE = "sample_submission.csv"
 _LONGEST_NAME = 225                      # bytes; systems allow 255, and a file that is being written has 30 more
 
 
@@ -94,6 +100,7 @@ class Source(NamedTuple):
     path: Path
     bytes: int
     changed: int                         # ns
+    stranger: bool = False               # whether its name is none of the data set
 
     @property
     def key(self):
@@ -286,7 +293,8 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
     DataError
         If there is no data set, a name is unknown, or `folder` holds other things than a preparation.
     OSError
-        If the folder cannot be written to, for example because the disk is full. What was prepared stays.
+        If the folder cannot be written to, for example because the disk is full. What was prepared stays. A folder
+        with nothing left to do is only read: it need not be writable, and no lock is taken.
     RuntimeError
         If a process dies, for example for lack of memory.
     """
@@ -294,13 +302,11 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
     wanted = list(COLLECTIONS) if collections is None else [*collections] if np.iterable(collections) else [collections]
     check_whole(locals(), **{} if processes is None else {"processes": 1})
     _check_folder(root, folder, wanted, splits)
+    if _is_complete(folder, _work_in(root, folder, wanted, splits), wanted):
+        return open_prepared(folder)
     with _alone(folder):
         remove_leftovers(folder)
-        sources = {source.key: source for source in _sources(root, wanted) if source.split in splits}
-        known, since = _known_rows(folder)
-        rows = {_key(row): row for row in known}
-        rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
-        todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key), since)]
+        rows, todo, sample, _ = _work_in(root, folder, wanted, splits)
         for source in todo:
             rows.pop(source.key, None)
         _save(folder / _UNFINISHED, rows)                        # also the mark of a folder that is being prepared
@@ -311,9 +317,13 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
             with suppress(OSError):                              # a full disk: then the prepared files say what is done
                 _save(folder / _UNFINISHED, rows)
             raise
-        _remove_strangers(folder, wanted, rows)
+        for path in _strangers(folder, wanted, rows):
+            path.unlink()
         for collection in wanted:                                # a data root has tile/ or layout/, even without files
             folder.joinpath(*collection.split(":")).mkdir(parents=True, exist_ok=True)
+        if sample is not None:                                   # says which rows a submission needs
+            with whole_file(folder / _SAMPLE) as part:
+                part.write_bytes(sample)
         _save(folder / CATALOGUE, rows)
         (folder / _UNFINISHED).unlink()
     return open_prepared(folder)
@@ -412,6 +422,7 @@ def prepare_file(source, folder):
             if not known:
                 with NpzFile(source.path, file) as npz:
                     graph = graph_of(npz, source.collection, source.split)
+                    padding = npz.padding
     except (DataError, OSError) as fault:
         path.unlink(missing_ok=True)
         reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
@@ -421,7 +432,7 @@ def prepare_file(source, folder):
         about["content"] = _as_in_source(graph)
         if source.collection != "tile:xla" and graph.meetings is None:
             graph = graph._replace(meetings=find_meetings(graph))
-        known = about | describe(graph, source.collection)
+        known = about | {"padding": padding} | describe(graph, source.collection)
         write_graph(path, graph, {name: known.get(name) for name in COLUMNS if name not in _OUTSIDE})
     return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size,
                     "prepared_checksum": checksum_of(path)}
@@ -431,6 +442,8 @@ def _opened(source):
     """Open a source file; DataError if it is none, or has a name that a prepared file or a catalogue cannot have."""
     if not source.path.is_file():
         raise DataError(f"{source.path}: is not a file, or a link to nowhere")
+    if source.stranger:
+        raise DataError(STRANGER)
     if source.key[-1] != source.path.stem:
         raise DataError(f"{source.path}: its name is not UTF-8; rename the file")
     if len(os.fsencode(source.path.name)) > _LONGEST_NAME:
@@ -583,7 +596,7 @@ def _check_folder(root, folder, collections, chosen):
     if not np.iterable(chosen):
         raise DataError(f"splits is {chosen!r}; expected a sequence of {', '.join(SPLITS)}")
     for collection, split in [(c, s) for c in collections for s in ("train", *chosen)]:
-        npz_paths(root, collection, split)                       # DataError if there is no such collection or split
+        own_files(root, collection, split)                       # DataError if there is no such collection or split
 
 
 @contextmanager
@@ -601,16 +614,20 @@ def _alone(folder):
         time.sleep(0.5)
 
 
-def _sources(root, collections, splits=SPLITS):
-    """Yield all files of these collections and splits."""
+def _sources(root, collections, splits=SPLITS, sample=None, strangers=False):
+    """Yield all files of these collections and splits, with `strangers` also those that are not of the data set."""
+    ids = None
+    with suppress(DataError):                # a damaged sample decides nothing; `check_submission` names it
+        ids = sample and read_submission(sample).keys()
     for collection in collections:
         for split in splits:
-            for path in npz_paths(root, collection, split):
+            own, others = own_files(root, collection, split, ids)
+            for path in sorted(own + others) if strangers else own:
                 try:
                     stat = path.stat()
-                    yield Source(collection, split, path, stat.st_size, _changed(stat))
+                    yield Source(collection, split, path, stat.st_size, _changed(stat), path in others)
                 except OSError:              # a link to nowhere; reading it gives the reason
-                    yield Source(collection, split, path, 0, 0)
+                    yield Source(collection, split, path, 0, 0, path in others)
 
 
 def _changed(stat):
@@ -641,6 +658,8 @@ def _is_current(folder, source, row, since):
     now = {"format": FORMAT, "source_bytes": source.bytes, "source_changed": source.changed}
     if row is None or any(row[name] != value for name, value in now.items()):
         return False
+    if source.stranger != (row["reason"] == STRANGER):      # a sample submission came or went
+        return False
     path = prepared_path(folder, *source.key)
     if row["reason"] is not None or not path.is_file():     # a file that was left out has no prepared file
         return row["reason"] is not None and not path.is_file()
@@ -654,14 +673,33 @@ def _is_as_written(path, size, row):
     return size == row["prepared_bytes"] and checksum_of(path) == row["prepared_checksum"]
 
 
-def _remove_strangers(folder, collections, rows):
-    """Remove prepared files of sources that are gone."""
-    for collection in collections:
-        for split in SPLITS:
-            for path in sorted(folder.joinpath(*collection.split(":"), split).glob("*.npz")):
-                row = rows.get((collection, split, path.stem))
-                if (row is None or row["reason"] is not None) and read_about(path):
-                    path.unlink()
+def _strangers(folder, collections, rows):
+    """Prepared files of sources that are gone."""
+    return [path for collection in collections for split in SPLITS
+            for path in sorted(folder.joinpath(*collection.split(":"), split).glob("*.npz"))
+            if ((row := rows.get((collection, split, path.stem))) is None or row["reason"] is not None)
+            and read_about(path)]
+
+
+def _work_in(root, folder, wanted, splits):
+    """What is to do -> {key: row} that stay, sources to read, bytes of a sample or None, how many rows were known."""
+    sample = find_sample(root)
+    sources = {source.key: source for source in _sources(root, wanted, splits, sample, strangers=True)}
+    known, since = _known_rows(folder)
+    rows = {_key(row): row for row in known}
+    rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
+    todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key), since)]
+    return rows, todo, sample and sample.read_bytes(), len(known)
+
+
+def _is_complete(folder, work, wanted):
+    """Whether nothing is to do in a prepared folder, which then needs no lock, and need not be written to."""
+    rows, todo, sample, known = work
+    kept = folder / _SAMPLE
+    return (is_prepared(folder) and not (folder / _UNFINISHED).exists() and not todo and len(rows) == known
+            and all(folder.joinpath(*collection.split(":")).is_dir() for collection in wanted)
+            and (sample is None or (kept.is_file() and kept.read_bytes() == sample))
+            and not _strangers(folder, wanted, rows))
 
 
 def _save(path, rows):

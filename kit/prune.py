@@ -43,23 +43,21 @@ def k_hop_nodes(edge_index, seeds, k):
     return np.flatnonzero(_hops(edge_index, seeds, k) < _FAR)
 
 
-def prune(graph, k=1, induced=False):
+def prune(graph, k=1):
     """Cut a layout graph down to the `k`-hop neighbourhood of its configurable nodes.
 
     Parameters
     ----------
     graph : LayoutGraph
     k : int
-    induced : bool
-        True: keep every edge between two kept nodes. False: leave out the edges between two nodes of the outermost
-        ring, the nodes that are exactly `k` edges away from the nearest configurable node.
 
     Returns
     -------
     LayoutGraph
-        Nodes keep their order and are renumbered. Configurations are unchanged. `meetings` are found in the whole
-        graph, because pruning cuts paths between nodes. A graph without configurable nodes stays whole, because
-        no model accepts a graph without nodes.
+        Edges between two nodes of the outermost ring, which are exactly `k` edges away from the nearest configurable
+        node, are left out. Nodes keep their order and are renumbered. Configurations are unchanged. `meetings` are
+        found in the whole graph, because pruning cuts paths between nodes. A graph without configurable nodes stays
+        whole, because no model accepts a graph without nodes.
 
     Raises
     ------
@@ -74,7 +72,7 @@ def prune(graph, k=1, induced=False):
     hops[:len(reached)] = reached
     kept = np.flatnonzero(hops < _FAR)                     # (n',)
     ends = hops[graph.edge_index]                          # (m, 2)
-    edges = (ends < _FAR).all(axis=1) & ((ends < k).any(axis=1) | induced)
+    edges = (ends < _FAR).all(axis=1) & (ends < k).any(axis=1)
     return graph._replace(
         node_feat=graph.node_feat[kept],
         node_opcode=graph.node_opcode[kept],

@@ -1,24 +1,43 @@
 """Write costs as a submission.csv, read a submission, and check it."""
+import codecs
+import gzip
 import math
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 try:
-    from kit.data import DataError, NpzFile, as_path, npz_paths
+    from kit.data import (
+        DataError,
+        NpzFile,
+        as_path,
+        find_data_root,
+        find_sample,
+        is_competition,
+        is_test_name,
+        own_files,
+    )
     from kit.files import as_text, replace_file
 except ImportError:              # pasted into a notebook; names that a cell with data.py has defined before stay
-    DataError, as_path = globals().get("DataError", ValueError), globals().get("as_path", Path)
-    npz_paths, as_text = globals().get("npz_paths"), globals().get("as_text", str)
+    _before = globals().get
+    DataError, as_path, as_text = _before("DataError", ValueError), _before("as_path", Path), _before("as_text", str)
+    own_files, find_sample = _before("own_files"), _before("find_sample")       # None: no check against test files
+    is_test_name = _before("is_test_name", re.compile("[0-9a-f]{32}").fullmatch)
 
     # bytes: on Windows, `write_text` would end lines with a carriage return
-    replace_file = globals().get("replace_file", lambda path, text: path.write_bytes(text.encode("utf-8")))
+    replace_file = _before("replace_file", lambda path, text: path.write_bytes(text.encode("utf-8")))
 
 # repeated from kit/data.py, so that this file works alone
 COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
+TEST_GRAPHS = dict(zip(COLLECTIONS, (844, 8, 8, 17, 17)))     # rows that the competition wants
 _HEADER = "ID,TopConfigs"
+_MOST_BYTES = 1 << 27             # of the text, packed or not; a submission to the competition has less than 1 MB
+_MARKS = (("UTF-32", codecs.BOM_UTF32_LE), ("UTF-32", codecs.BOM_UTF32_BE), ("UTF-16", codecs.BOM_UTF16_LE),
+          ("UTF-16", codecs.BOM_UTF16_BE), ("UTF-8-sig", codecs.BOM_UTF8))         # UTF-16's mark begins UTF-32's
 _TILE_TOP = 5                     # the competition tries the first five
 _INTEGERS = re.compile("(0|-?[1-9][0-9]{0,17})(;(0|-?[1-9][0-9]{0,17}))*")     # 18 digits fit int64; no -0, no 0012
 
@@ -102,6 +121,9 @@ def write_submission(costs, path):
 def read_submission(path):
     """Read a submission, or the competition's sample submission.
 
+    The CSV may be packed as a zip or gzip, whatever the file's name; it may have carriage returns, a byte order mark or
+    be UTF-16. `check_submission` is stricter.
+
     Parameters
     ----------
     path : str or Path
@@ -114,9 +136,9 @@ def read_submission(path):
     Raises
     ------
     DataError
-        If the file is missing or not in the exact form; the message names the first fault and its line.
+        If the file is missing or not in this form; the message names the first fault and its line.
     """
-    rows, _, problems = _parse_submission(path)
+    rows, _, _, problems = _parse_submission(path)
     if problems:
         raise DataError(f"{path}: {problems[0]}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
     return {name: indices for _, name, indices in rows}
@@ -125,47 +147,64 @@ def read_submission(path):
 def check_submission(path, data_root=None, sample=None):
     """List what is wrong with a submission; the check is at least as strict as Kaggle's.
 
-    The sample decides which IDs are expected; without a sample, the test files under `data_root` decide. The number of
-    configurations of a graph comes from its test file, if there is one. Without sample and test files, the check uses
-    the CSV alone. A tile row must have 5 indices, or all if the graph has fewer configurations: the competition ignores
-    further indices.
+    Missing rows come first in the list. What is required is known: the IDs of the competition's sample submission; if
+    it is not given, it is looked for beside the data (see `kit.data.find_sample`). Without a sample, the competition
+    wants 844 rows of tile:xla, 8 of each xla and 17 of each nlp collection, whatever files are at hand. The test files
+    under `data_root` decide if they are not the competition's: sample data, or files with other names than 32 hex
+    digits. Without `data_root`, a CSV is for the competition if it has such names.
+
+    The number of configurations of a graph comes from its test file, if there is one. A tile row must have 5 indices,
+    or all if the graph has fewer configurations: the competition ignores further indices.
 
     Parameters
     ----------
     path : str or Path
-        The CSV.
+        The CSV, or a zip or gzip of it, named so.
     data_root : str or Path
         As in `kit.data.npz_paths`; may be incomplete.
     sample : str or Path
-        The competition's sample_submission.csv. Only its IDs are trusted: some rows have 1000 indices for 1001
-        configurations, others five indices for fewer configurations.
+        The competition's sample_submission.csv, also packed. Only its IDs are trusted: some rows have 1000 indices for
+        1001 configurations, others five indices for fewer configurations.
 
     Returns
     -------
     list of str
         The problems; empty if the submission is valid.
     """
-    rows, named, problems = _parse_submission(path)
-    counts, sample_sizes = {}, None
+    missing, others = submission_problems(path, data_root, sample)
+    return missing + others
+
+
+def submission_problems(path, data_root=None, sample=None):
+    """What `check_submission` lists, in two parts: rows that are missing, other problems."""
+    rows, named, remarks, problems = _parse_submission(path)
+    problems = remarks + problems
+    counts, sample_sizes, root = {}, None, None
     if data_root is not None:
-        counts, faults = _config_counts(data_root)
+        counts, root, faults = _config_counts(data_root)
         problems += faults
+    if sample is None and find_sample and (root is not None or _for_competition(named)):
+        sample = find_sample(root)
     if sample is not None:
         try:
             sample_sizes = {name: len(indices) for name, indices in read_submission(sample).items()}
         except DataError as fault:
             problems.append(f"sample {fault}")
-    expected = counts if sample_sizes is None else sample_sizes
-    source = f"the test files under {data_root}" if sample_sizes is None else f"the sample {sample}"
-    if expected:
-        problems += _listed("missing", f"in {source}", set(expected) - named)
-        problems += _listed("unknown", f"not in {source}", named - set(expected))
+    competition = is_competition(root) if root is not None else _for_competition(named)
+    missing, unknown = [], []
+    if sample_sizes is None and competition:
+        missing, unknown = _counted(named, counts)
+    elif expected := counts if sample_sizes is None else sample_sizes:
+        source = f"the test files under {data_root}" if sample_sizes is None else f"the sample {sample}"
+        missing = _listed("missing", f"in {source}", set(expected) - named)
+        unknown = _listed("unknown", f"not in {source}", named - set(expected))
+    problems += unknown
     for line, name, indices in rows:
         collection = _split_id(name)[0]
         if collection is not None:
             words = _index_problems(indices, collection, counts.get(name), (sample_sizes or {}).get(name, 1))
             problems += [f"line {line}: {name} {word}" for word in words]
-    return problems
+    return ([], problems + missing) if not named else (missing, problems)      # without an ID, a fault of form is first
 
 
 def _split_id(name):
@@ -175,19 +214,62 @@ def _split_id(name):
     return (collection, stem) if ok else (None, None)
 
 
-def _parse_submission(path):
-    """-> [(line, ID, indices)] of the valid rows, set of all IDs that occur, [problem]."""
+def _unpacked(path):
+    """The bytes of a file, or of the one file that is packed in it, and the suffix of such a package."""
+    damaged = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, IndexError)
     try:
-        text = as_path(path).read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        return [], set(), [f"{path} cannot be read as UTF-8 text ({fault})"]
-    problems = []
-    if text.startswith("\ufeff"):
-        problems.append("line 1: starts with a byte order mark; write plain UTF-8")
+        with open(path, "rb") as file:
+            start = file.read(4)
+            file.seek(0)
+            if start[:2] == b"\x1f\x8b":
+                return gzip.GzipFile(fileobj=file).read(_MOST_BYTES + 1), ".gz"
+            if start not in (b"PK\3\4", b"PK\5\6"):
+                return file.read(_MOST_BYTES + 1), None
+            with zipfile.ZipFile(file) as archive:
+                inside = [name for name in archive.namelist() if not name.endswith("/") and "__MACOSX/" not in name]
+                if len(inside) == 1:
+                    with archive.open(inside[0]) as member:
+                        return member.read(_MOST_BYTES + 1), ".zip"
+    except (gzip.BadGzipFile, *damaged) as fault:
+        raise DataError(f"cannot be unpacked ({fault})") from fault
+    except OSError as fault:
+        raise DataError(f"cannot be read as UTF-8 text ({fault})") from fault
+    raise DataError(f"is a zip of {len(inside)} files; expected one CSV")
+
+
+def _read_text(path):
+    """A CSV as text, maybe packed -> text, [what a reader can ignore but no submission should have]; or DataError."""
+    data, suffix = _unpacked(path)
+    remarks = []
+    if suffix not in (None, path.suffix.lower()):
+        remarks.append(f"{path} is packed, which its name does not say; call it {path.name}{suffix}, or unpack it")
+    if len(data) > _MOST_BYTES:
+        raise DataError(f"holds more than {_MOST_BYTES >> 20} MiB of text; this is no submission")
+    coding = next((name for name, mark in _MARKS if data.startswith(mark)), "UTF-8")
+    if coding == "UTF-8" and b"\0" in data[:4]:
+        coding = "UTF-16-LE" if data[1:2] == b"\0" else "UTF-16-BE"
+    if coding != "UTF-8":
+        remarks.append("line 1: starts with a byte order mark; write plain UTF-8" if coding == "UTF-8-sig" else
+                       f"line 1: is {coding[:6]}; write plain UTF-8")
+    try:
+        text = data.decode(coding)
+    except UnicodeDecodeError as fault:
+        raise DataError(f"cannot be read as {coding} text ({fault})") from fault
     if "\r" in text:
-        problems.append(f"line {text[:text.index(chr(13))].count(chr(10)) + 1}: has a carriage return; "
-                        "end lines with a line feed alone")
-    lines = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        remarks.append(f"line {text[:text.index(chr(13))].count(chr(10)) + 1}: has a carriage return; "
+                       "end lines with a line feed alone")
+    return text.replace("\r\n", "\n").replace("\r", "\n"), remarks
+
+
+def _parse_submission(path):
+    """-> [(line, ID, indices)] of the valid rows, set of all IDs that occur, [remark of `_read_text`], [problem]."""
+    problems = []
+    path = as_path(path)
+    try:
+        text, remarks = _read_text(path)
+    except DataError as fault:
+        return [], set(), [], [f"{path} {fault}"]
+    lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     if not lines or lines[0] != _HEADER:
@@ -212,20 +294,21 @@ def _parse_submission(path):
             line_of[name] = line
     if len(lines) == 1 and not problems:
         problems.append("line 2: is missing; expected a row per graph after the header")
-    return rows, set(line_of), problems
+    return rows, set(line_of), remarks, problems
 
 
 def _config_counts(data_root):
-    """-> {ID: number of configurations or None}, [problem]; only the headers of the test files are read."""
+    """-> {ID: number of configurations or None}, data root, [problem]; only the headers of the test files are read."""
     counts, problems = {}, []
-    if npz_paths is None:
-        return {}, [f"the test files under {data_root} can only be read with the kit installed; pass the sample alone"]
+    if own_files is None:
+        return {}, None, [f"the test files under {data_root} can only be read with the kit installed; pass the sample "
+                          "alone"]
+    try:
+        root = find_data_root(data_root)
+    except DataError as fault:
+        return {}, None, [str(fault)]
     for collection in COLLECTIONS:
-        try:
-            paths = npz_paths(data_root, collection, "test")
-        except DataError as fault:
-            return {}, [str(fault)]
-        for path in paths:
+        for path in own_files(root, collection, "test")[0]:
             name = f"{collection}:{as_text(path.stem)}"
             counts[name] = None
             try:
@@ -233,7 +316,7 @@ def _config_counts(data_root):
                     (counts[name],) = npz.open("config_runtime", "iuf")[1]
             except ValueError as fault:                       # DataError, or a shape of another rank
                 problems.append(f"{name}: the number of its configurations is unknown ({as_text(fault)})")
-    return counts, problems or ([] if counts else [f"no test file under {data_root}"])
+    return counts, root, problems or ([] if counts else [f"no test file under {data_root}"])
 
 
 def _index_problems(indices, collection, count, least):
@@ -255,6 +338,29 @@ def _index_problems(indices, collection, count, least):
     if len(values) < size:
         words.append(f"names index {values[times > 1][0]} more than once")
     return words
+
+
+def _for_competition(names):
+    """Whether IDs are the competition's: any of them has a name as its test files have."""
+    return any(is_test_name(str(name).rpartition(":")[2]) for name in names)
+
+
+def _counted(named, counts):
+    """Missing and unknown rows of a submission to the competition; some of its test files, `counts`, are at hand."""
+    missing, unknown = [], []
+    for collection, wanted in TEST_GRAPHS.items():
+        rows, here = ({name for name in names if _split_id(name)[0] == collection} for names in (named, counts))
+        right = {name for name in rows if is_test_name(name.rpartition(":")[2])}
+        if (short := max(wanted - len(right), len(here - right))) > 0:
+            first = sorted(here - right)[:3]
+            missing.append(f"{collection}: {short} missing ID, of the competition's {wanted} test graphs"
+                           + (f": {', '.join(first)}{', ...' * (short > len(first))}" if first else ""))
+        unknown += _listed("unknown", "which no test file of the competition has", rows - right)
+        if len(here) >= wanted:
+            unknown += _listed("unknown", "not in the test files at hand", right - here)
+        elif len(right) > wanted:
+            unknown.append(f"{collection}: has {len(right)} rows; the competition has {wanted} test graphs")
+    return missing, unknown
 
 
 def _listed(kind, where, names):

@@ -10,8 +10,10 @@ import argparse
 import ast
 import base64
 import hashlib
+import io
 import json
 import sys
+import tarfile
 from pathlib import Path
 
 import nbformat
@@ -20,7 +22,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.data import DataError  # noqa: E402
-from kit.kaggle import COMPETITION, MACHINE  # noqa: E402
+from kit.kaggle import COMPETITION, MACHINE, KaggleError  # noqa: E402
+from kit.kaggle.notebooks import TITLE_MOST, check_notebook  # noqa: E402
 from lab.run import wanted  # noqa: E402
 
 HOMES = {"kit": PROJECT / "kit", "lab": PROJECT / "notebooks" / "lab"}        # the packages that travel
@@ -28,21 +31,25 @@ STEPS = "03,04,05,06"                           # from the data to submission.cs
 COMBINES = "05,06"                              # the same from predictions on
 FOLDED = {"_kg_hide-input": True, "_kg_hide-output": True,                         # Kaggle
           "jupyter": {"source_hidden": True, "outputs_hidden": True}}              # JupyterLab
-UNPACK = """import sys
+# unpacked files of the kit are on the path before an installed kit of another version
+UNPACK = '''import base64
+import io
+import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
+packed = """
+{packed}
+"""
 kit_folder = tempfile.mkdtemp()          # goes with the machine
-for folder in {folders}:
-    Path(kit_folder, folder).mkdir()
-sys.path.insert(0, kit_folder)           # before an installed kit of another version"""
-TABLES = """import base64
-
-for name, content in {tables}.items():
-    path = Path(kit_folder if name.startswith({packages}) else "", name)     # notebooks look in the working folder
-    if not path.is_file():
+with tarfile.open(fileobj=io.BytesIO(base64.b85decode("".join(packed.split())))) as archive:
+    for member in archive:
+        path = Path(kit_folder, member.name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(content))"""
+        path.write_bytes(archive.extractfile(member).read())
+sys.path.insert(0, kit_folder)'''
+LINE = 1000                                     # letters in a line of what is packed
 ATTACHED = """import os
 from pathlib import Path
 
@@ -54,7 +61,7 @@ PREDICT = """import os
 import tempfile
 from pathlib import Path
 
-from lab.run import run_folder, wanted
+from lab.run import wanted
 from lab.run.weights import find_weights, open_ranked, predict_from_weights
 
 weights, data_root, collections, size = {settings}
@@ -63,7 +70,7 @@ places = Path("/kaggle/input/datasets", weights), Path("/kaggle/input", weights.
 folder = find_weights(places)
 root = open_ranked(data_root, collections, size, tempfile.mkdtemp())
 os.environ["TPUGRAPHS_ROOT"] = str(root)        # where 05 and 06 look for the data first
-predict_from_weights(folder, root, run_folder(), wanted(collections), device)"""
+predict_from_weights(folder, root, None, wanted(collections), device)"""
 ABOUT_WEIGHTS = """## Predict from weights
 The checkpoints of a finished run lie in the Kaggle Dataset `{weights}`. Nothing is trained here. Each checkpoint \
 ranks the validation and test graphs. Specialists learn from training graphs, so their costs of the same graphs come \
@@ -106,13 +113,28 @@ def kit_files(sources):
 
 
 def tables(paths, names):
-    """Tables that lie beside notebooks or modules of the kit and are named in their code: {name: base64 text}."""
-    found, beside = {}, [(Path("notebooks"), path) for path in paths]
+    """Tables and programs that lie beside notebooks or modules and are named in their code: {name: content}.
+
+    Those of notebooks lie beside the packages, as `lab.BESIDE` says.
+    """
+    found, beside = {}, [(Path(), path) for path in paths]
     for folder, path in [*beside, *((Path(name).parent, place(name)) for name in names)]:
         text = path.read_text("utf-8")
-        found |= {(folder / table.name).as_posix(): base64.b64encode(table.read_bytes()).decode()
-                  for table in sorted(path.parent.glob("*.csv*")) if table.name in text}
+        found |= {(folder / table.name).as_posix(): table.read_bytes()
+                  for kind in ("*.csv*", "*.hlo.pb") for table in sorted(path.parent.glob(kind)) if table.name in text}
     return found
+
+
+def packed(files):
+    """{name: content} as text: a compressed archive, which is a third of the files; equal files give equal text."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:xz") as archive:
+        for name, content in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            archive.addfile(about, io.BytesIO(content))
+    text = base64.b85encode(made.getvalue()).decode()           # no letter of it is special in a string or in JSON
+    return "\n".join(text[start:start + LINE] for start in range(0, len(text), LINE))
 
 
 def bundle(parameters, real_only=False, datasets=(), machine=MACHINE, weights=None):
@@ -133,19 +155,16 @@ def bundle(parameters, real_only=False, datasets=(), machine=MACHINE, weights=No
     anywhere = ANY_GPU if machine else ANY_DEVICE
     rank = [PREDICT.format(settings=", ".join(map(repr, weights.values())), device=anywhere)] if weights else []
     names = kit_files([*code, *rank, ANY_GPU, THIS_DEVICE])
-    sources = {name: place(name).read_text("utf-8") for name in names}
-    folders, beside = sorted({str(Path(name).parent) for name in names}), tables(books, names)
-    version = hashlib.sha256(json.dumps({**sources, **beside}).encode()).hexdigest()[:12]
+    files = {name: place(name).read_text("utf-8").encode() for name in names} | tables(books, names)
+    version = hashlib.sha256(b"".join(name.encode() + content for name, content in files.items())).hexdigest()[:12]
     cells = [new_markdown_cell(
         f"# {' '.join(path.stem for path in books)}, with the kit inside\n"
         f"Runs alone, without internet. The data is found by itself where the competition is attached (Kaggle) or "
         f"unpacked to `tpugraphs` (Colab); else sample data is made. Settings are in the parameters cell of each "
-        f"step.\n\n## The kit\nVersion {version}, as it is in its repository, written to a temporary folder."),
-        new_code_cell(UNPACK.format(folders=json.dumps(folders)))]
-    cells += [new_code_cell(f"%%writefile {{kit_folder}}/{name}\n{source}".rstrip("\n"), metadata=FOLDED)
-              for name, source in sources.items()]
-    put = TABLES.format(tables=json.dumps(beside), packages=tuple(f"{name}/" for name in HOMES))
-    cells += [new_code_cell(put, metadata=FOLDED)] if beside else []
+        f"step.\n\n## The kit\nVersion {version}, with the files as they are in its repository. They are packed, "
+        f"because Kaggle takes notebooks of at most 1 MB. The next cell unpacks them to `kit_folder`, where you can "
+        f"read them."),
+        new_code_cell(UNPACK.format(packed=packed(files)), metadata=FOLDED)]
     cells += [new_code_cell(ATTACHED.format(datasets=json.dumps([*datasets])))] if datasets else []
     cells += [new_code_cell(FIND)] if real_only else []
     cells += [new_markdown_cell(ABOUT_WEIGHTS.format(**weights)), *map(new_code_cell, rank)] if weights else []
@@ -179,8 +198,12 @@ def kernel_metadata(name, owner=None, datasets=(), machine=MACHINE):
 
 
 def write_bundle(folder, book, about):
-    """Write a bundle and its `about`, from `kernel_metadata`, to a folder of its name in `folder` -> that folder."""
+    """Write a bundle and its `about`, from `kernel_metadata`, to a folder of its name in `folder` -> that folder.
+
+    KaggleError, before anything is written, if Kaggle would refuse it.
+    """
     place = Path(folder, Path(about["code_file"]).stem)
+    check_notebook(about["code_file"], nbformat.writes(book), about["title"])
     place.mkdir(parents=True, exist_ok=True)
     nbformat.write(book, place / about["code_file"])
     (place / "kernel-metadata.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
@@ -228,8 +251,10 @@ def main(argv=None):
         check(notebooks, dict(args.p), there=True)
         shape, out, plan = machine(args.machine, dict(args.p).get("device")), folder("--out", args.out), []
         for some in [[n] for n in notebooks] if args.each else [notebooks]:
-            name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else
-                                                [n.stem[:2] for n in some])])
+            numbers = [n.stem[:2] for n in some]
+            name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else numbers)])
+            if len(name) > TITLE_MOST:
+                name = f"tpugraphs-kit-{numbers[0]}-to-{numbers[-1]}"
             about = kernel_metadata(name, args.owner, sources, shape)
             plan.append((about, {n: parameters[n] for n in some}))
             if not args.dry_run:
@@ -237,7 +262,7 @@ def main(argv=None):
                 print(show(write_bundle(out, book, about)))
         if args.dry_run:
             show_plan(plan, is_sample=args.data_root == "sample")
-    except (RunError, DataError, OSError) as error:
+    except (RunError, DataError, KaggleError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2
     return 0

@@ -86,7 +86,8 @@ def planned_models(collection, parameters, is_sample=False):
 
     `parameters`: of the notebook, {name: value}; what is not given is as in the recipe.
     """
-    tiny, found = parameters.get("size") == "tiny", []
+    tiny, found, chosen = parameters.get("size") == "tiny", [], parameters.get("models")
+    chosen = chosen.split(",") if isinstance(chosen, str) else chosen
     scale = parameters.get("recipe") or ("short" if is_sample else "quick")
     for name, recipe in recipes_for(collection, scale).items():
         steps, configs, programs, width, few = GIVEN.get(name, (None,) * 5)
@@ -98,9 +99,9 @@ def planned_models(collection, parameters, is_sample=False):
                       parameters.get(programs) or settings.graphs_per_step)
         seeds = parameters.get("seeds") or (1 if tiny else recipe.seeds)
         found += [one] * seeds * (parameters.get("folds") or 1)              # the baseline is trained on all programs
-        if name == "gnn" and scale != "full":           # as in notebook 04: hours for a row of a table
+        if name == "gnn" and (scale != "full" or chosen):      # as in notebook 04: hours for a row of a table
             found += [one._replace(name="node alone", shape=node_alone(shape))] * seeds
-    return found
+    return [one for one in found if chosen is None or one.name in chosen or one.name == "tile"]
 
 
 def training_hours(collections, parameters, gpu, count, is_sample=False):

@@ -1,6 +1,6 @@
 """Train on Kaggle's machines what 03 and 04 would train here; `run.py --on kaggle` combines the predictions afterwards.
 
-One notebook with the kit inside is pushed per collection and group of seeds, and its predictions are fetched.
+One notebook with the kit inside is pushed per collection and group of seeds, and its results are fetched.
 OUT/.run/kaggle.json notes what was pushed, so that the same command resumes, also after OUT has moved. A run in
 another folder has notebooks of its own.
 """
@@ -12,8 +12,9 @@ from plans import hours_of, show_plan
 from steps import LIMITS
 
 from kit.kaggle import MACHINE, quota_line, wait_for_dataset
-from lab.jobs import AT_ONCE, RESULTS, job_name, keep_fetched, read_jobs, renew, watch_jobs
-from lab.run import note_settings
+from lab.jobs import AT_ONCE, RESULTS, job_name, publish_jobs, read_jobs, renew, watch_jobs
+from lab.run import Folder
+from lab.run.folder import step_of
 
 
 def notebooks_of(planned, parameters, owner, mark, is_sample, datasets=(), machine=MACHINE):
@@ -38,12 +39,12 @@ def marked(known):
     return next((job["run"] for job in known.values() if "run" in job), secrets.token_hex(8))
 
 
-def show_push(planned, parameters, owner, out, is_sample, fresh=False, datasets=(), machine=MACHINE):
+def show_push(planned, parameters, owner, out, root, is_sample, datasets=(), machine=MACHINE):
     """Print what `train_on_kaggle` would push, and do nothing. `out`: the folder of the run, or None."""
     known = read_jobs(out / ".run" / "kaggle.json") if out else {}
     found = notebooks_of(planned, parameters, owner, marked(known), is_sample, datasets, machine)
     jobs = {name: dict(job) for name, (job, *_) in found.items()}
-    renew(jobs, known, owner, out, fresh)
+    renew(jobs, known, owner, out, root)
     new = [name for name, job in jobs.items() if job["state"] == "planned"]
     for job in jobs.values():
         if job["state"] != "planned":
@@ -54,8 +55,8 @@ def show_push(planned, parameters, owner, out, is_sample, fresh=False, datasets=
     show_plan([(found[name][2] | {"id": refs[name]}, found[name][3]) for name in new], is_sample)
 
 
-def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=False, datasets=(), machine=MACHINE):
-    """Push, watch and fetch -> ({name: job}, [(owner/name, why it failed)]).
+def train_on_kaggle(planned, parameters, owner, out, root, is_sample, datasets=(), machine=MACHINE):
+    """Push, watch, fetch, and publish in the folder of the run -> ({name: job}, [(owner/name, why it failed)]).
 
     `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}; folders,
     collections and seeds are set here. `datasets`, `machine`: as in `kernel_metadata`.
@@ -65,7 +66,7 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
     found = notebooks_of(planned, parameters, owner, marked(known), is_sample, datasets, machine)
     jobs = {name: job for name, (job, *_) in found.items()}
     notebooks = {name: write_bundle(store, book, about) for name, (_, book, about, _) in found.items()}
-    renew(jobs, known, owner, out, fresh)
+    renew(jobs, known, owner, out, root)
     waiting = [found[name][3] for name, job in jobs.items() if job["state"] == "planned"]
     if waiting and machine:
         hours = [hours_of(given, machine, is_sample) for given in waiting]
@@ -73,16 +74,26 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, fresh=Fals
     for name in datasets if waiting else ():
         wait_for_dataset(name)                   # else a pushed notebook would start without its files
     failed = watch_jobs(jobs, notebooks, out, root, store.with_suffix(".json"), known)
-    keep_fetched(jobs, out)
-    about = {job["ref"]: job["collection"] for job in jobs.values()}
-    came = {job["collection"] for job in jobs.values() if job["files"]}
-    old = {name for name in {*about.values()} - came
-           if any(out.glob(f"predictions/{name.replace(':', '_')}/*.npz"))}
-    failed = [(ref, why + f"\n    the predictions here for {about[ref]} are of an earlier run" * (about[ref] in old))
-              for ref, why in failed]
     hidden = ("data_root", "out_dir", "collections", *LIMITS)
-    note_settings(out, "on_kaggle", {job["ref"]: {k: job[k] for k in ("collection", "first_seed", "seeds", "state")}
-                                     for job in jobs.values()}
-                  | {path.stem: {k: v for k, v in own.items() if k not in hidden}
-                     for path, own in parameters.items()})
-    return jobs, failed
+    publish_jobs(jobs, out, root, {path.stem: {name: value for name, value in own.items() if name not in hidden}
+                                   for path, own in parameters.items()})
+    earlier = earlier_results(jobs, Folder(out, root))
+    about = {job["ref"]: job["collection"] for job in jobs.values()}
+    return jobs, [(ref, why + f"\n    the predictions here for {about[ref]} are of an earlier run"
+                   * (about.get(ref) in earlier)) for ref, why in failed]
+
+
+def earlier_results(jobs, folder):
+    """The collections of which jobs brought nothing, but earlier results are there; those out of date are taken out."""
+    earlier = set()
+    came = {job["collection"] for job in jobs.values() if job["section"]}
+    for collection in {job["collection"] for job in jobs.values()} - came:
+        step = step_of(collection)
+        record = folder.record(step)
+        section = record["sections"].get(collection)
+        if section and folder.section_fault(step, collection, section):
+            folder.write_record(step, {**record, "sections": {
+                c: one for c, one in record["sections"].items() if c != collection}})
+        elif section and section["costs"]:
+            earlier.add(collection)
+    return earlier

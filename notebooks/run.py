@@ -2,8 +2,9 @@
 
 Without --data-root, the data set is searched for in the usual places (`kit.data.find_data_root`). If it is not found,
 sample data is written once to data/sample-SIZE. The default of --out is submissions/sample-SIZE for sample data, else
-submissions/data-HASH with a hash of the data root. So the same command finds its earlier work. A finished step is not
-run again while its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
+submissions/data-HASH with a hash of the data root. So the same command finds its earlier work. Prepared files lie in
+data/ of the clone; if that cannot be written to, they and sample data go to data/ of --out. A finished step is not run
+again while its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
 
 The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
 
@@ -13,6 +14,7 @@ on Kaggle failed, time_budget ended a training, minutes ended the measuring of k
 command continues.
 """
 import argparse
+import errno
 import os
 import re
 import signal
@@ -37,42 +39,20 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTE
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out  # noqa: E402
-from steps import (  # noqa: E402
-    MEASURES,
-    PROJECT,
-    RunError,
-    digest,
-    forget,
-    lock,
-    move_aside,
-    run_steps,
-    show,
-    use_this_python,
-)
+from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python  # noqa: E402
 
-from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths  # noqa: E402
+from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths, own_files  # noqa: E402
 from kit.files import as_text  # noqa: E402
 from kit.kaggle import MACHINE, KaggleError, gpu_quota  # noqa: E402
 from kit.prepare import is_prepared  # noqa: E402
 from lab.jobs import plan_jobs  # noqa: E402
-from lab.run import (  # noqa: E402
-    from_data,
-    from_files,
-    left_out,
-    locate_data,
-    make_room,
-    open_data,
-    read_scores,
-    unfinished,
-    unfit,
-    wanted,
-    write_mark,
-    write_report,
-)
+from lab.run import Folder, left_out, locate_data, open_data, read_scores, unfinished, wanted, write_report  # noqa: E402
+from lab.run.folder import data_digest  # noqa: E402
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 COMBINES = "05"
+UNWRITABLE = errno.EACCES, errno.EPERM, errno.EROFS
 
 
 class Terminated(KeyboardInterrupt):
@@ -110,9 +90,24 @@ def parse(argv):
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
                         "sample data if there are two cores, else 1, because real data takes memory")
-    parser.add_argument("--fresh", action="store_true", help="make the results of the chosen notebooks and collections "
-                        "again; what is there is kept in the folder aside/ of the run")
+    parser.add_argument("--clean", choices=("list", "delete"), help="list, or delete, the results in the store of "
+                        "--out that its last runs do not need, such as models of earlier settings; nothing is run")
     return parser.parse_args(argv)
+
+
+def clean(args):
+    """Show or delete what the folder of a run does not need; gives back the exit status."""
+    if not args.out or not Path(args.out, "steps").is_dir():
+        raise RunError(f"--clean {args.clean} needs --out: the folder of a run")
+    out = folder("--out", args.out)
+    with lock(out):
+        paths = Folder(out, out).unused()
+        for path in paths:
+            print(f"{path.stat().st_size / 1e6:9.2f} MB  {show(path)}")
+            if args.clean == "delete":
+                path.unlink()
+    print(f"{len(paths)} results {'are deleted' if args.clean == 'delete' else 'can be deleted: --clean delete'}")
+    return 0
 
 
 def plan(args, collections, asked):
@@ -136,21 +131,24 @@ def plan(args, collections, asked):
 
 
 def fetch(planned, there, args, out, root, is_sample):
-    """Have 03 and 04 run on Kaggle -> ([(notebook, why it failed)], {predictions fetched: sha256})."""
+    """Have 03 and 04 run on Kaggle, and publish their results in the folder of the run -> [(notebook, why it failed)].
+    """
     from on_kaggle import train_on_kaggle
     try:
-        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.fresh,
-                                       args.dataset, machine(args.machine, dict(args.p).get("device")))
+        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.dataset,
+                                       machine(args.machine, dict(args.p).get("device")))
     except KaggleError as error:
         raise RunError(f"{error}\npushed notebooks keep running; the same command resumes here", status=1) from None
-    fetched = {name: sha for job in jobs.values() for name, sha in job["files"].items()}
-    if not fetched:
+    if not any(job["section"] for job in jobs.values()):
         raise RunError("\n".join(f"{ref} {why}" for ref, why in failed), status=1)
-    return failed, fetched
+    return failed
 
 
-def open_root(args, size, collections):
-    """Find the data, or write sample data, and prepare it -> (folder, whether it is sample data, a name for runs)."""
+def open_root(args, size, collections, out):
+    """Find the data, or write sample data, and prepare it -> (folder, whether it is sample data, a name for runs).
+
+    Sample data and prepared files lie in data/ of the clone; where that cannot be written to, in data/ of --out.
+    """
     if args.on and not args.data_root:
         try:
             find_data_root()
@@ -160,7 +158,14 @@ def open_root(args, size, collections):
     if args.on:
         expect_token(args, size)
     try:
-        root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
+        try:
+            root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
+        except OSError as fault:
+            if fault.errno not in UNWRITABLE or not out:
+                raise
+            print(f"{show(PROJECT / 'data')}: cannot be written to; sample data and prepared files go to "
+                  f"{show(out / 'data')}", flush=True)
+            root, is_sample = open_data(args.data_root, size, collections, out / "data")
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
     return root.resolve(), is_sample, run_name(root.resolve(), args.on)
@@ -172,7 +177,7 @@ def expect_token(args, size):
         try:
             gpu_quota(client={"retries": 1})
         except KaggleError as fault:
-            if fault.kind in ("credentials", "token"):
+            if fault.kind in ("credentials", "unreadable", "token"):
                 raise RunError(str(fault), status=1) from None
 
 
@@ -197,18 +202,23 @@ def dry_run(args, planned, selected, size, collections):
     if source is None and not args.data_root:
         print("the data set is not here; a run needs it for 05 and 06, or --data-root sample")
         is_sample = False
-    missing = [c for c in collections if source and not any(npz_paths(source, c, split) for split in SPLITS)]
+    missing = [c for c in collections if source and not any(own_files(source, c, split)[0] for split in SPLITS)]
     for name in missing:
         print(f"no files, left out: {name}")
     out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args.on))
     given = share_out(selected, run_options(args, prepared, out, size, is_sample, collections), dict(args.p))
+    there = {n: own for n, own in given.items() if n.stem.startswith(THERE)}
     try:
-        show_push([job for job in planned if job["collection"] not in missing],
-                  {n: own for n, own in given.items() if n.stem.startswith(THERE)}, args.owner, out, is_sample,
-                  args.fresh, args.dataset, machine(args.machine, dict(args.p).get("device")))
+        show_push([job for job in planned if job["collection"] not in missing], there, args.owner, out, prepared,
+                  is_sample, args.dataset, machine(args.machine, dict(args.p).get("device")))
     except KaggleError as error:
         raise RunError(str(error), status=1) from None
     return 0
+
+
+def combined(folder):
+    """Whether notebook 05 combined any predictions."""
+    return any(one["costs"] for one in folder.record("05_ensemble")["sections"].values())
 
 
 def next_command(out, source, is_sample):
@@ -225,7 +235,9 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
     """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
     judged, there = any(n.stem < STUDIES for n in selected), [p for p in (scores, submission) if p.is_file()]
-    stale = [(str(path), why) for path in there if (why := unfit(path, out, root))]
+    folder = Folder(out, root)
+    stale = [(str(path), why) for step, path in (("05_ensemble", scores), ("06_submit", submission))
+             if path in there and (why := folder.view_fault(step, path.name))]
     for _, why in stale:
         print(f"not of this run: {why}")
     if scores in there and str(scores) not in dict(stale) and judged:
@@ -242,17 +254,15 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
     for ref, reason in failed:
         print(f"left out: {ref} {reason}")
     last = [n for n in notebooks if n.stem < AFTER][-1:]       # writes the submission
-    if any(n.stem.startswith(COMBINES) for n in selected) and not any(out.glob("ensemble/*.npz")):
+    if any(n.stem.startswith(COMBINES) for n in selected) and not combined(folder):
         raise RunError(f"{show(out)}: no predictions to combine; {' and '.join(THERE)} make them", status=1)
     if not submission.is_file() and {*last} & {*selected}:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     if judged:
         made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
-        make_room(out / "report.html", out)
-        page = write_report(out, next_command(out, source, is_sample), problems + failed + stale,
-                            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger,
-                            [n.stem for n in selected])
-        write_mark(page, out, "run.py", from_files(out, there))
+        page = folder.view("run", "report.html", lambda path: write_report(
+            path, out, next_command(out, source, is_sample), problems + failed + stale,
+            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger, [n.stem for n in selected]))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
@@ -260,6 +270,8 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
 
 def run(args):
     """The whole run; gives back the exit status."""
+    if args.clean:
+        return clean(args)
     start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written
@@ -278,7 +290,7 @@ def run(args):
     planned = plan(args, collections, asked)
     if args.dry_run:
         return dry_run(args, planned, selected, size, collections)
-    root, is_sample, name = open_root(args, size, collections)
+    root, is_sample, name = open_root(args, size, collections, out)
     out = out or folder("--out", PROJECT / "submissions" / name)
     files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
     bad = left_out(root, collections)
@@ -292,20 +304,17 @@ def run(args):
     with lock(out):
         print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
-        failed, fetched = [], {}
+        failed = []
         if args.on:
             there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
             planned = [job for job in planned if job["collection"] not in missing]
-            failed, fetched = fetch(planned, there, args, out, root, is_sample)
-            forget(there, out, root)
-        if args.fresh:
-            move_aside(parameters, collections, out)
-        basis = digest(from_data(root, collections, *SPLITS), *[fetched] * bool(args.on))
-        problems = run_steps(notebooks, parameters, out, root, basis, at_once, bad)
+            failed = fetch(planned, there, args, out, root, is_sample)
+        basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
+        problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
-    if all(step.startswith(MEASURES) for step in left) or any(out.glob("ensemble/*.npz")):
+    if all(step.startswith(MEASURES) for step in left) or combined(Folder(out, root)):
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed,
                   asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
     for step, names in left.items():
@@ -317,9 +326,12 @@ def run(args):
 def main(argv=None):
     """Run, and turn every way to end into an exit status."""
     try:
-        return run(parse(argv))
+        args = parse(argv)
+        return run(args)
     except (RunError, DataError, OSError) as error:     # OSError: nothing can be written there
-        print(f"run.py: {error}", file=sys.stderr)
+        cure = "; --out DIR names a folder for the run and its data" if not args.out and (
+            getattr(error, "errno", None) in UNWRITABLE) else ""
+        print(f"run.py: {error}{cure}", file=sys.stderr)
         return getattr(error, "status", 2)
     except KeyboardInterrupt as end:
         status = 143 if isinstance(end, Terminated) else 130

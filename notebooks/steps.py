@@ -21,29 +21,12 @@ from traitlets.config import Config
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
-from kit.data import COLLECTIONS, DataError  # noqa: E402
-from kit.files import (  # noqa: E402
-    file_sha256,
-    locked,
-    put_in_place,
-    remove_leftovers,
-    replace_file,
-    unwritable_named,
-)
+from kit.data import DataError  # noqa: E402
+from kit.files import file_sha256, locked, remove_leftovers, replace_file, unwritable_named  # noqa: E402
 from lab.run import UNFINISHED as RECORDS  # noqa: E402
-from lab.run import unfit  # noqa: E402
+from lab.run import Folder  # noqa: E402
+from lab.run.code import OURS, all_sources, text_digest  # noqa: E402
 from lab.run.ledger import read_entry  # noqa: E402
-from lab.run.provenance import (  # noqa: E402
-    ASIDE,
-    MARK,
-    OURS,
-    all_sources,
-    code_digest,
-    own_results,
-    run_id,
-    set_aside,
-    text_digest,
-)
 
 LOCK = Path(".run", "lock")
 LIMITS = ("time_budget", "minutes")             # parameters that end a step early, and change no result
@@ -53,27 +36,17 @@ STILLBORN = "Kernel died before replying"       # nbclient's words, before the f
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
          "08": (), "09": (), "10": (), "11": (), "12": (), "13": ()}
-READS = {"05": ("predictions", "baselines")}     # folders where a step also reads what other machines made
-MEASURED, MEASURES = "kernels", "08"             # measurements, not results of a model: files here have no marks
-PACKAGES = {MEASURES: ("apache-tvm", "torch"), "09": ("jax",)}        # what a step measures, or uses if installed
+MEASURES = "08"                                 # measures kernels, which its time may end
+PACKAGES = {MEASURES: ("apache-tvm", "torch"), "09": ("jax",)}            # what a step measures, or uses if installed
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
 SUBMITS = "06"                                  # the others start once this one is done
-# ipykernel's launcher. It notes which files of the run the notebook writes, by their names in the folder of the run,
-# because somebody may move that folder before the step is finished. It is silent about what its event loops log: a
-# kernel that ends may log its own closed sockets
+# ipykernel's launcher, silent about what its event loops log: a kernel that ends may log its own closed sockets
 KERNEL = """import logging, os, sys
 for name in ("tornado", "asyncio"):
     logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 if sys.path[0] == "":
     del sys.path[0]
 os.chdir({project!r})
-written = os.open({written!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-def note(event, args):
-    writes = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
-    path = args[0] if writes else args[1] if event == "os.rename" else None
-    if isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path).startswith({out!r}):
-        os.write(written, os.fsencode(path)[{start}:] + b"\\n")
-sys.addaudithook(note)
 from ipykernel import kernelapp
 kernelapp.launch_new_instance()"""
 
@@ -113,12 +86,18 @@ def lock(folder):
             raise RunError(f"{show(folder)}: another run{holder} is writing here; wait for it or choose another --out")
         for path in remove_leftovers(folder):
             print(f"note  {show(path)} was half-written when a run was killed; it is made again", flush=True)
-        run_id(folder)                           # before two notebooks at the same time would each draw one
         yield
 
 
 def use_this_python(folder):
-    """Let Jupyter find the kernels below `folder`, and let them import kit and lab."""
+    """Let Jupyter find the kernels below `folder`; they can import kit and lab, and read no personal settings.
+
+    What a run shows must not depend on who runs it: a backend in the shell would take all pictures away, and Matplotlib
+    and IPython read settings and start files in the home folder.
+    """
+    os.environ |= {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MATPLOTLIBRC": os.devnull,
+                   "IPYTHONDIR": str(Path(folder, "ipython").resolve())}
+    os.environ.pop("PYTHONSTARTUP", None)        # IPython runs this file, too
     for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT / "notebooks"), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
@@ -139,22 +118,21 @@ class _Said(io.StringIO):
         self.notes += [line for line in lines if line.startswith("note  ")]
 
 
-def _partly(target):
-    """The name of an executed notebook until it is finished."""
-    return target.with_suffix(".partial.ipynb")
-
-
 class Step:
     """One notebook of a run: its note on whether it is finished, and its execution in a thread."""
 
-    def __init__(self, notebook, parameters, out):
-        self.notebook, self.parameters, self.out = notebook, parameters, out
+    def __init__(self, notebook, parameters, folder):
+        self.notebook, self.parameters, self.folder, self.out = notebook, parameters, folder, folder.out
         self.stem, self.number = notebook.stem, notebook.stem[:2]
-        self.marker, self.target = out / ".run" / f"{self.stem}.json", out / "notebooks" / notebook.name
-        self.written, self.log = out / ".run" / f"{self.stem}.written", out / "problems" / f"{self.stem}.jsonl"
-        self.note = noted(self.marker) or {"key": None, "problems": [], "files": {}}
-        self.kernel, self.others, self.earlier = f"kit-{digest(self.stem)[:8]}", [], []
+        self.marker, self.part = (self.out / ".run" / f"{self.stem}{end}" for end in (".json", ".ipynb"))
+        self.log = self.out / "problems" / f"{self.stem}.jsonl"
+        self.note = noted(self.marker) or {"key": None, "problems": []}
+        self.kernel = f"kit-{digest(self.stem)[:8]}"
         self.label, self.failure, self.last, self.thread, self.started = "", None, _Said(), None, 0.0
+
+    def published(self):
+        """A digest of what this step published."""
+        return digest(self.folder.record(self.stem)["sections"])
 
     def code(self):
         """A digest of the notebook's code, of the modules it imports, and of the tables beside it that it names."""
@@ -162,19 +140,7 @@ class Step:
         tables = [file_sha256(path) for path in sorted(self.notebook.parent.glob("*.csv"))
                   if any(path.name in cell for cell in cells)]
         tables += _own_modules([*cells, *all_sources().values()], self.notebook.parent)
-        try:
-            return digest(text_digest(*cells), *tables)
-        except SyntaxError:                      # such as %time of IPython; or its execution will say where
-            return digest(cells, *tables, code_digest(*sorted(all_sources())))
-
-    def brought(self, noted=()):
-        """What this step reads beside the `noted`, such as predictions of another machine: pairs of name and digest."""
-        paths = [path for name in READS.get(self.number, ()) for path in sorted((self.out / name).glob("*/*.npz"))]
-        places = [place for path in paths for place in (path, Path(f"{path}{MARK}")) if os.path.isfile(place)]
-        found = [(place.relative_to(self.out).as_posix(), file_sha256(place)) for place in places]
-        found = [[*pair] for pair in found if pair not in noted]
-        self.others = [name for name, _ in found if not name.endswith(MARK)]
-        return found
+        return digest(text_digest(*cells), *tables)
 
     def packages(self):
         """The versions of the packages that this step measures or uses; those that are not installed are left out."""
@@ -185,29 +151,24 @@ class Step:
         return found
 
     def files_named(self):
-        """The files that parameters name: pairs of name and digest."""
-        named = [value for value in (self.parameters or {}).values() if isinstance(value, str)]
-        paths = [os.path.join(PROJECT, os.path.expanduser(value)) for value in named]    # where notebooks are executed
-        return [[path, file_sha256(path)] for path in paths if os.path.isfile(path)]
+        """The files that parameters name, also those in folders: pairs of name and digest."""
+        values = [value for name, value in (self.parameters or {}).items()
+                  if isinstance(value, str) and name not in ("data_root", "out_dir")]
+        places = [Path(PROJECT, os.path.expanduser(value)) for value in values]          # where notebooks are executed
+        paths = [path for place in places for path in ([place] if place.is_file() else sorted(place.glob("*/*.npz")))]
+        return [[str(path), file_sha256(path)] for path in paths]
 
-    def fault(self, data_root):
+    def fault(self, collections):
         """What is wrong with the results of this step, or None: they are there, whole, and of what is there now."""
         if self.note["key"] == UNFINISHED:
             return "it was not finished last time"
-        for name, sha in self.note["files"].items():
-            path = self.out / name
-            if not path.is_file():
-                return f"{show(path)} is gone"
-            if file_sha256(path) != sha:
-                return f"{show(path)} has changed"
-            why = unfit(str(path).removesuffix(MARK), self.out, data_root) if name.endswith(MARK) else None
-            if why:
-                return why
-        return self._unrecorded()
+        if self.note.get("published") != self.published():
+            return f"{show(self.out / 'steps' / self.stem)}.json has changed"
+        return self.folder.fault(self.stem, collections) or self._unrecorded()
 
     def _unrecorded(self):
         """Why the ledger has no entry of the submission that this step wrote, or None."""
-        csv = self.note["files"].get("submission.csv")
+        csv = self.folder.record(self.stem)["views"].get("submission.csv")
         if self.number != SUBMITS or self.parameters is None or csv is None:
             return None
         if "ledger" not in papermill.inspect_notebook(str(self.notebook)):            # a notebook that keeps none
@@ -215,44 +176,21 @@ class Step:
         ledger = os.path.join(PROJECT, os.path.expanduser(self.parameters.get("ledger") or self.out.parent))
         entry = Path(ledger, f"{self.out.name}.json")
         try:
-            return None if read_entry(entry)["sha256"] == csv else f"{show(entry)} is of another submission"
+            return None if read_entry(entry)["sha256"] == csv[-1] else f"{show(entry)} is of another submission"
         except DataError:
             return f"{show(entry)} is gone, or no entry of the ledger"
 
     def start(self, key):
-        """Execute the notebook in a thread; what somebody changed since it ran last is moved aside."""
+        """Execute the notebook in a thread."""
         if self.note["key"] == UNFINISHED:
             print(f"note  {self.stem} was not finished last time; it runs again", flush=True)
-        if self.others:
-            print(f"note  {self.stem} also reads what this run did not make: {', '.join(self.others[:4])}"
-                  f"{', ...' * (len(self.others) > 4)}", flush=True)
-        files = self.note["files"] | {name: "" for name in self._written()}
-        self.earlier = [*files] if self.note["key"] == UNFINISHED else []      # what it goes on from is its own, too
-        own = self.target, _partly(self.target), self.out / "settings" / f"{self.stem}.json"
-        own = [path.relative_to(self.out).as_posix() for path in own]
-        for name in {**dict.fromkeys(own), **files}:
-            path = self.out / name
-            if path.is_file() and files.get(name) != "" and file_sha256(path) != files.get(name):
-                killed = path == _partly(self.target) and self.note["key"] == UNFINISHED
-                fault = "is of a run that was interrupted or killed" if killed else "was changed, or not made here"
-                print(f"note  {show(path)} {fault}; it is kept as {show(set_aside(path, self.out))}", flush=True)
-            elif (path.suffix == ".npz" and path.is_file() and path.parent.name != MEASURED
-                  and not os.path.exists(f"{path}{MARK}")):
-                print(f"note  {show(path)} was written when a run was killed, before its record; it is kept as "
-                      f"{show(set_aside(path, self.out))}", flush=True)
         self.log.unlink(missing_ok=True)
-        # "": this execution may have written the file, or not; it need not be whole. What has no mark keeps its digest
-        files = {name: sha if name in own else "" for name, sha in files.items()}
-        replace_file(self.marker, json.dumps({"key": UNFINISHED, "problems": [], "files": files}))
-        self.written.unlink(missing_ok=True)
-        self.target.parent.mkdir(exist_ok=True)
+        replace_file(self.marker, json.dumps({"key": UNFINISHED, "problems": []}))
         spec = get_kernel_dict(["--log-level=50"])      # silent: it calls Ctrl-C an error
         module = spec["argv"].index("-m")
-        code = KERNEL.format(project=str(PROJECT), written=str(self.written), out=str(self.out) + os.sep,
-                             start=len(os.fsencode(self.out)) + 1)
-        spec["argv"][module:module + 2] = "-c", code
+        spec["argv"][module:module + 2] = "-c", KERNEL.format(project=str(PROJECT))
         replace_file(self.out / ".run" / "kernels" / self.kernel / "kernel.json", json.dumps(spec))
-        self.note, self.started = {"key": key, "problems": [], "files": {}}, time.monotonic()
+        self.note, self.started = {"key": key, "problems": []}, time.monotonic()
         self.thread = threading.Thread(target=self._execute, daemon=True)     # Ctrl-C comes to the main thread
         self.thread.start()
 
@@ -264,8 +202,8 @@ class Step:
             self.failure = None
             try:
                 # papermill saves the notebook before and after each cell
-                with unwritable_named(_partly(self.target)), connection() as config:
-                    papermill.execute_notebook(str(self.notebook), str(_partly(self.target)), self.parameters,
+                with unwritable_named(self.part), connection() as config:
+                    papermill.execute_notebook(str(self.notebook), str(self.part), self.parameters,
                                                kernel_name=self.kernel, progress_bar=False, stdout_file=self.last,
                                                config=config)
             except BaseException as error:
@@ -279,32 +217,16 @@ class Step:
         return f"{self.label} {time.monotonic() - self.started:6.0f} s  {word}{self.last.text}".rstrip()
 
     def finish(self):
-        """Put the executed notebook in place and note what the step wrote; RunError if it failed."""
+        """Put the executed notebook in place and note what the step met; RunError if it failed."""
         if self.failure:
-            part = _partly(self.target)          # noted, so that the next run sees whether the user worked on it
-            if part.is_file():
-                note = noted(self.marker) or {"key": UNFINISHED, "problems": [], "files": {}}
-                note["files"][part.relative_to(self.out).as_posix()] = file_sha256(part)
-                with suppress(OSError):              # on a full disk; what filled it is the error to report
-                    replace_file(self.marker, json.dumps(note))
             raise RunError(self._why(), status=1)
-        put_in_place(_partly(self.target), self.target)
+        self.folder.view(self.stem, f"notebooks/{self.notebook.name}", lambda path: shutil.copyfile(self.part, path))
+        self.part.unlink()
         met = map(json.loads, self.log.read_text().splitlines() if self.log.is_file() else [])
-        names = {*self._written(), self.target.relative_to(self.out).as_posix(),
-                 *(name for name in self.earlier if (self.out / name).is_file())}
+        self.note |= {"problems": [[line["path"], line["reason"]] for line in met], "published": self.published()}
         if (self.out / RECORDS / f"{self.stem}.json").is_file():             # its time was over: it is to be continued
             self.note["key"] = UNFINISHED
-        self.note |= {"problems": [[line["path"], line["reason"]] for line in met],
-                      "files": {name: file_sha256(self.out / name) for name in sorted(names)}}
         replace_file(self.marker, json.dumps(self.note, indent=1))
-        self.written.unlink(missing_ok=True)
-
-    def _written(self):
-        """Names of the files of the run that this execution wrote, or a killed one; a result that was marked counts."""
-        lines = os.fsdecode(self.written.read_bytes()).splitlines() if self.written.is_file() else []
-        names = {Path(name).as_posix() for line in lines for name in (line, line.removesuffix(MARK))}
-        return [name for name in names if name.partition("/")[0] not in (".run", "problems", ASIDE)
-                and (self.out / name).is_file()]
 
     def _why(self):
         """Why this step failed, and where the partly executed notebook is."""
@@ -319,7 +241,7 @@ class Step:
         if name in ("KaggleError", "DataError", "CheckpointError") or "cannot be written (" in sentence:
             text = [f"{name}: {sentence}"]
         first = f"{self.stem} failed after {time.monotonic() - self.started:.0f} s:"
-        return "\n    ".join([first, *text]) + f"\nthe partly executed notebook: {show(_partly(self.target))}"
+        return "\n    ".join([first, *text]) + f"\nthe partly executed notebook: {show(self.part)}"
 
 
 def _own_modules(texts, folder):
@@ -336,10 +258,7 @@ def _own_modules(texts, folder):
                 if path not in found and path.is_file():
                     text = path.read_text("utf-8", "replace")
                     todo.append(text)
-                    try:
-                        found[path] = text_digest(text)
-                    except (SyntaxError, ValueError):        # its import will say what is wrong
-                        found[path] = digest(text)
+                    found[path] = text_digest(text)
     return [found[path] for path in sorted(found)]
 
 
@@ -347,10 +266,8 @@ def noted(marker):
     """The note on a finished step, or None; a damaged note is reported and counts as None."""
     try:
         step = json.loads(marker.read_bytes())
-        texts = [step["key"], *step["files"], *step["files"].values(), *sum(step["problems"], [])]
-        inside = all(Path(name).parts and ".." not in Path(name).parts and not Path(name).is_absolute()
-                     and max(len(os.fsencode(part)) for part in Path(name).parts) < 256 for name in step["files"])
-        if inside and all(isinstance(text, str) for text in texts) and {len(pair) for pair in step["problems"]} <= {2}:
+        if all(isinstance(text, str) for text in [step["key"], *sum(step["problems"], [])]) and {
+                len(pair) for pair in step["problems"]} <= {2}:
             return step
     except FileNotFoundError:
         return None
@@ -373,27 +290,24 @@ def _ready(step, steps, left, running):
     return not delays and not any(other in unfinished for other in _needs(step, steps))
 
 
-def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
+def run_steps(notebooks, parameters, out, data_root, collections, basis, at_once=1, bad=()):
     """Run the notebooks in `parameters` that are not done yet -> (path, reason) of `bad` and other bad files."""
     logging.getLogger("papermill").setLevel(logging.CRITICAL + 1)       # a failure is reported by RunError
-    steps, keys = [Step(notebook, parameters.get(notebook), out) for notebook in notebooks], {}
+    folder = Folder(out, data_root)
+    steps = [Step(notebook, parameters.get(notebook), folder) for notebook in notebooks]
     asked = [step for step in steps if step.notebook in parameters]
     for step in asked:
         for other in _needs(step, steps):
-            if other not in asked and other.note["key"] and (why := other.fault(data_root)):
+            if other not in asked and (why := folder.fault(other.stem, collections)):
                 raise RunError(f"{step.stem} needs the results of {other.stem}, which do not fit: {why}; run "
                                f"{other.number}, too")
 
     def key(step):
         """A digest of all that a step depends on; what it needs is finished."""
-        # a step that is to be continued has new results each time, for the same key
-        needed = [sorted(other.note["files"].items()) if other.note["key"] == UNFINISHED
-                  else keys[other] if other in asked else other.note["key"] for other in _needs(step, steps)]
-        made = {pair for other in steps for pair in other.note["files"].items()}
         given = step.parameters and {name: one for name, one in step.parameters.items() if name not in LIMITS}
-        keys[step] = digest(step.code(), given, step.files_named(), basis, needed, step.brought(made), step.packages())
-        return keys[step]
-    _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, key, data_root, at_once)
+        return digest(step.code(), given, step.files_named(), basis,
+                      [other.published() for other in _needs(step, steps)], step.packages())
+    _work_off(sorted(asked, key=lambda step: (step.number not in FIRST, step.stem)), steps, key, collections, at_once)
     problems = dict.fromkeys([*bad, *(tuple(pair) for step in steps for pair in step.note["problems"])])
     log = out / "problems.jsonl"
     log.unlink(missing_ok=True)
@@ -402,31 +316,7 @@ def run_steps(notebooks, parameters, out, data_root, basis, at_once=1, bad=()):
     return list(problems)
 
 
-def move_aside(notebooks, collections, out):
-    """Move the results of some notebooks aside, those for `collections`, so that they are made from the beginning."""
-    stems = {collection: collection.replace(":", "_") for collection in COLLECTIONS}
-    moved = []
-    for notebook in notebooks:
-        step = Step(notebook, {}, out)
-        measured = sorted((out / MEASURED).glob("*")) if step.number == MEASURES else []
-        files = [*own_results(out, step.stem), *(out / name for name in step.note["files"]), *measured]
-        for path in dict.fromkeys(files):
-            about = {c for c, stem in stems.items() if stem in path.relative_to(out).as_posix()}
-            if not about or about & {*collections}:
-                moved += [set_aside(path, out)] if path.is_file() else []
-        step.marker.unlink(missing_ok=True)
-    if moved:
-        print(f"note  {len(moved)} results are kept in {show(out / ASIDE)}; --fresh makes them again", flush=True)
-
-
-def forget(notebooks, out, data_root):
-    """Forget that notebooks were finished whose results are gone, such as those that made room for fetched ones."""
-    for step in [Step(notebook, {}, out) for notebook in notebooks]:
-        if step.note["key"] and step.fault(data_root):
-            step.marker.unlink(missing_ok=True)
-
-
-def _work_off(left, steps, key, data_root, at_once):
+def _work_off(left, steps, key, collections, at_once):
     """Execute the steps in `left` that were not finished with this `key`, `at_once` at the same time; show progress."""
     running, count, shown = [], len(left), {}
     live = sys.stdout.isatty()                  # one line, rewritten every second; else a line per minute and step
@@ -436,7 +326,7 @@ def _work_off(left, steps, key, data_root, at_once):
             left.remove(step)
             step.label = f"[{count - len(left)}/{count}] {step.stem:<18}"
             now = key(step)
-            if step.note["key"] == now and not step.fault(data_root):
+            if step.note["key"] == now and not step.fault(collections):
                 print(f"{step.label} finished before", flush=True)
             else:
                 step.start(now)

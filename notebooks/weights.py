@@ -18,25 +18,25 @@ from kit.files import locked  # noqa: E402
 from kit.kaggle import KaggleError, push_dataset  # noqa: E402
 from lab.jobs import fetch_checkpoints, read_jobs  # noqa: E402
 from lab.run import open_data  # noqa: E402
-from lab.run.weights import combined_by, lacking_checkpoints, pack_weights  # noqa: E402
+from lab.run.weights import combined_by, models_of, pack_weights  # noqa: E402
 
 
 def publish(out, dataset, data_root=None, size="small", timeout=7200.0, client=None):
     """Publish the weights of the run in `out` -> as from `push_dataset`."""
-    if not Path(out, "predictions").is_dir():
+    if not Path(out, "steps").is_dir():
         raise DataError(f"{out}: is no folder of a run, or has no predictions; run.py makes it")
     root = open_data(data_root, size, folder=PROJECT / "data")[0].resolve()
     with locked(Path(out, ".run", "lock")) as holder:
         if holder is not None:
             raise DataError(f"{out}: a run{holder} is writing here; wait for it")
-        lacking, jobs = lacking_checkpoints(out), read_jobs(Path(out, ".run", "kaggle.json"))
-        if lacking and jobs:
-            fetched = fetch_checkpoints(jobs, out, lacking, client)
+        if jobs := read_jobs(Path(out, ".run", "kaggle.json")):
+            fetched = fetch_checkpoints(jobs, out, models_of(out), client)
             print(f"{len(fetched)} checkpoints are fetched from Kaggle", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             weights = pack_weights(out, root, Path(folder, "weights"))
-            print(f"{out}: {len(weights.checkpoints)} checkpoints, {len(weights.predictions)} files of predictions, "
-                  f"digest {weights.digest[:12]}", flush=True)
+            count = sum(len(own["predictions"]) for own in weights.collections.values())
+            print(f"{out}: {len(weights.checkpoints)} checkpoints, {count} predictions, digest {weights.digest[:12]}",
+                  flush=True)
             return push_dataset(Path(folder, "weights"), dataset, timeout=timeout, client=client)
 
 

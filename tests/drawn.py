@@ -269,6 +269,11 @@ def every_node_its_own_group(graph, rng):
                           node_group=np.arange(len(graph.node_group)))
 
 
+def some_configs(graph, index):
+    """The same program with some of its configurations."""
+    return graph._replace(config_codes=graph.config_codes[index], config_runtime=graph.config_runtime[index])
+
+
 def read_only(graph, rng):
     graph = graph._replace(**{name: getattr(graph, name).copy() for name in graph._fields[1:10]})
     for array in graph[1:10]:

@@ -31,7 +31,6 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "notebooks"))
 import torch
-from fuzz_folder import read_folder, write_folder
 from test_data import grouped_digits, mutated, npy, numbered_digits, patched, tile_arrays, zipped
 from test_own_program import every_option, small_network
 from test_proto import drawn_layout_file, drawn_tile_file
@@ -46,9 +45,9 @@ from kit.programs.own import program_from_hlo
 from kit.proto import read_layout_pb, read_tile_pb
 from kit.submit import check_submission, read_submission
 from kit.training.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
+from lab.run import Store, load_costs
 from lab.run.ledger import list_runs, record_leaderboard
 from lab.run.season import read_season
-from lab.run.workflow import load_costs, noted_settings, save_costs
 
 SECONDS = 20                     # of CPU time; the slowest whole file takes a tenth
 MEGABYTES = 512                  # that the process may grow by at one input
@@ -255,9 +254,6 @@ def read_prepared_layout(path):
     graph = read_graph(path, "layout:xla:random")
     check_layout(graph)
     check_as_prepared(graph, path)
-    c = len(graph.config_runtime)
-    part = read_layout(path, [c - 1, 0])
-    assert np.array_equal(dense_configs(part, [0, 1]), dense_configs(graph, [c - 1, 0]))
 
 
 def read_prepared_tile(path):
@@ -407,13 +403,6 @@ def read_ledger(path):
     assert list_runs(path.parent)[0]["public"] == 0.5
 
 
-def read_settings(path):
-    (path.parent / "settings").mkdir(exist_ok=True)
-    path.replace(path.parent / "settings" / path.name)
-    found = noted_settings(path.parent)
-    assert list(found) == [path.stem] and isinstance(found[path.stem], dict)
-
-
 # --- checkpoints, predictions, archives
 
 
@@ -447,7 +436,7 @@ def read_weights(path):
 
 
 def write_costs(path, rng):
-    save_costs(path, {"tile:xla:a": rng.normal(size=5), "tile:xla:b": rng.normal(size=0)})
+    np.savez(path, **{"tile:xla:a": rng.normal(size=5), "tile:xla:b": rng.normal(size=0)})
     if rng.random() < 0.3:
         np.savez(path, **{"tile:xla:a": odd_array(rng.normal(size=5), rng)})
     if rng.random() < 0.7:
@@ -456,6 +445,23 @@ def write_costs(path, rng):
 
 def read_costs(path):
     assert all(cost.ndim == 1 and cost.dtype.kind in "fiu" for cost in load_costs(path).values())
+
+
+def write_kept(path, rng):
+    """A result of a store; the name of the file becomes that of the result."""
+    store = Store(path.parent / "store")
+    name = store.keep("costs", {"tile:xla:a": rng.normal(size=5), "tile:xla:b": rng.normal(size=0)})
+    path.write_bytes(mutated(store.path(name, ".npz").read_bytes(), rng))
+    path.with_suffix(".name").write_text(name)
+
+
+def read_kept(path):
+    name, store = path.with_suffix(".name").read_text(), Store(path.parent / "store", report=lambda line: None)
+    store.path(name, ".npz").write_bytes(path.read_bytes())
+    found = store.find(name)
+    if found is None:
+        raise DataError(f"{path}: was changed")
+    assert found.keys() == {"tile:xla:a", "tile:xla:b"} and found["tile:xla:a"].shape == (5,)
 
 
 def write_archive(path, rng):
@@ -523,10 +529,9 @@ def readers():
         "program_from_hlo": pb("Module", small_network().SerializeToString(), read_program),
         "submissions": Reader(".csv", write_submission, read_csv),
         "ledger": Reader(".json", write_json, read_ledger),
-        "settings": Reader(".json", write_json, read_settings),
         "load_checkpoint": Reader(".pt", write_checkpoint, read_weights, (CheckpointError,)),
         "load_costs": Reader(".npz", write_costs, read_costs),
-        "run_folder": Reader("", write_folder, read_folder),
+        "store": Reader(".npz", write_kept, read_kept),
         "unpack": Reader(".archive", write_archive, read_archive, (KaggleError,))}
 
 

@@ -1,9 +1,10 @@
 """A small data set, a copy of the kit, and the real run.py with notebooks 03 to 06 in this process, in a second.
 
 A kernel of Jupyter is what takes time in a run, so papermill is replaced: the cells are executed here. An audit hook
-takes the place of the one in the kernel. It can also end a run at any change of a file, as SIGKILL would.
+can end a run at any change of a file, as SIGKILL would.
 """
 import contextlib
+import hashlib
 import importlib.util
 import io
 import os
@@ -24,7 +25,7 @@ import kit  # noqa: E402
 import lab.plots  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import file_sha256  # noqa: E402
-from lab.run.provenance import code_digest, loaded_sources  # noqa: E402
+from lab.run.code import all_sources, code_digest  # noqa: E402
 from lab.sample.write import write_sample  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("program_of_a_run", PROJECT / "notebooks" / "run.py")
@@ -34,7 +35,8 @@ spec.loader.exec_module(program)
 
 FULL = ("--only", "03,04,05,06")
 SMALL = {"seeds": 1, "first_seed": 0, "steps": 3, "token_steps": 3, "gnn_steps": 2, "gnn_width": 8, "width": 8,
-         "workers": 1, "aggregation": "sparse", "most_configs": 40, "how": "mean_zscore", "k_hops": 1}
+         "workers": 1, "aggregation": "sparse", "most_configs": 40, "how": "mean_zscore", "k_hops": 1,
+         "partial": True}
 COLLECTIONS = ("tile:xla", "layout:nlp:random")
 ENDED = -9                               # in place of an exit status: the run was killed
 
@@ -44,8 +46,8 @@ class Killed(BaseException):
 
 
 class Watch:
-    """What the audit hook does: notes files that cells write, counts changes of files, and ends a run."""
-    place, written, left, dead = None, None, None, False
+    """What the audit hook does: counts changes of files below `place`, and ends a run."""
+    place, left, dead = None, None, False
 
 
 def _hook(event, args):
@@ -65,19 +67,12 @@ def _hook(event, args):
         Watch.dead |= Watch.left < 0
     if Watch.dead:
         raise Killed
-    if Watch.written and event in ("open", "os.rename") and path != Watch.written:
-        out = os.path.dirname(os.path.dirname(Watch.written)) + os.sep
-        if path.startswith(out):
-            file = os.open(Watch.written, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(file, os.fsencode(path)[len(os.fsencode(out)):] + b"\n")
-            os.close(file)
 
 
 def _execute(source, target, parameters, **_):
     """In place of papermill.execute_notebook."""
-    book, out, names = nbformat.read(source, 4), Path(target).parents[1], {"__name__": "__main__"}
+    book, names = nbformat.read(source, 4), {"__name__": "__main__"}
     nbformat.write(book, target)
-    Watch.written = str(out / ".run" / f"{Path(source).stem}.written")
     try:
         for cell in book.cells:
             if cell.cell_type == "code":
@@ -89,8 +84,6 @@ def _execute(source, target, parameters, **_):
         fault.ename, fault.evalue = type(fault).__name__, str(fault)
         fault.traceback = traceback.format_exception(fault)
         raise
-    finally:
-        Watch.written = None
     nbformat.write(book, target)
 
 
@@ -112,7 +105,7 @@ def in_process():
     finally:
         papermill.execute_notebook, program.use_this_python, os.fsync = before
         code_digest.cache_clear()                        # of a kit that was changed
-        loaded_sources.cache_clear()
+        all_sources.cache_clear()
         for now, names in modules:                       # `reload_code` made others; pickle takes only the first ones
             now.update(names)
         for name, value in pictures.items():
@@ -177,8 +170,10 @@ class World:
                 folder.mkdir(parents=True)
                 paths = sorted(sample.joinpath(*collection.split(":"), split).glob("*.npz"))
                 for path in paths[:3 if split == "train" and collection == "tile:xla" else 2]:
-                    shutil.copy(path, folder)
-                    change_arrays(folder / path.name)
+                    # the names of test files are hashes
+                    name = f"{hashlib.md5(path.stem.encode()).hexdigest()}.npz" if split == "test" else path.name
+                    shutil.copy(path, folder / name)
+                    change_arrays(folder / name)
         shutil.rmtree(self.place / "sample")
 
     def sources(self, collection=None, split=None):
@@ -196,7 +191,7 @@ class World:
         Watch.place, Watch.left, Watch.dead = str(self.place) + os.sep, kill, False
         status = None
         code_digest.cache_clear()
-        loaded_sources.cache_clear()
+        all_sources.cache_clear()
         try:
             with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -220,7 +215,7 @@ class World:
         own = {"03": ("seeds", "first_seed", "steps", "width", "workers", "folds", "use_valid"),
                "04": ("seeds", "first_seed", "token_steps", "gnn_steps", "gnn_width", "workers", "aggregation",
                       "most_configs", "k_hops", "folds", "use_valid", "relatives", "popular", "held_out"),
-               "05": ("how", "choose", "weights_from"), "06": ("sample_submission",)}
+               "05": ("how", "choose", "weights_from", "predictions_from"), "06": ("sample_submission", "partial")}
         return {name for number in only.split(",") for name in own.get(number, ())}
 
     def change_kit(self, name, there=True):

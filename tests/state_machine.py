@@ -2,8 +2,8 @@
 
 After each sequence, a full run must give exactly the submission of a new folder with the same data, kit, settings,
 collections and brought predictions, or refuse with a sentence. After each run, each file that the user put or changed
-must still exist, at its place or in aside/, and so must each finished checkpoint. A failing sequence is made as short
-as possible, and printed with the option that repeats it. The exit status is then 1.
+must still exist, at its place or under another name, and so must each finished checkpoint. A failing sequence is made
+as short as possible, and printed with the option that repeats it. The exit status is then 1.
 
 An operation is a pair of a name and a number that seeds its draws. `tests/run_folder.py` has the small data set, the
 copy of the kit, and the real run.py and notebooks 03 to 06 in this process.
@@ -27,24 +27,26 @@ matplotlib.use("Agg")
 from run_folder import CHANGES, COLLECTIONS, FULL, World, digests, finished_world, in_process, invert, permute
 
 from kit.files import file_sha256
-from lab.run.provenance import ASIDE, MARK, is_own, read_mark
-from lab.run.sessions import TRAINED
+from kit.training import CheckpointError, read_checkpoint
+from lab.run import Folder
 
 CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4),
            "how": ("mean_zscore", "mean_rank"), "choose": (True, False), "folds": (None, 2), "use_valid": (False, True),
            "relatives": (True, False), "popular": (False, True), "held_out": (0.1, 0.2), "k_hops": (1, 2),
            "gnn_width": (8, 16), "most_configs": (40, 30)}
 STEPS = ("03", "04", "03,04", "05", "06", "05,06", "04,05,06")
-NAMES = ("submission.csv", "scores.csv", "report.html", "predictions/tile_xla/tile_seed0.test.npz",
-         "predictions/tile_xla/tile_seed1.valid.npz", "ensemble/tile_xla.test.npz", "notebooks/05_ensemble.ipynb",
-         "predictions/layout_nlp_random/mine_seed0.test.npz", "settings/05_ensemble.json", "my-best/notes.txt",
-         "checkpoints/notes.txt", "problems/notes.txt", "predictions/layout_nlp_random/gnn_seed0.test.npz.made.json")
+NAMES = ("submission.csv", "scores.csv", "graph_scores.csv", "weights.json", "report.html", "steps/05_ensemble.json",
+         "steps/04_train_layout.json", "notebooks/05_ensemble.ipynb", "my-best/notes.txt", "store/notes.txt",
+         "problems/notes.txt")
 
 
-def is_finished(mark):
-    """Whether a mark is not that of a checkpoint in the middle of a training, which the same training replaces."""
-    done, _, steps = mark["made_from"].get(TRAINED, "").partition(" of ")
-    return done == steps
+def is_finished(path):
+    """Whether a file is the checkpoint of a finished training, as it was written."""
+    try:
+        saved = read_checkpoint(path)
+        return saved["name"] == path.name and saved["step"] == saved["made_by"]["steps"]
+    except (CheckpointError, KeyError):
+        return False
 
 
 class Fault(AssertionError):
@@ -57,16 +59,15 @@ class Machine:
     def __init__(self, world, known):
         self.world, self.known, self.out = world, known, world.place / "out"
         self.settings, self.collections, self.log = {}, None, []
-        self.mine, self.made, self.saved, self.pool = {}, {}, {}, []
+        self.mine, self.made, self.saved, self.pool, self.brought = {}, {}, {}, [], world.place / "brought"
         self.note_made()
 
     # --- what must hold
 
     def files(self, *folders):
-        """Files in the folder of the run, not in aside/; with `folders`, those in them."""
+        """Files in the folder of the run; with `folders`, those in them."""
         found = [path for path in sorted(self.out.rglob("*")) if path.is_file()]
-        return [p for p in found if (first := p.relative_to(self.out).parts[0]) != ASIDE
-                and (not folders or first in folders)]
+        return [p for p in found if not folders or p.relative_to(self.out).parts[0] in folders]
 
     def note_made(self):
         """Remember what runs made: content per path."""
@@ -77,8 +78,7 @@ class Machine:
         """A run in the folder; then all files of the user must exist -> exit status."""
         place = self.out / "submission.csv"
         before = place.read_bytes() if place.is_file() else b""
-        costly = {file_sha256(p): p for p in self.out.glob("checkpoints/*.pt")
-                  if (mark := read_mark(p)) and mark["sha256"] == file_sha256(p) and is_finished(mark)}
+        costly = {file_sha256(p): p for p in self.out.glob("store/*.pt") if is_finished(p)}
         if self.collections and "--collections" not in args:
             args = (*args, "--collections", self.collections)
         status = self.world.run(*args, kill=kill, **self.settings)
@@ -92,7 +92,7 @@ class Machine:
                 raise Fault(f"gone: {kind}, {gone}")
         after = place.read_bytes().splitlines() if place.is_file() else []
         lost = {row.split(b",")[0] for row in before.splitlines()} - {row.split(b",")[0] for row in after}
-        if lost and before not in [path.read_bytes() for path in self.out.rglob("submission.csv")]:
+        if lost and before not in [path.read_bytes() for path in self.out.rglob("submission*.csv")]:
             raise Fault(f"the wider submission is gone, with {lost}")
         self.note_made()
         return status
@@ -101,23 +101,12 @@ class Machine:
         """The user changed these files, or put them there."""
         for path in paths:
             inside = path.relative_to(self.out).parts[0]
-            logs = inside in (".run", "problems.jsonl") or (inside == "problems" and path.suffix == ".jsonl")
-            # a mark in which only the layout changed says the same
-            logs |= path.name.endswith(MARK) and is_own(str(path).removesuffix(MARK), self.out)
+            logs = inside in (".run", "unfinished", "problems.jsonl") or (inside, path.suffix) in (
+                ("problems", ".jsonl"), ("store", ".json"))
             if path.is_file() and not logs and file_sha256(path) not in self.made.get(path, ()):
                 self.mine[file_sha256(path)] = path
         there = digests(self.out)
         self.mine = {sha: path for sha, path in self.mine.items() if sha in there}   # the user removed the others
-
-    def brought(self):
-        """{path: content} of predictions that this run did not make, with what is written down about them."""
-        found = {}
-        for path in self.files("predictions", "baselines", "ensemble"):
-            if path.suffix == ".npz" and not is_own(path, self.out):
-                for one in (path, Path(f"{path}{MARK}")):
-                    if one.is_file():
-                        found[one.relative_to(self.out).as_posix()] = one.read_bytes()
-        return found
 
     def key(self):
         """All that a new folder depends on, but for what was brought."""
@@ -125,16 +114,14 @@ class Machine:
         kit = sorted({*self.world.changed} - {"comment", "docstring"})
         weights = self.settings.get("weights_from")
         weights = file_sha256(weights) if weights and Path(weights).is_file() else None
-        return json.dumps([files, kit, sorted(self.settings.items(), key=str), self.collections, weights])
+        brought = [(str(path), file_sha256(path)) for path in sorted(self.brought.glob("*/*.npz"))]
+        return json.dumps([files, kit, sorted(self.settings.items(), key=str), self.collections, weights, brought])
 
-    def expected(self, brought):
+    def expected(self):
         """(exit status, submission) of a new folder."""
-        key = self.key() + repr(sorted(brought.items()))
+        key = self.key()
         if key not in self.known:
             out = self.world.place / "new"
-            for name, data in brought.items():
-                (out / name).parent.mkdir(parents=True, exist_ok=True)
-                (out / name).write_bytes(data)
             args = ("--collections", self.collections) if self.collections else ()
             status = self.world.run(*FULL, *args, out="new", **self.settings)
             csv = out / "submission.csv"
@@ -144,11 +131,10 @@ class Machine:
 
     def check(self):
         """A full run gives the submission of a new folder, or refuses with a sentence."""
-        brought = self.brought()
         status = self.run(*FULL)
         said, csv = self.world.said, self.out / "submission.csv"
         data = csv.read_bytes() if csv.is_file() else None
-        wanted_status, wanted, words = self.expected(brought)
+        wanted_status, wanted, words = self.expected()
         if status in (1, 2):
             if "run.py: " not in said:
                 raise Fault(f"exit status {status} without a sentence:\n{said}")
@@ -164,17 +150,16 @@ class Machine:
     # --- operations: each takes a generator
 
     def op_run(self, rng):
-        fresh = ("--fresh",) * (rng.random() < 0.25)
-        self.check() if not fresh and rng.random() < 0.5 else self.run(*FULL, *fresh)
+        self.check() if rng.random() < 0.4 else self.run(*FULL)
 
     def op_some_steps(self, rng):
         only = STEPS[rng.integers(len(STEPS))]
         some = ("--collections", COLLECTIONS[rng.integers(2)]) if rng.random() < 0.2 else ()
-        self.run("--only", only, *("--fresh",) * (rng.random() < 0.3), *some)
+        self.run("--only", only, *some)
 
     def op_kill(self, rng):
         only = FULL[1] if rng.random() < 0.6 else STEPS[rng.integers(len(STEPS))]
-        self.run("--only", only, *("--fresh",) * (rng.random() < 0.3), kill=int(rng.integers(1, 250)))
+        self.run("--only", only, kill=int(rng.integers(1, 250)))
 
     def op_data(self, rng):
         """Change, delete, damage or restore a file of the data set."""
@@ -257,20 +242,17 @@ class Machine:
         elif kind == 3:
             path.write_bytes(b"\n".join(data.splitlines()[:2]) + b"\n")
         else:
-            self.copy(path, [p for p in files if p.suffix == path.suffix and not p.name.endswith(MARK)], rng)
+            self.copy(path, [p for p in files if p.suffix == path.suffix], rng)
         self.edited(path)
 
     def copy(self, path, others, rng):
-        """Copy a result over another one, or to a name of its own, with or without what is written down about it."""
-        if not others:
-            return
+        """Copy a result over another one, or to a name of its own."""
         target = others[rng.integers(len(others))]
         if rng.random() < 0.4:
             target = path.with_name(f"copy_{path.name}")
-        for suffix in ("", MARK)[:rng.integers(1, 3)]:
-            if Path(f"{path}{suffix}").is_file() and path != target:
-                shutil.copy(f"{path}{suffix}", f"{target}{suffix}")
-                self.edited(Path(f"{target}{suffix}"))
+        if path != target:
+            shutil.copy(path, target)
+            self.edited(target)
 
     def op_own_file(self, rng):
         """Put a file of one's own at some name."""
@@ -283,25 +265,27 @@ class Machine:
         """Bring predictions of a machine with the same data and other seeds, or those of earlier data."""
         key = "elsewhere" + json.dumps([self.key(), 7])
         if key not in self.known:
-            self.world.run("--only", "03,04", out="elsewhere", **self.settings | {"first_seed": 7, "seeds": 1})
-            folder = self.world.place / "elsewhere"
-            self.known[key] = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*")
-                               if p.is_file() and p.relative_to(folder).parts[0] == "predictions"}
-            shutil.rmtree(folder, ignore_errors=True)
+            own = {name: value for name, value in self.settings.items() if name != "predictions_from"}
+            self.world.run("--only", "03,04", out="elsewhere", **own | {"first_seed": 7, "seeds": 1})
+            folder = Folder(self.world.place / "elsewhere", self.world.place / "elsewhere")
+            self.known[key] = {
+                f"{one['collection'].replace(':', '_')}/{one['member']}.{one['split']}.npz":
+                folder.store.read(one["file"])
+                for step in ("03_train_tile", "04_train_layout")
+                for section in folder.record(step)["sections"].values()
+                for one in section["costs"] if not one["baseline"]}
+            shutil.rmtree(folder.out, ignore_errors=True)
         self.pool.append(self.known[key])
         files = self.pool[rng.integers(len(self.pool))]
-        marks = rng.random() < 0.8
-        for name, data in files.items():
-            if marks or not name.endswith(MARK):
-                (self.out / name).parent.mkdir(parents=True, exist_ok=True)
-                (self.out / name).write_bytes(data)
-                self.edited(self.out / name)
+        for name, costs in files.items():
+            (self.brought / name).parent.mkdir(parents=True, exist_ok=True)
+            np.savez(self.brought / name, **costs)
+        self.settings = self.settings | {"predictions_from": str(self.brought)}
 
     def op_take_away(self, rng):
-        for path in self.files("predictions"):
-            if "_seed7" in path.name:
-                path.unlink()
-        self.edited()
+        shutil.rmtree(self.brought, ignore_errors=True)
+        if rng.random() < 0.5:
+            self.settings = {name: value for name, value in self.settings.items() if name != "predictions_from"}
 
 
 OPERATIONS = {"run": 2, "some_steps": 3, "kill": 2, "data": 4, "setting": 3, "weights": 0.5, "kit": 1,

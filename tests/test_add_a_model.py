@@ -17,7 +17,7 @@ from kit.predict import predict
 from kit.recipes import Recipe
 from kit.train import TrainSettings, train
 from kit.training import load_checkpoint
-from lab.run import Results, checkpoint_path
+from lab.run import Store
 from lab.studies.compare import rank_unseen
 
 # the file of the model
@@ -94,7 +94,7 @@ def test_it_trains_and_is_validated(recipe):
 
 @IN_EVERY_WAY
 def test_an_interrupted_run_resumes_from_its_checkpoint(recipe, tmp_path):
-    path = checkpoint_path(tmp_path, "toy 0", recipe.network(recipe.shape), recipe.settings, GRAPHS, VALID)
+    path = tmp_path / "toy.pt"
     loss = interrupted_loss(17)
     with pytest.raises(KeyboardInterrupt):
         fitted(recipe, path, loss=loss)
@@ -128,7 +128,7 @@ def test_it_learns_what_it_can_express():
 
 
 def test_its_recipe_ranks_unseen_programs(tmp_path):
-    costs = rank_unseen(RECIPES["alone"], "toy", 0, GRAPHS, VALID, Results(tmp_path, "step", tmp_path))
+    costs = rank_unseen(RECIPES["alone"], "toy", 0, GRAPHS, VALID, Store(tmp_path))
     assert {name: cost.shape for name, cost in costs.items()} == {"v": (20,), "w": (20,)}
 
 

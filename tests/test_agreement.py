@@ -18,6 +18,7 @@ from drawn import (
     slow_bytes,
     slow_meetings,
     slow_roles,
+    some_configs,
 )
 
 from kit.agreement import REACH, TRANSPOSE, _depths, agreement_tables, find_meetings, operand_roles
@@ -280,7 +281,7 @@ def programs(real_data):
              for path in npz_paths(real_data / "npz", f"layout:{source}:{search}", split)]
     graphs = {}
     for path in paths:
-        graph = read_layout(path, configs=[0])
+        graph = some_configs(read_layout(path), [0])
         graphs.setdefault(graph.node_feat.tobytes(), graph)
     return {graph.graph_id: graph for graph in graphs.values()}
 
@@ -722,7 +723,7 @@ def test_a_real_file_has_the_tables_of_explicit_loops(real_data):
 
 def test_pruning_keeps_what_agreement_reads(real_data):
     for path in real_layouts(real_data):
-        graph = read_layout(path, configs=range(10))
+        graph = some_configs(read_layout(path), np.arange(10))
         whole, pruned = agreement_tables(graph), agreement_tables(prune(graph))
         for name in ("own", "pairs", "pair", "row_pair", "rows"):
             assert np.array_equal(getattr(whole, name), getattr(pruned, name)), name

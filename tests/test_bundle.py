@@ -1,5 +1,7 @@
 """A bundled notebook runs alone: no kit to import, no network, Kaggle's folders; and gives what the kit gives."""
+import base64
 import importlib
+import io
 import json
 import os
 import re
@@ -7,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import nbformat
@@ -14,6 +17,7 @@ import pytest
 import torch
 
 from kit.data import DataError
+from kit.kaggle import notebooks
 from lab.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -49,6 +53,13 @@ def bundled(folder, *args):
     return [folder / line for line in done.stdout.splitlines()]
 
 
+def unpacked(cells):
+    """The files that the cells of a bundle hold: {name: content}."""
+    text, = (cell.source.split('"""')[1] for cell in cells if cell.source.startswith("import base64\n"))
+    with tarfile.open(fileobj=io.BytesIO(base64.b85decode(text.replace("\n", "")))) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}
+
+
 def main(monkeypatch, folder, *args):
     """Run bundle.py in this process, in a folder -> exit status."""
     monkeypatch.chdir(folder)
@@ -79,11 +90,12 @@ def made(tmp_path_factory):
     write_sample(folder / "sample", seed=0, size="tiny")
     root = folder / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
     shutil.copytree(folder / "sample" / "npz", root)                  # without the truth: as if it were real
-    place, = bundled(folder, "--size", "tiny", "--collections", COLLECTIONS)
+    place, = bundled(folder, "--size", "tiny", "--collections", COLLECTIONS, "-p", "partial=True")
     empty = folder / "empty"
     executed_alone(place, empty, TPUGRAPHS_ROOT=str(root.parents[1]), KAGGLE_API_TOKEN=TOKEN)
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", root, "--out", "kit",
-                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06", "-p", "workers=2"],
+                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06", "-p", "workers=2",
+                          "-p", "partial=True"],
                          cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     return empty, empty / "out.ipynb", folder / "kit"
@@ -102,11 +114,11 @@ def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
     place, = bundled(tmp_path, "--only", "08", "--data-root", "sample", "--size", "tiny", "--machine", "cpu")
     cells = executed_alone(place, tmp_path / "empty")
     assert sum("image/png" in output.get("data", ()) for cell in cells for output in cell.get("outputs", ())) >= 3
-    table = Path("notebooks", "kernels_networks.csv")
-    assert (tmp_path / "empty" / table).read_bytes() == (PROJECT / table).read_bytes()
-    put = {name for cell in cells for name in re.findall(r'"([^"]+\.csv[^"]*)": "', cell.source)}
+    name = "kernels_networks.csv"
+    assert unpacked(cells)[name] == (PROJECT / "notebooks" / name).read_bytes()
+    put = {name for name in unpacked(cells) if ".csv" in name}
     assert {"lab/kernels/networks.csv", "lab/kernels/measured.csv.gz"} == {
-        name for name in put if not name.startswith("notebooks/kernels")}
+        name for name in put if "/" in name}
 
 
 @pytest.mark.long
@@ -120,12 +132,12 @@ def test_no_token_is_left_anywhere(made):
 @pytest.mark.long
 def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
-    written = {c.source.split("\n")[0].partition("{kit_folder}/")[2]: c.source.partition("\n")[2] for c in cells
-               if c.source.startswith("%%writefile")}
+    written = unpacked(cells)
     assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/sample/write.py"} <= set(written)
+    assert not {"kit/search/droplet.py", "lab/kernels/study.py"} & set(written)
     place = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["place"]
     for name, source in written.items():
-        assert source == place(name).read_text().rstrip("\n"), name
+        assert source == place(name).read_bytes(), name
     assert not any("Error" in json.dumps(c.get("outputs", [])) for c in cells)
 
 
@@ -252,7 +264,7 @@ def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_
     cells = [c.source for c in make({step: {"data_root": None}}, real_only=True).cells]
     own = [c.source for c in make({step: {"data_root": None}}).cells]
     find, = set(cells) - set(own)
-    assert max(i for i, c in enumerate(cells) if c.startswith("%%writefile")) + 1 == cells.index(find)
+    assert max(i for i, c in enumerate(cells) if c.startswith("import base64\n")) + 1 == cells.index(find)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
@@ -267,3 +279,39 @@ def test_a_bundle_finds_a_wing_however_it_is_imported(monkeypatch):
         assert {"kit/__init__.py", "kit/training/__init__.py", "kit/training/pool.py", "kit/files.py"} <= {
             *kit_files([line])}
     assert "kit/models/__init__.py" not in kit_files(["from lab.sample import write_sample"])
+
+
+@pytest.mark.parametrize("only", ["03,04,05,06", "00,01,02,03,04,05,06,07", "08", "09", "10,11,12,13", "05,06",
+                                  "00,01,02,03,04,05,06,07,09,1"])
+def test_kaggle_takes_every_bundle(tmp_path, monkeypatch, capsys, only):
+    """Kaggle is reported to refuse sources above 1 MB and titles above 50 characters."""
+    assert main(monkeypatch, tmp_path, "--only", only) == 0
+    place = tmp_path / capsys.readouterr().out.strip()
+    about = json.loads((place / "kernel-metadata.json").read_text())
+    book = json.loads((place / about["code_file"]).read_text())
+    for cell in book["cells"]:
+        cell["source"] = "".join(cell["source"])
+    assert len(json.dumps(book).encode()) <= 1_000_000 and 5 <= len(about["title"]) <= 50
+
+
+def test_a_bundle_is_the_same_each_time_and_unpacks_what_was_packed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    bundle = importlib.import_module("bundle")
+    files = {"kit/a.py": b'x = """%s{}"""' * 99, "lab/ä/b.csv.gz": bytes(range(256)), "c.csv": b""}
+    assert bundle.packed(files) == bundle.packed(dict(files))
+    cell = bundle.UNPACK.format(packed=bundle.packed(files))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = {}
+    exec(cell, found)
+    assert sys.path[0] == found["kit_folder"]
+    for name, content in files.items():
+        assert Path(found["kit_folder"], name).read_bytes() == content
+
+
+def test_a_bundle_that_kaggle_would_refuse_is_one_sentence_and_not_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(notebooks, "SOURCE_MOST", 100_000)
+    assert main(monkeypatch, tmp_path, "--only", "03") == 2
+    said = capsys.readouterr().err
+    assert "tpugraphs-kit-03.ipynb: has 0." in said and "Kaggle takes at most" in said and said.count("\n") == 1
+    assert not [*tmp_path.rglob("*.ipynb")]

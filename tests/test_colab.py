@@ -238,12 +238,13 @@ def test_a_session_that_was_cut_goes_on_with_what_is_on_drive_and_trains_nothing
     machines = Machines(tmp_path)
     prepare(tiny_sample, machines.drive / "tpugraphs-prepared", ["tile:xla"], progress=False)      # of a session before
     chosen = {"collections": "tile:xla", "settings": [
-        "--only", "03,05,06", "--size", "tiny", "-p", "steps=3", "-p", "seeds=2", "-p", "workers=1"]}
+        "--only", "03,05,06", "--size", "tiny", "-p", "steps=3", "-p", "seeds=2", "-p", "workers=1", "-p",
+        "partial=True"]}
     out = machines.drive / "tpugraphs-runs" / "data"
     finished = out / ".run" / "03_train_tile.json"
 
     def trained():
-        return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.glob("checkpoints/*.pt")}
+        return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.glob("store/*.pt")}
     status, said = machines.session(lambda: finished.is_file() and '"unfinished"' not in finished.read_text(), **chosen)
     assert status == -signal.SIGKILL and said.count("asked for Drive") == 1, said
     before, first = trained(), machines.git("rev-parse", "HEAD")

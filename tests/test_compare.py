@@ -12,7 +12,7 @@ from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.recipes import Recipe
 from kit.train import TrainSettings, train
-from lab.run import Results
+from lab.run import Store
 from lab.sample.write import write_sample
 from lab.studies.compare import differences, rank_unseen, unseen_programs
 
@@ -47,20 +47,20 @@ def test_of_the_data_set_the_validation_programs_are_unseen(root):
 
 def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated(tmp_path, monkeypatch):
     graphs, unseen = [drawn_layout(0, c=20)], [drawn_layout(1, c=9)._replace(graph_id="unseen")]
-    costs = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Results(tmp_path, "step", tmp_path))
+    costs = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Store(tmp_path))
     model = ConfigTokenModel(replace(TINY.shape, seed=3))
     train(model, graphs, replace(TINY.settings, seed=3, keep="last"))
     assert list(costs) == ["unseen"] and (costs["unseen"] == predict(model, unseen[0])).all()
 
     def never(*args, **more):
         raise AssertionError("trained again")
-    monkeypatch.setattr(lab.studies.compare, "train", never)
-    again = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Results(tmp_path, "step", tmp_path))
+    monkeypatch.setattr(lab.run.members, "train", never)
+    again = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Store(tmp_path))
     assert (again["unseen"] == costs["unseen"]).all()
     for other in ({"seed": 4}, {"name": "other"}, {"recipe": TINY._replace(settings=TrainSettings(4, 8))}):
         with pytest.raises(AssertionError, match="trained again"):
             rank_unseen(**{"recipe": TINY, "name": "drawn token", "seed": 3, **other}, graphs=graphs, unseen=unseen,
-                        results=Results(tmp_path, "step", tmp_path))
+                        store=Store(tmp_path))
 
 
 def test_differences_are_paired_by_seed_and_graph():

@@ -17,6 +17,7 @@ from drawn import (
     ready,
     segments,
     slow_graph_blocks,
+    some_configs,
 )
 
 from kit.agreement import REACH, agreement_tables, find_meetings
@@ -131,7 +132,7 @@ def test_settings_that_cannot_be_are_refused():
 
 def test_a_real_file_is_its_slow_loop(real_data):
     path, = [p for p in npz_paths(real_data / "npz", "layout:xla:default", "train") if "alexnet" in p.stem]
-    graph = prune(read_layout(path, configs=[0, 7, 20_000]))
+    graph = prune(some_configs(read_layout(path), [0, 7, 20_000]))
     model = ready(ConfigTokenModel(TINY), graph)
     assert len(model.prepare(graph).pairs) == 42
     assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(3), [graph]), **NEAR)

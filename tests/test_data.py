@@ -86,16 +86,16 @@ def assert_factored(graph, digits):
     assert graph.config_codes.dtype == np.min_scalar_type(max(graph.code_rows.shape[1] - 1, 0))
 
 
-def assert_holds(graph, arrays, picked=slice(None)):
+def assert_holds(graph, arrays):
     """A layout graph says exactly what stands in the arrays of its file."""
-    digits = arrays["node_config_feat"][picked]
+    digits = arrays["node_config_feat"]
     c, nc, _ = digits.shape
     dense = dense_configs(graph, np.arange(c))
     assert dense.dtype == np.int8 and dense.shape == digits.shape and (dense == digits).all()
     for name in ("node_feat", "node_opcode", "edge_index", "node_config_ids"):
         assert np.array_equal(getattr(graph, name), arrays[name])
     assert np.array_equal(graph.node_splits, arrays["node_splits"].ravel())
-    assert np.array_equal(graph.config_runtime, arrays["config_runtime"][picked])
+    assert np.array_equal(graph.config_runtime, arrays["config_runtime"])
     g, k = graph.config_codes.shape[1], graph.code_rows.shape[1]
     assert graph.node_group.shape == (nc,) and graph.code_rows.shape == (nc, k, 18)
     assert graph.code_rows.dtype == np.int8 and np.unique(graph.node_group).tolist() == list(range(g))
@@ -187,14 +187,12 @@ def test_drawn_files_in_drawn_chunks_are_factored_as_by_comparing_one_by_one(wri
         stored = np.array(digits, dtype, order=rng.choice(["C", "C", "F"]))
         if dtype.kind == "f" and rng.random() < 0.3:     # a digit 0 may be stored as -0.0
             stored[(digits == 0) & (rng.random(digits.shape) < 0.01)] = -0.0
-        picked = [None, rng.integers(0, c, rng.integers(0, 9)), rng.permutation(c), [c - 1]][rng.integers(4)]
         monkeypatch.setattr(kit.data, "_CHUNK_BYTES", int(nc * 18 * dtype.itemsize * rng.integers(1, 9)))
         monkeypatch.setattr(kit.data, "_MAX_EXPECTED", int(rng.choice([1 << 20, 1 << 20, 20])))
         arrays = layout_arrays(digits, rng)
-        graph = read_layout(write(arrays | {"node_config_feat": stored}, np.savez), picked)
-        rows = slice(None) if picked is None else np.asarray(picked, int)
-        assert_factored(graph, digits[rows])
-        assert_holds(graph, arrays, rows)
+        graph = read_layout(write(arrays | {"node_config_feat": stored}, np.savez))
+        assert_factored(graph, digits)
+        assert_holds(graph, arrays)
     assert 150 < sum(fast) < len(fast) - 50, "chunks as expected, and others"
 
 
@@ -215,14 +213,6 @@ def test_many_distinct_rows_are_read_without_an_expectation(write, monkeypatch, 
     monkeypatch.setattr(kit.data, "_MAX_EXPECTED", limit)
     assert_factored(read_layout(write(layout_arrays(digits))), digits)
     assert fast == [False] * compared
-
-
-@pytest.mark.parametrize("picked, compared", [([59], 0), ([30, 59], 1), ([0, 59, 20, 21], 2)])
-def test_chunks_without_a_wanted_configuration_teach_nothing(write, monkeypatch, fast, picked, compared):
-    digits = grouped_digits(np.random.default_rng(0), 60, (2, 1), 1)
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 3 * 18 * 4)
-    assert_factored(read_layout(write(layout_arrays(digits)), picked), digits[picked])
-    assert fast == [True] * compared
 
 
 @pytest.mark.parametrize("stored, shown", [([0.5], 0.5), ([9], 9.0), ([np.nan], np.nan), ([np.inf], np.inf),
@@ -291,26 +281,6 @@ def test_numbering_does_not_depend_on_the_order_of_configurations(write):
     assert np.array_equal(again.code_rows, graph.code_rows)
 
 
-@pytest.mark.parametrize("picked", [[3], [59, 0, 7], [5, 5, 1, 5], list(range(60)), [], np.arange(60, dtype=np.uint8)])
-@pytest.mark.parametrize("chunk_bytes", [720 * 7, 1 << 21])
-def test_a_subset_is_the_same_rows_of_the_whole(write, monkeypatch, picked, chunk_bytes):
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", chunk_bytes)
-    arrays = layout_arrays(DIGITS["tied groups"])
-    path = write(arrays)
-    picked_rows = np.asarray(picked, dtype=np.int64)
-    part, whole = read_layout(path, picked), read_layout(path)
-    assert_holds(part, arrays, picked_rows)
-    assert np.array_equal(dense_configs(part, np.arange(len(picked))), dense_configs(whole, picked_rows))
-
-
-@pytest.mark.parametrize("configs", [[60], [-1], [0.5], [True], [[1]], 3, ["1"]])
-def test_configurations_that_are_not_there_are_refused(write, configs):
-    path = write(layout_arrays(DIGITS["tied groups"]))
-    with pytest.raises(DataError) as error:
-        read_layout(path, configs)
-    assert str(error.value) == f"{path}: configs must be integers in 0..59, the configurations of this file"
-
-
 def test_a_tile_file_is_read_as_it_stands(write):
     arrays = tile_arrays(np.random.default_rng(0))
     path = write(arrays, name="a_kernel.-12")
@@ -321,6 +291,60 @@ def test_a_tile_file_is_read_as_it_stands(write):
         assert np.array_equal(found, array)
         assert found.dtype == (np.float32 if array.dtype.kind == "f" else np.int64)
     assert all(np.array_equal(a, b) for a, b in zip(graph[1:], read_tile(str(path))[1:]))
+
+
+# --- two ways to pad axes
+
+AXES = {"dimensions": range(31, 37), "input_spatial": range(95, 99), "kernel_spatial": range(101, 105),
+        "layout": range(134, 140)}
+
+
+def padded(kind, fill, seed=0):
+    """The arrays of a file whose axes are drawn, and padded with `fill` where the number of axes ends."""
+    rng = np.random.default_rng(seed)
+    arrays = tile_arrays(rng) if kind == "tile" else layout_arrays(DIGITS["tied groups"], rng)
+    for row in arrays["node_feat"]:
+        for columns in AXES.values():
+            rank = rng.integers(0, len(columns) + 1)
+            row[columns] = fill
+            row[columns[:rank]] = rng.permutation(rank)
+    return arrays
+
+
+@pytest.mark.parametrize("read, kind", [(read_tile, "tile"), (read_layout, "layout")])
+@pytest.mark.parametrize("names", [[*AXES], *([name] for name in AXES)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_file_that_pads_axes_with_minus_one_is_read_as_the_official_one(write, read, kind, names, dtype):
+    official, other = padded(kind, 0), padded(kind, -1)
+    mixed = {**official, "node_feat": official["node_feat"].copy()}
+    for name in names:
+        mixed["node_feat"][:, AXES[name]] = other["node_feat"][:, AXES[name]]
+    for arrays in (official, mixed):
+        arrays["node_feat"] = arrays["node_feat"].clip(-6e4, 6e4).astype(dtype)
+    assert not np.array_equal(official["node_feat"], mixed["node_feat"])
+    one, two = read(write(official, name="one")), read(write(mixed, name="two"))
+    assert np.array_equal(one.node_feat, two.node_feat) and np.array_equal(one.node_feat, official["node_feat"])
+
+
+def test_minus_one_stays_in_columns_that_hold_no_axes(write):
+    arrays = padded("layout", -1)
+    others = np.setdiff1d(np.arange(140), np.concatenate([*AXES.values()]))
+    arrays["node_feat"][:, others] = -1
+    assert (read_layout(write(arrays)).node_feat[:, others] == -1).all()
+
+
+@pytest.mark.parametrize("fill", [0, -1])
+def test_the_catalogue_notes_how_a_source_pads_and_the_prepared_graph_is_the_same(tmp_path, fill):
+    root = tmp_path / "npz"
+    for kind, place in (("tile", "tile/xla"), ("layout", "layout/nlp/random")):
+        (root / place / "train").mkdir(parents=True)
+        np.savez(root / place / "train" / "a.npz", **padded(kind, fill))
+    found = prepare(root, tmp_path / "prepared", progress=False)
+    assert found.catalogue["padding"].to_list() == [fill, fill]
+    for collection, kind in (("tile:xla", "tile"), ("layout:nlp:random", "layout")):
+        graph = found.graph(collection, "train", "a")
+        assert np.array_equal(graph.node_feat, padded(kind, 0)["node_feat"])
+    assert prepare(root, tmp_path / "prepared", progress=False).catalogue.equals(found.catalogue)
 
 
 def test_a_graph_without_edges_is_fine(write):
@@ -882,7 +906,7 @@ def test_every_array_of_a_reader_can_be_written_to_whatever_the_file_holds(write
     graph = (read_tile if kind == "tile" else read_layout)(path)
     graphs = [graph, prepare(tmp_path / "root", tmp_path / "prepared", progress=False).graph(collection, "train", "a")]
     if kind == "layout":
-        graphs += [read_layout(path, [1, 0]), prune(graph), drop_duplicate_configs(graph)[0]]
+        graphs += [prune(graph), drop_duplicate_configs(graph)[0]]
         assert dense_configs(graph, [0, 1]).flags.writeable
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -38,8 +38,8 @@ from kit.kaggle.downloads import unpack
 from kit.models import LayoutGNN
 from kit.submit import write_submission
 from kit.training.checkpoints import save_checkpoint
+from lab.run import Folder, Store
 from lab.run.ledger import record_run
-from lab.run.workflow import save_costs
 from lab.sample.write import write_sample
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and mounts of Linux")
@@ -67,7 +67,7 @@ def submission(folder, seed=1):
 
 def predictions(folder, seed=1):
     rng = np.random.default_rng(seed)
-    save_costs(folder / "out" / "predictions" / "m.npz", {f"tile:xla:{stem}": rng.normal(size=200) for stem in STEMS})
+    Store(folder / "out" / "store").keep("costs", {f"tile:xla:{stem}": rng.normal(size=200) for stem in STEMS})
 
 
 def checkpoint(folder, seed=1):
@@ -360,18 +360,18 @@ from pathlib import Path
 from kit.data import npz_paths, read_tile
 from kit.models import TileModel, TileModelSettings
 from kit.train import TrainSettings, predict, train
-from lab.run import Results, checkpoint_path
+from lab.run import Prediction, Run
 import pandas as pd
-out, results = Path(out_dir), Results(out_dir, "06_all", data_root)
+run = Run("06_all", data_root, out_dir, collections="tile:xla")
 graphs = {s: [read_tile(p) for p in npz_paths(data_root, "tile:xla", s)] for s in ("train", "test")}
 model, settings = TileModel(TileModelSettings(width=8)), TrainSettings(steps, 8, validate_every=2, device=device)
-checkpoint = checkpoint_path(out, "tile", model, settings, graphs["train"])
+checkpoint = run.store.path(run.store.name("tile", [settings, steps]), ".pt")
 train(model, graphs["train"], settings, checkpoint=checkpoint, report=print)
-results.mark(checkpoint, {})
-results.save_costs("predictions/tile.npz", {f"tile:xla:{g.graph_id}": predict(model, g) for g in graphs["test"]}, {})
+costs = {f"tile:xla:{g.graph_id}": predict(model, g) for g in graphs["test"]}
+run.publish([Prediction("tile:xla", "tile_seed0", "test", costs)])
 row = {"collection": "tile:xla", "model": "tile", "score": 0.5, "low": 0, "high": 1, "graphs": 1, "seeds": 1}
-results.save_table("scores.csv", pd.DataFrame([row | {"split": "test"}]), {})
-results.save_submission(results.load_costs(out / "predictions" / "tile.npz"), results.from_read())
+run.save_table("scores.csv", pd.DataFrame([row | {"split": "test"}]))
+run.save_submission(run.costs("06_all", ["tile:xla"]))
 """
 PARAMETERS = "data_root = None\nout_dir = None\nsize = 'small'\nsteps = 30\ndevice = 'cpu'"
 SURROUNDINGS = """
@@ -414,15 +414,14 @@ class Clone:
     def results(self):
         """What a run is for; checkpoints hold seconds and executed notebooks times."""
         return {name: data for name, data in tree(self.out).items()
-                if name in ("submission.csv", "scores.csv") or name.startswith("predictions") and name.endswith("z")}
+                if name in ("submission.csv", "scores.csv") or name.startswith("store") and name.endswith("z")}
 
     def finish(self, expected, *words):
         """The next run ends as an undisturbed one and says these words on the way."""
         status, lines, errors = self.run()
         assert (status, errors) == (0, ""), errors
         assert self.results() == expected
-        # nobody noted what a killed run had put into its notebook, so it might be a user's: it is kept aside
-        assert not [name for name in tree(self.out) if ".part" in name and not name.startswith("aside/")]
+        assert not [name for name in tree(self.out) if ".part" in name]
         text = "\n".join(lines)
         assert all(word in text for word in words), text
 
@@ -462,8 +461,7 @@ def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
             assert status == -signal.SIGKILL, errors
         assert json.loads((clone.out / ".run" / "06_all.json").read_text())["key"] == "unfinished"
         before, words = moment, ["06_all was not finished last time; it runs again"]
-        if moment != "notebooks/06_all.ipynb":
-            words += ["was half-written when a run was killed; it is made again"]
+        words += ["was half-written when a run was killed; it is made again"]
     clone.finish(expected, *words)
 
 
@@ -477,20 +475,19 @@ def test_a_run_killed_at_drawn_moments_goes_on(clone, expected):
     clone.finish(expected)
 
 
+VIEWS = {"submission.csv", "scores.csv", "notebooks/06_all.ipynb"}
 DAMAGES = (b"", b'{"key": "', b"\xff\xfe", b"[]", b'{"key": 1, "problems": {}, "files": [2]}', b"[" * 10 ** 5)
 
 
 @pytest.mark.long
 def test_damaged_notes_locks_and_checkpoints_are_named_and_made_again(clone, finished, expected):
     shutil.copytree(finished.out, clone.out)
-    saved, = (clone.out / "checkpoints").glob("*.pt")
+    saved, = (clone.out / "store").glob("*.npz")
     saved.write_bytes(saved.read_bytes()[:-500])
     for name in ("06_all.json", "lock", "lock.pid"):
         (clone.out / ".run" / name).write_bytes(b"[" * 10 ** 5)
     clone.finish(expected, "06_all.json was half-written or damaged; its step counts as not finished", "[1/1] 06_all")
-    said = (clone.out / "notebooks" / "06_all.ipynb").read_text()
-    assert "is damaged, or was changed; it is kept as" in said and saved.is_file()
-    assert list(clone.out.glob(f"aside/*/checkpoints/{saved.name}"))
+    assert saved.is_file() and list(clone.out.glob(f"store/{saved.stem}.kept-1.npz"))
     for number, damage in enumerate(DAMAGES):
         (clone.folder / f"note-{number}").write_bytes(damage)
     code = "import sys; sys.path[:0] = ['notebooks']; import steps; [steps.noted(steps.Path(n)) for n in sys.argv[1:]]"
@@ -549,7 +546,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(clone, expe
     assert status in (1, 2) and os.strerror(errno.EFBIG) in errors, errors
     with mounted("tmpfs", clone.out, "-t", "tmpfs", "-o", "size=1m"):
         # what does not fit any more: the notebook that papermill saves, or the checkpoint that its kernel writes
-        for room, place in ((20_000, "notebooks/06_all.partial.ipynb"), (64_000, "checkpoints/tile-")):
+        for room, place in ((20_000, ".run/06_all.ipynb"), (64_000, "store/tile-")):
             filler = fill(clone.out, room)
             status, lines, errors = clone.run()
             assert status == 1 and not clone.results() and (
@@ -591,22 +588,66 @@ def test_data_that_must_not_be_written_to_is_enough(clone, expected, tmp_path):
             path.chmod(path.stat().st_mode | stat.S_IWUSR)
 
 
+@contextlib.contextmanager
+def unwritable(folder):
+    """A folder whose files and folders must only be read."""
+    paths = [folder, *folder.rglob("*")]
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        yield
+    finally:
+        for path in paths:
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_clone_that_must_not_be_written_to_is_enough(clone, expected, tmp_path, prepared):
+    shutil.copytree(clone.data, tmp_path / "competition" / "npz")
+    clone.data, first = tmp_path / "competition", clone.out
+    if prepared:                                             # by whoever owns the clone
+        assert clone.run()[0] == 0
+        shutil.rmtree(first)
+    before, clone.out = tree(clone.folder), tmp_path / "mine" / "out"
+    with contextlib.ExitStack() as held:
+        for place in clone.folder.glob("data/prepared-*"):       # the owner prepares it again
+            held.enter_context(FileLock(place / ".prepare.lock"))
+        held.enter_context(unwritable(clone.folder))
+        status, lines, errors = clone.run(preexec=obey_permission_bits)
+    assert (status, errors) == (0, "") and clone.results() == expected
+    after = tree(clone.folder)
+    assert {name for name in after if after[name] != before.get(name)} <= {
+        name for name in after if name.endswith(".prepare.lock")}
+    said = f"data: cannot be written to; sample data and prepared files go to {clone.out / 'data'}"
+    assert (said in lines) != prepared and any((clone.out / "data").glob("prepared-*")) != prepared
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("data", ["sample", None])
+def test_without_out_a_clone_that_must_not_be_written_to_is_one_sentence_with_the_option(clone, data):
+    given = str(clone.data) if data is None else data
+    clone.command = lambda *args: [sys.executable, "notebooks/run.py", "--data-root", given, "--size", "tiny", *args]
+    with unwritable(clone.folder):
+        status, lines, errors = clone.run(preexec=obey_permission_bits)
+    assert status == 2 and errors.count("\n") == 1 and errors.startswith("run.py: ")
+    assert "cannot be written" in errors and errors.endswith("; --out DIR names a folder for the run and its data\n")
+
+
 @pytest.mark.long
 def test_a_clock_that_jumps_changes_neither_results_nor_what_is_known_of_them(clone, expected):
     status, lines, errors = clone.run(CLOCK="1")
     assert (status, errors) == (0, "") and clone.results() == expected
     seconds = [float(line.split()[2]) for line in lines if line.startswith("[1/1]")]
     assert seconds == sorted(seconds) and seconds[0] >= 0 and seconds[-1] < 1000, lines
-    noted = json.loads((clone.out / ".run" / "06_all.json").read_text())["files"]
-    assert {"submission.csv", "scores.csv", "predictions/tile.npz", "notebooks/06_all.ipynb"} <= set(noted)
+    assert Folder(clone.out).record("06_all")["views"].keys() == VIEWS
     for number, path in enumerate(clone.out.rglob("*")):     # of 1970 and of 2096
         os.utime(path, (4 * 10 ** 9 * (number % 2),) * 2)
     status, lines, errors = clone.run()
     assert (status, errors) == (0, "") and any("finished before" in line for line in lines)
     (clone.out / "submission.csv").unlink()                  # what the step writes now is older than what is there
     clone.finish(expected)
-    noted = json.loads((clone.out / ".run" / "06_all.json").read_text())["files"]
-    assert {"submission.csv", "scores.csv", "predictions/tile.npz", "notebooks/06_all.ipynb"} <= set(noted)
+    assert Folder(clone.out).record("06_all")["views"].keys() == VIEWS
 
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

@@ -1,10 +1,8 @@
 """Families stay together, and no program was in the training of a model that ranks it out of fold."""
 import json
-import re
 import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,22 +10,19 @@ import torch
 from run_folder import FULL, World, in_process
 from test_siblings import drawn_network, program_of, renumbered
 from torch import nn
-from training import GRAPHS, drawn_layout, drawn_tile
+from training import GRAPHS, drawn_layout, drawn_tile, step_of_a_run
 
 import kit.recipes
 from kit.baselines import families, fold_numbers, nearest_relatives
 from kit.baselines.specialists import Specialist
 from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, target
 from kit.ensemble import choose_weights, mean_zscore
-from kit.kaggle import KaggleError
 from kit.metrics import kendall_tau
 from kit.prune import drop_duplicate_configs, fewer_configs
 from kit.recipes import Recipe
 from kit.train import TrainSettings
-from lab.jobs import results as results_of_jobs
-from lab.run import Results, from_settings, load_costs, read_weights, runtimes_of, write_report
+from lab.run import Folder, Prediction, Run, gather_predictions, load_costs, read_weights, runtimes_of, write_report
 from lab.run.members import Material, Member, in_folds, train_members, without_fold
-from lab.run.workflow import save_costs
 from lab.sample import write_sample
 
 
@@ -189,9 +184,9 @@ KEY = ("layout:xla:random",)
 def material():
     """Ten programs to train on, also asked for out of fold, with one that is not trained on; two to validate on."""
     ranked = {"train": {f"x:{g.graph_id}": g for g in [*TEN, drawn_layout(99, name="stranger")]},
-              "held out": {(KEY, k): g for k, g in enumerate(TEN)},
+              "held out": {f"x {k}": g for k, g in enumerate(TEN)},
               **{split: {f"x:{g.graph_id}": g for g in VALID} for split in ("valid", "test")}}
-    return Material(TEN, VALID, kendall_tau, ranked, {"data": "1"})
+    return Material(TEN, VALID, kendall_tau, ranked)
 
 
 def trained(folder, number=None, ranks=("train", "held out", "valid", "test"), recipe=RECIPE, **more):
@@ -200,7 +195,7 @@ def trained(folder, number=None, ranks=("train", "held out", "valid", "test"), r
     if number is not None:
         materials = in_folds(materials, {KEY: number}, lines.append)
     member = Member(KEY, "memory", 0, recipe, ranks, **more)
-    return train_members([member], materials, Results(folder, "step", folder), 1, report=lines.append)[0], lines
+    return train_members([member], materials, step_of_a_run(folder), 1, report=lines.append)[0], lines
 
 
 @pytest.mark.parametrize("folds", [2, 3, 10])
@@ -213,8 +208,8 @@ def test_a_model_that_memorises_knows_no_program_that_it_ranks_out_of_fold(tmp_p
     # other configurations of a program are ranked by the models of the other folds
     assert np.allclose([tau(cost, g) for cost, g in zip(one.costs["held out"].values(), TEN)], 1)
     assert np.allclose([tau(one.costs[split][f"x:{g.graph_id}"], g) for g in VALID for split in ("valid", "test")], -1)
-    assert len([*tmp_path.glob("checkpoints/*.pt")]) == folds
-    records = [json.loads(path.with_suffix(".json").read_text()) for path in tmp_path.glob("checkpoints/*.pt")]
+    assert len([*tmp_path.glob("store/*.pt")]) == folds
+    records = [json.loads(path.with_suffix(".json").read_text()) for path in tmp_path.glob("store/*.pt")]
     assert sorted(record["graphs"] for record in records) == sorted(
         10 - count for count in Counter(number.values()).values())
 
@@ -227,7 +222,7 @@ def test_without_folds_the_same_model_knows_every_program_and_ranks_none_out_of_
     assert lines[0] == ("layout:xla:random: all training programs are of one family, so they are not split into folds")
     number = fold_numbers(TEN, 2)
     baseline, _ = trained(tmp_path, number, ranks=("held out", "test"))                 # not asked for "train"
-    assert baseline.costs.keys() == {"held out", "test"} and "weights" in baseline.made_from
+    assert baseline.costs.keys() == {"held out", "test"} and baseline.model
     assert np.allclose([tau(c, g) for c, g in zip(baseline.costs["held out"].values(), TEN)], 1)
 
 
@@ -240,10 +235,10 @@ def test_folds_resume_and_other_folds_train_anew(tmp_path):
     for name in first.costs:
         assert first.costs[name].keys() == again.costs[name].keys()
         assert all(np.array_equal(first.costs[name][i], again.costs[name][i]) for i in first.costs[name])
-    assert first.made_from == again.made_from and first.history["loss"] == again.history["loss"]
-    other, lines = trained(tmp_path, {name: (fold + 1) % 3 if name != "p0" else fold for name, fold in number.items()})
-    assert len(lines) > 1 and other.made_from["folds"] != first.made_from["folds"]
-    assert len([*tmp_path.glob("checkpoints/*.pt")]) > 3
+    assert first.history["loss"] == again.history["loss"]
+    _, lines = trained(tmp_path, {name: (fold + 1) % 3 if name != "p0" else fold for name, fold in number.items()})
+    assert len(lines) > 1
+    assert len([*tmp_path.glob("store/*.pt")]) > 3
 
 
 def slow_fold_costs(folder, number, name, about, graph):
@@ -253,10 +248,10 @@ def slow_fold_costs(folder, number, name, about, graph):
         if name in ("train", "held out") and (number[graph.graph_id] == fold) != (name == "train"):
             continue
         part = Material([g for g in TEN if number[g.graph_id] != fold], VALID, kendall_tau,
-                        {"any": {about: graph}}, {})
-        member = Member(KEY, "memory", 0, CODES, ("any",))
-        costs.append(train_members([member], {KEY: part}, Results(folder, "step", folder), 1, report=str)[0])
-    return mean_zscore([one.costs["any"][about] for one in costs])
+                        {"test": {about: graph}})
+        member = Member(KEY, "memory", 0, CODES, ("test",))
+        costs.append(train_members([member], {KEY: part}, step_of_a_run(folder), 1, report=str)[0])
+    return mean_zscore([one.costs["test"][about] for one in costs])
 
 
 def as_codes(number):
@@ -272,7 +267,7 @@ CODES = as_codes(20)
 def test_costs_are_means_of_z_scores_of_models_that_are_trained_by_themselves(tmp_path, folds):
     number = fold_numbers(TEN, folds)
     one, _ = trained(tmp_path / "a", number, recipe=CODES)
-    for name, about, graph in (("train", "x:p3", TEN[3]), ("held out", (KEY, 3), TEN[3]), ("valid", "x:v", VALID[0])):
+    for name, about, graph in (("train", "x:p3", TEN[3]), ("held out", "x 3", TEN[3]), ("valid", "x:v", VALID[0])):
         expected = slow_fold_costs(tmp_path / name, number, name, about, graph)
         assert np.allclose(one.costs[name][about], expected, atol=1e-12)
     assert one.history["step"] == [10, 20] and len(one.history["loss"]) == len(one.history["score"]) == 2
@@ -292,62 +287,42 @@ def half_known(graph, graphs, base):
 def test_specialists_never_see_the_fold_and_are_combined(tmp_path):
     number = {g.graph_id: k % 3 for k, g in enumerate(TEN)}
     one, _ = trained(tmp_path, number, correct=half_known, recipe=CODES)
-    assert one.corrected.keys() == {"train", "valid", "test"} and one.corrected["train"] == {}
+    assert one.corrected["train"] == {}
     parts = []
     for fold in range(3):
         part = without_fold(in_folds({KEY: material()}, {KEY: number}, str)[KEY], fold)
         member = Member(KEY, "memory", 0, CODES, ("valid",))
-        costs = train_members([member], {KEY: part._replace(folds={})}, Results(tmp_path / f"{fold}", "s", tmp_path), 1,
+        costs = train_members([member], {KEY: part._replace(folds={})}, step_of_a_run(tmp_path / f"{fold}"), 1,
                               report=str)[0].costs["valid"]
         parts.append(costs)
     v, w = one.corrected["valid"]["x:v"], one.corrected["valid"]["x:w"]
-    assert v.same and v.relatives == ["p0"] and v.weights == {"codes": 1.0}
+    assert v.same
     assert np.allclose(v.cost, mean_zscore([-parts[1]["x:v"], -parts[2]["x:v"]]))         # p0 is in fold 0
-    assert not w.same and w.relatives == ["p1"] and w.weights == {"base": 0.5, "trees": 0.5}
+    assert not w.same
     assert np.allclose(w.cost, one.costs["valid"]["x:w"])                # as the base, with other scales and shifts
 
 
 # --- files of a run, and weights
 
 def test_out_of_fold_predictions_are_read_beside_the_others(tmp_path, tiny_sample_prepared):
-    root, collection, folder = tiny_sample_prepared, KEY[0], "predictions/layout_xla_random"
+    root, collection = tiny_sample_prepared, KEY[0]
     graphs = {split: [read_layout(p) for p in npz_paths(root.parent / "npz", collection, split)]
               for split in ("train", "valid", "test")}
-    results = Results(tmp_path, "mine", root)
-    for split, some in graphs.items():
-        costs = {f"{collection}:{g.graph_id}": np.arange(min(30, len(g.config_codes)) if split != "test"
-                                                         else len(g.config_codes)) for g in some}
-        results.save_costs(f"{folder}/mine_seed0.{split}.npz", costs, from_settings(use_valid=split == "test"))
-        if split == "train":                                         # without the other splits
-            results.save_costs(f"{folder}/late_seed0.train.npz", costs, {})
-    found = results.load_members("predictions", [collection], out_of_fold=True)
-    assert {key[2]: [*members] for key, members in found.items()} == {
+    run = Run("04_train_layout", root, tmp_path, collections=[collection])
+    costs = {split: {f"{collection}:{g.graph_id}": np.arange(min(30, len(g.config_codes)) if split != "test"
+                                                             else len(g.config_codes)) for g in some}
+             for split, some in graphs.items()}
+    run.publish([*(Prediction(collection, "mine_seed0", split, own) for split, own in costs.items()),
+                 Prediction(collection, "late_seed0", "train", costs["train"])], use_valid=True)      # no other splits
+    found = gather_predictions(run)
+    assert {key[2]: [*members] for key, members in found.items() if key[0] == "predictions"} == {
         "valid": ["mine_seed0"], "test": ["mine_seed0"], "train": ["mine_seed0"]}
-    assert [key[2] for key in results.load_members("predictions", [collection])] == ["valid", "test"]
-    assert results.trained_on_valid(collection) and not results.trained_on_valid("tile:xla")
     known = runtimes_of(root, collection, ("valid", "train"), found["predictions", collection, "train"].values())
     expected = {f"{collection}:{g.graph_id}": fewer_configs(g, 30).config_runtime for g in graphs["train"]}
     assert known.keys() == expected.keys() and all(np.array_equal(known[i], t) for i, t in expected.items())
     assert runtimes_of(root, collection, ("train",), []) == {}
     few = {i: cost[:-1] for i, cost in found["predictions", collection, "train"]["mine_seed0"].items()}
     assert runtimes_of(root, collection, ("train",), [few, {i: few[i] for i in [*few][:2]}]).keys() == {*[*few][:2]}
-
-
-def test_out_of_fold_predictions_of_another_machine_may_rank_a_part_of_the_configurations(
-        tmp_path, tiny_sample_prepared):
-    job = {"collection": KEY[0], "first_seed": 0, "seeds": 1}
-    name = "predictions/layout_xla_random/token_seed0.train.npz"
-    assert re.search(results_of_jobs._expected_names(job), f"{results_of_jobs.RESULTS}/{name}")
-    root = tiny_sample_prepared.parent / "npz"
-    graphs = [read_layout(path) for path in npz_paths(root, KEY[0], "train")]
-    for split, fine in (("train", True), ("valid", False)):
-        path = tmp_path / f"token_seed0.{split}.npz"
-        save_costs(path, {f"{KEY[0]}:{g.graph_id}": np.arange(5.0) for g in graphs})
-        if fine:
-            results_of_jobs.check_predictions(path, KEY[0], root)
-        else:
-            with pytest.raises(KaggleError, match="none of the 2 here"):
-                results_of_jobs.check_predictions(path, KEY[0], root)
 
 
 @pytest.fixture(scope="module")
@@ -494,9 +469,9 @@ def test_out_of_fold_programs_choose_what_one_misleading_validation_program_cann
 
 
 def test_a_report_says_that_validation_graphs_were_trained_on(tmp_path):
-    settings = tmp_path / "settings" / "04_train_layout.json"
-    settings.parent.mkdir()
+    page = tmp_path / "page.html"
     for use_valid in (False, True):
-        settings.write_text(json.dumps({"use_valid": use_valid}))
-        page = Path(write_report(tmp_path, "next")).read_text()
-        assert ("trained on the validation graphs, too (04_train_layout)" in page) == use_valid
+        section = {"settings": {"use_valid": use_valid}, "costs": [], "used": []}
+        Folder(tmp_path).write_record("04_train_layout", {"sections": {KEY[0]: section}, "views": {}})
+        write_report(page, tmp_path, "next")
+        assert ("trained on the validation graphs, too (04_train_layout)" in page.read_text()) == use_valid

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kit.data import DataError
-from lab.run.workflow import load_costs, noted_settings
+from lab.run import load_costs
 
 
 @pytest.mark.long
@@ -93,32 +93,12 @@ def test_one_seed_gives_the_same_inputs_and_another_gives_others(tmp_path):
         files = []
         for name, reader in fuzz.readers().items():
             toy = reader._replace(read=lambda path: files.append(path.read_bytes()))
-            if name not in ("load_checkpoint", "run_folder"):        # a zip with a time in it, a folder
+            if name != "load_checkpoint":                    # a zip with a time in it
                 fuzz.fuzz({name: toy}, 3, seed, tmp_path)
         return files
     first = seen(0)
     assert len(first) == 45 and sum(a != b for a, b in zip(first, seen(1))) > 40
     assert sum(a == b for a, b in zip(first, seen(0))) > 22                            # zips hold the time
-
-
-def test_a_damaged_folder_of_a_run_is_noticed(tmp_path):
-    reader = fuzz.readers()["run_folder"]
-    said = []
-    results, refused, foreign, *_ = fuzz.fuzz({"run_folder": reader}, 25, 0, tmp_path, said.append)["run_folder"]
-    assert foreign == 0 and results and refused, said
-
-
-def test_a_changed_result_that_is_taken_for_fit_is_foreign(tmp_path, monkeypatch):
-    monkeypatch.setattr("fuzz_folder.unfit", lambda *_: None)
-    assert fuzz.fuzz({"run_folder": fuzz.readers()["run_folder"]}, 8, 0, tmp_path, lambda text: None)["run_folder"][2]
-
-
-@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000, "1"])
-def test_damaged_settings_are_named(tmp_path, text):
-    (tmp_path / "settings").mkdir()
-    (tmp_path / "settings" / "04.json").write_text(text)
-    with pytest.raises(DataError, match=r"04\.json: holds no settings in JSON \(.*delete it and run that step again"):
-        noted_settings(tmp_path)
 
 
 def test_damaged_predictions_are_named(tmp_path):

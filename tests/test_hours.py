@@ -205,8 +205,7 @@ def test_the_plan_is_what_the_notebooks_train(tmp_path, tiny_sample):
                            *(word for pair in given.items() for word in ("-p", "=".join(map(str, pair))))],
                           cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    records = [json.loads(path.read_text()) for path in (tmp_path / "out" / "checkpoints").glob("*.json")
-               if not path.name.endswith(".made.json")]
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out" / "store").glob("*.json")]
     found = sorted((r["settings"]["steps"], r["settings"]["configs_per_step"], r["settings"]["graphs_per_step"],
                     gnn_width(r["model_settings"])) for r in records)
     planned = [one for c in ("tile:xla", RANDOM) for one in planned_models(c, {**given, "size": "tiny"}, True)]

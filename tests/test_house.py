@@ -20,7 +20,7 @@ COMMANDS = {path.stem: ast.parse(path.read_text()) for path in sorted((PROJECT /
 STUDIES = "lab.studies"                  # no face: imported file by file, and may look into every wing
 WINGS = sorted(f"{home.name}.{path.name}" for home in (KIT, LAB) for path in home.iterdir()
                if (path / "__init__.py").is_file() and f"{home.name}.{path.name}" != STUDIES)
-LATER = ("lab.run.kept", "lab.run.members", "lab.run.weights")         # load PyTorch, which lab.run does not
+LATER = ("lab.run.members", "lab.run.weights")         # load PyTorch, which lab.run does not
 
 
 def unit(parts):

@@ -282,7 +282,8 @@ def test_a_name_that_kaggle_refuses_is_refused_here(kaggle, folder, dataset, tit
 
 @pytest.mark.parametrize("name, word", [
     ("tile/raw.zip", "Kaggle would unpack it"), ("layout.tar.gz", "Kaggle would unpack it"),
-    ("a@b.npz", "Kaggle refuses such a name"), ("tile/up\\down", "Kaggle refuses such a name"),
+    ("a@b.npz", "Kaggle refuses such a name"), ("tile/a&b.npz", "Kaggle refuses such a name"),
+    ("a & b.csv", "Kaggle refuses such a name"), ("tile/up\\down", "Kaggle refuses such a name"),
     ("two\nlines", "Kaggle refuses such a name")])
 def test_a_file_that_kaggle_would_change_is_refused(kaggle, folder, name, word):
     (folder / name).write_bytes(b"x")

@@ -305,6 +305,17 @@ def test_words_that_name_nothing_are_refused_before_anything_is_done(tmp_path):
 
 # --- submit
 
+def test_an_incomplete_submission_is_sent_only_if_told(kaggle, tmp_path):
+    csv = tmp_path / "s.csv"
+    csv.write_text("ID,TopConfigs\n" + "".join(f"tile:xla:{i:032x},0;1;2;3;4\n" for i in range(16)))
+    said = fails("invalid", submit, csv, "m", client=QUICK)
+    assert "nothing was sent: tile:xla: 828 missing ID, of the competition's 844 test graphs; " in said
+    assert said.endswith("; to submit an incomplete file all the same, pass partial=True") and kaggle.asked == []
+    assert submit(csv, "m", client=QUICK, partial=True)["ref"] == 1000
+    csv.write_text(csv.read_text() + "tile:xla:a,0;0\n")
+    assert "partial" not in fails("invalid", submit, csv, "m", client=QUICK, partial=True)
+
+
 def test_a_submission_arrives_byte_by_byte_and_is_sent_once(kaggle, csv):
     done = submit(csv, "first try", client=QUICK)
     assert done == {"ref": 1000, "remaining": 3, "repeated": False}
@@ -439,6 +450,44 @@ def test_a_key_in_kaggle_json_is_enough_and_a_wrong_one_is_named(kaggle, csv, mo
     assert "the credentials in kaggle.json:" in fails("token", submit, csv, "n", client=QUICK)
 
 
+GOOD = json.dumps({"username": USER, "key": KEY})
+
+
+@pytest.mark.parametrize("name, data, fault", [
+    ("kaggle.json", b"\xef\xbb\xbf" + GOOD.encode(), "starts with a byte order mark; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode("utf-16"), "is UTF-16; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode("utf-16-le"), "is UTF-16; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode()[:-9], "is not JSON; it may be cut short"), ("kaggle.json", b"", "is empty"),
+    ("kaggle.json", b"[" * 100_000, "is not JSON"), ("kaggle.json", GOOD.encode() + b"\xff", "is not plain UTF-8"),
+    ("kaggle.json", b'["name", "key"]', "has no username"), ("kaggle.json", b'{"username": "name"}', "has no key"),
+    ("kaggle.json", b'{"username": null, "key": "x"}', "has no username"),
+    ("access_token", b"\xef\xbb\xbf" + TOKEN.encode(), "starts with a byte order mark"),
+    ("access_token", TOKEN.encode("utf-16"), "is UTF-16"),
+    ("access_token.txt", TOKEN.encode() + b"\xff", "is not plain"),
+    ("access_token", b"\n", "is empty"), ("credentials.json", b"{", "is not JSON"),
+    ("credentials.json", "{}".encode("utf-16"), "is UTF-16"), ("credentials.json", b"{}", "has no refresh_token")])
+def test_a_file_of_credentials_that_cannot_be_used_is_named_with_its_fault(kaggle, csv, monkeypatch, name, data, fault):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    (kaggle.home / ".kaggle").mkdir()
+    (kaggle.home / ".kaggle" / name).write_bytes(data)
+    message = fails("unreadable", submit, csv, "m", client=QUICK)
+    assert f"{name} {fault}" in message and "there are no" not in message and kaggle.asked == []
+
+
+def test_a_file_that_cannot_be_opened_and_half_of_a_pair_are_named(kaggle, csv, monkeypatch):
+    monkeypatch.delenv("KAGGLE_API_TOKEN")
+    monkeypatch.setenv("KAGGLE_USERNAME", USER)
+    assert "KAGGLE_USERNAME is set alone" in fails("unreadable", submit, csv, "m", client=QUICK)
+    (kaggle.home / ".kaggle" / "kaggle.json").mkdir(parents=True)
+    assert "kaggle.json cannot be opened (" in fails("unreadable", submit, csv, "m", client=QUICK)
+
+
+def test_a_damaged_kaggle_json_beside_a_good_token_is_no_fault(kaggle, csv):
+    (kaggle.home / ".kaggle").mkdir()
+    (kaggle.home / ".kaggle" / "kaggle.json").write_bytes(b"{")
+    assert submit(csv, "m", client=QUICK)["ref"] == 1000
+
+
 def test_a_wrong_name_and_rules_not_accepted_answer_alike_and_are_told_together(kaggle, csv, tmp_path):
     word = ("forbids access to predict (HTTP 403: Permission 'competitions.participate' was denied): check the name; "
             "for a competition accept its rules at https://www.kaggle.com/competitions/predict/rules")
@@ -548,11 +597,29 @@ def test_a_push_that_failed_says_so_and_is_not_repeated(kaggle, notebook, answer
 @pytest.mark.parametrize("about, word", [
     ({**ABOUT, "title": "Another"}, "expected a title that gives the name in the id (this one gives 'another')"),
     ({**ABOUT, "id": "me/kit", "title": "kit"}, "at least five letters"), ({}, "id None and title ''"),
+    ({**ABOUT, "id": "me/" + "kit-" * 12 + "long", "title": "kit " * 12 + "long"}, "has 52 characters; Kaggle takes 5"),
     ({**ABOUT, "code_file": "all.py"}, None)])
 def test_metadata_that_would_surprise_is_refused_before_anything_is_sent(kaggle, notebook, about, word):
     folder = notebook if word else notebook.parent
     message = fails("invalid", push_notebook, folder, about, client={"python": "/nowhere"})
     assert (word or "all.py: no such file") in message and kaggle.asked == []
+
+
+@pytest.mark.parametrize("name, text", [
+    ("all.ipynb", json.dumps({"cells": [{"cell_type": "code", "source": "x" * 999_990, "outputs": []}]})),
+    ("all.ipynb", json.dumps({"cells": [{"cell_type": "markdown", "source": ["\u00e9"] * 170_000}]})),       # \\u00e9
+    ("all.ipynb", "{"), ("all.ipynb", "[]"), ("all.py", "x" * 1_000_001)])
+def test_a_source_that_is_too_large_or_no_notebook_is_refused_before_anything_is_sent(kaggle, tmp_path, name, text):
+    (tmp_path / name).write_text(text, "utf-8")
+    message = fails("invalid", push_notebook, tmp_path / name, ABOUT, client={"python": "/nowhere"})
+    assert message.startswith(f"{name}: ") and "nothing was sent" in message and kaggle.asked == []
+
+
+def test_outputs_do_not_count_because_the_client_leaves_them_out(kaggle, notebook):
+    book = json.loads(notebook.read_text())
+    book["cells"][0]["outputs"] = ["x" * 2_000_000]
+    notebook.write_text(json.dumps(book))
+    assert push_notebook(notebook, ABOUT, client=QUICK)["version"] == 1
 
 
 USED = "GPU quota: 12.3 of 30.0 hours used this week, 17.7 left"

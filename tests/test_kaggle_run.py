@@ -11,7 +11,7 @@ from kaggle_server import PYTHON, hurried
 
 from kit.data import npz_paths
 from kit.submit import write_submission
-from lab.run import Results
+from lab.run import Prediction, Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")
@@ -35,13 +35,14 @@ def predicted(tmp_path_factory, tiny_sample):
     for path in npz_paths(data, "tile:xla", "test"):
         with np.load(path) as npz:
             costs[f"tile:xla:{path.stem}"] = rng.random(len(npz["config_runtime"]))
-    results = Results(out, "05_ensemble", data)
-    results.save_costs("ensemble/tile_xla.test.npz", costs, {})
-    results.save_table("scores.csv", pd.DataFrame({
+    run = Run("05_ensemble", data, out, collections="tile:xla")
+    run.publish([Prediction("tile:xla", "ensemble", "test", costs)])
+    run.save_table("scores.csv", pd.DataFrame({
         "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
-        "split": "valid"}), {})
-    results.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]), {})
+        "split": "valid"}))
+    run.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]))
     write_submission(costs, folder / "expected.csv")
+    write_submission(costs, data / "sample_submission.csv")          # so the competition wants these rows alone
     return data, out
 
 
@@ -107,8 +108,30 @@ def test_what_cannot_be_submitted_is_never_sent(kaggle, submit, predicted, tmp_p
     assert status == 1 and "    KaggleError: no predictions in " in errors and "run 03, 04 and 05 first" in errors
     shutil.copytree(predicted[1] / "ensemble", tmp_path / "out" / "ensemble")
     shutil.copytree(predicted[0], tmp_path / "data")
-    first = min((tmp_path / "data" / "npz" / "tile" / "xla" / "test").iterdir())
-    shutil.copy(first, first.with_name("another.npz"))
+    (tmp_path / "data" / "sample_submission.csv").unlink()
     status, _, errors = run(tmp_path, tmp_path / "data", *SUBMIT)
-    assert status == 1 and "submission.csv is not valid, nothing was sent: " in errors and "another" in errors
+    assert status == 1 and "submission.csv is not valid, nothing was sent: tile:xla: 841 missing ID" in errors
+    assert "to submit an incomplete file all the same, pass partial=True" in errors
     assert kaggle.asked == []
+
+
+@pytest.mark.long
+def test_a_csv_of_a_few_collections_is_submitted_only_if_told(kaggle, predicted, tmp_path, monkeypatch):
+    shutil.copytree(predicted[0], tmp_path / "data")
+    shutil.copytree(predicted[1], tmp_path / "out")
+    (tmp_path / "data" / "sample_submission.csv").unlink()
+    status, said, errors = run(tmp_path, tmp_path / "data", "--only", "06")
+    assert status == 3 and "tile:xla: 841 missing ID, of the competition's 844 test graphs" in said
+    assert "layout:nlp:default: 17 missing ID" in said
+    status, said, errors = run(tmp_path, tmp_path / "data", *SUBMIT, "--collections", "tile:xla")
+    assert status == 1 and "submission.csv is not valid, nothing was sent: tile:xla: 841 missing ID" in errors
+    assert kaggle.uploads == {}
+    take = kaggle.on_CreateSubmission
+
+    def score(body):
+        told = take(body)
+        kaggle.submissions[0].update(status="COMPLETE", publicScore="0.1", privateScore="0.1")
+        return told
+    monkeypatch.setattr(kaggle, "on_CreateSubmission", score)
+    status, said, errors = run(tmp_path, tmp_path / "data", *SUBMIT, "-p", "partial=True")
+    assert (status, errors, len(kaggle.submissions)) == (0, "", 1) and "public 0.1, private 0.1" in said

@@ -1,5 +1,4 @@
 """Trainings that take several sessions on Kaggle: each ending of a session, with the real client and a local server."""
-import hashlib
 import json
 import shutil
 import subprocess
@@ -8,31 +7,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kaggle_server import PYTHON, USER, hurried
-from test_remote import BROKEN, LOG, TILE, Machine, finished, planned, run, states, watch
+from test_remote import LOG, TILE, Machine, finished, planned, run, states, watch
 from test_remote import notebook as notebook
 
 from lab.jobs.sessions import machine_instead
-from lab.run import MARK, steps_trained
+from lab.run import Folder, steps_trained
 
 TIMED_OUT = "Your notebook was stopped because it ran for longer than the maximum runtime"
-MODELS = ("tile_xla-tile-0-0123abcd.pt", "tile_xla-tile-1-89abcdef.pt")
+MODELS = ("tile_xla-tile-0-0123456789abcdef", "tile_xla-tile-1-89abcdef01234567")
 
 
 def left(server, steps, status="COMPLETE", record=True, log="[]", lost=(), **more):
     """A session that ended; `steps`: of each model whose checkpoint it left. `lost`: names that are listed no more."""
     found = {}
     for name, done in zip(MODELS, steps):
-        file = f"checkpoints/{name}"
-        data = f"weights after {done} steps".encode()
-        mark = {"name": file, "sha256": hashlib.sha256(data).hexdigest(), "by": "03_train_tile", "run": "there",
-                "made_from": {"trained": f"{done} of 100"}}
-        digest = hashlib.sha256(json.dumps(mark).encode()).hexdigest()
-        found |= {f"results/{file}": data, f"results/{file}{MARK}": json.dumps({**mark, "digest": digest}).encode()}
+        found |= {f"results/store/{name}.pt": f"weights after {done} steps".encode(),
+                  f"results/store/{name}.json": json.dumps({"steps_done": done, "steps": 100}).encode()}
     if record:
         found["results/unfinished/03_train_tile.json"] = b"{}"
     files = []
     for name, data in found.items():
-        if name.removeprefix("results/checkpoints/") not in lost:
+        if name.removeprefix("results/store/") not in lost:
             path = f"/output/{len(server.files)}"
             server.files[path] = data
             files.append((name, path))
@@ -51,11 +46,12 @@ def season(kaggle, tmp_path, tiny_sample, notebook):
         coming = iter(sessions)
         kaggle.machine = lambda body: (lambda made: made(kaggle) if callable(made) else made)(next(coming))
 
-        def command(fresh=False):
-            failed = watch(planned(TILE), notebook, tmp_path, tiny_sample, fresh)
+        def command():
+            failed = watch(planned(TILE), notebook, tmp_path, tiny_sample)
             return failed, [body.get("kernelDataSources") or [] for body in kaggle.pushed]
         return command
-    script.server, script.folder, script.done = kaggle, tmp_path, lambda server: finished(server, tiny_sample, TILE)
+    script.server, script.folder, script.root = kaggle, tmp_path, tiny_sample
+    script.done = lambda server: finished(server, tiny_sample, TILE)
     return script
 
 
@@ -122,39 +118,32 @@ def test_what_failed_or_was_cancelled_goes_on_only_with_the_next_command(season,
     assert command()[0] == [] and season.server.pushed[1]["kernelDataSources"] == refs(season)[:1]
 
 
-def test_fresh_goes_on_from_nothing(season):
-    command = season(lambda s: left(s, [40]), BROKEN, season.done)
-    assert len(command()[0]) == 1
-    assert command(fresh=True) == ([], [[], refs(season)[:1], []])
-
-
-def test_predictions_that_an_output_lost_are_made_again_from_its_checkpoints(season):
+def test_results_that_an_output_lost_are_made_again_from_its_checkpoints(season):
     def incomplete(server):
-        done = finished(server, season.data, TILE)
-        files = [pair for pair in done["files"] if ".test." not in pair[0]]
+        done = finished(server, season.root, TILE)
+        files = [pair for pair in done["files"] if "/costs-" not in pair[0]]
         return {**done, "files": files + left(server, [100], record=False)["files"]}
-    season.data = season.done.__closure__[0].cell_contents
     command = season(incomplete, season.done)
     (_, why), = command()[0]
-    assert "the notebook left 2 files, predictions of 0 seeds" in why and "goes on from its checkpoints, 1 model" in why
+    assert "is named by the notebook, which did not leave it" in why and "goes on from its checkpoints, 1 model" in why
     failed, sources = command()
     assert failed == [] and sources == [[], refs(season)[:1]]
 
 
-@pytest.mark.parametrize("how", ["not listed", "link expired", "mark damaged"])
+@pytest.mark.parametrize("how", ["not listed", "link expired", "record damaged"])
 def test_a_checkpoint_that_an_output_lost_is_taken_from_the_session_before(season, how):
     def second(server):
-        made = left(server, [70, 30], lost=MODELS[:1] if how == "not listed" else ())
-        name, path = made["files"][1]
-        assert how == "not listed" or name == f"results/checkpoints/{MODELS[0]}{MARK}"
+        made = left(server, [70, 30], lost=[f"{MODELS[0]}.pt"] if how == "not listed" else ())
+        place = next(number for number, pair in enumerate(made["files"]) if pair[0].endswith(f"{MODELS[0]}.json"))
+        name, path = made["files"][place]
         if how == "link expired":
-            made["files"][1] = name, "/gone"
-        if how == "mark damaged":
-            server.files[path] = server.files[path].replace(b"70 of", b"99 of")
+            made["files"][place] = name, "/gone"
+        if how == "record damaged":
+            server.files[path] = server.files[path][:-1]
         return made
     failed, sources = season(lambda s: left(s, [40]), second, season.done)()
     assert failed == [] and sources == [[], refs(season)[:1], refs(season)[:2]]
-    assert f"note  {refs(season)[1]}: its output lost checkpoints/{MODELS[0]}; this model" in season.server.said()
+    assert f"note  {refs(season)[1]}: its output lost {MODELS[0]}; this model" in season.server.said()
 
 
 def test_an_output_that_kaggle_does_not_have_any_more_is_told(season):
@@ -240,18 +229,19 @@ class Sessions(Machine):
         shutil.rmtree(self.input, ignore_errors=True)
         for ref in body.get("kernelDataSources") or []:          # mounted where Kaggle does it
             shutil.copytree(self.folder / ref.partition("/")[2] / "results", self.input / "notebooks" / ref / "results")
-        # not in the files of the kit, whose code the marks tell
+        # not in the files of the kit, whose code counts
         before, text = "trained = train_members(", body["text"]
         assert text.count(before) == 1
-        text = text.replace(before, "import itertools; from pathlib import Path; from lab.run import sessions; from "
+        text = text.replace(before, "import itertools; from lab.run.unfinished import earlier_stores; from "
                             "kit.training import deadlines; deadlines._BEGAN = 0; deadlines.now = "
-                            f"itertools.count(1).__next__; sessions.INPUTS = Path('{self.input}'); {before}")
+                            f"itertools.count(1).__next__; run.store.others = earlier_stores('{self.input}'); {before}")
         return super().start({**body, "text": text})
 
     def look(self, place, child):
         found = super().look(place, child)
         if found["status"] == "COMPLETE":
-            self.steps[self.number] = [steps_trained(path) for path in sorted(place.rglob("checkpoints/*.pt"))]
+            self.steps[self.number] = [steps_trained(path.with_suffix(".json"))
+                                       for path in sorted(place.rglob("store/*.pt"))]
             if self.number == self.killed:
                 files = [pair for pair in found["files"] if "/unfinished/" not in pair[0]]
                 return {**found, "status": "ERROR", "failureMessage": TIMED_OUT, "files": files}
@@ -261,27 +251,25 @@ class Sessions(Machine):
 @pytest.mark.long
 def test_a_training_in_three_sessions_one_of_them_killed_gives_what_one_at_home_gives(kaggle, tmp_path, tiny_sample):
     machine = Sessions(kaggle, tmp_path / "machines", killed=2)
-    given = ["--collections", TILE, "-p", "seeds=2", "-p", "steps=3"]
+    given = ["--collections", TILE, "-p", "seeds=2", "-p", "steps=4"]
     # looks at the clock: one before a model, one before each of its steps
     status, said, errors = run(tmp_path, tiny_sample, *given, "-p", f"time_budget={5 / 3600}", timeout=900)
     assert (status, errors) == (0, ""), said[-3000:] + errors
     slugs = refs_of(kaggle)
     assert [body.get("kernelDataSources") or [] for body in kaggle.pushed] == [[], slugs[:1], slugs[1:2]]
-    assert machine.steps == {1: [3], 2: [3, 2], 3: [3, 3]}
+    assert machine.steps == {1: [3], 2: [4, 1], 3: [4, 4]}
     assert f"{slugs[0]}: to be continued; the next session goes on from its checkpoints, 1 model with 3 steps" in said
     assert f"{slugs[1]}: was cut ({TIMED_OUT}); the next session goes on from its checkpoints, 2 models with 5" in said
     home = [PYTHON, Path(__file__).resolve().parents[1] / "notebooks" / "run.py", "--data-root", tiny_sample, "--size",
             "tiny", "--out", "home", "--only", "03,05,06", *given]
     done = subprocess.run(home, cwd=tmp_path, env=hurried(tmp_path / "hurried"), text=True, capture_output=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
-    here, there = (sorted((tmp_path / name).glob("predictions/*/*.npz")) for name in ("home", "out"))
-    assert [path.name for path in here] == [path.name for path in there] and len(here) == 4
-    for one, two in zip(here, there):
-        with np.load(one) as one, np.load(two) as two:
-            assert one.files == two.files and all(np.array_equal(one[name], two[name]) for name in one.files)
+    here, there = ({(one["member"], one["split"]): one["file"] for one in Folder(tmp_path / name, tiny_sample).section(
+        "03_train_tile", TILE)["costs"]} for name in ("home", "out"))
+    assert here == there and len(here) == 4      # a file is named after the costs in it
     one, two = ((tmp_path / name / "submission.csv").read_bytes() for name in ("home", "out"))
     assert one == two
     status, said, errors = run(tmp_path, tiny_sample, *given, "-p", "time_budget=7")     # another budget, the same job
     assert (status, errors) == (0, "") and len(kaggle.pushed) == 3 and said.count("finished before") == 2
-    settings = (tmp_path / "out" / "settings" / "on_kaggle.json").read_text()
-    assert "steps" in settings and "time_budget" not in settings
+    settings = Folder(tmp_path / "out", tiny_sample).settings([TILE])["03_train_tile"]
+    assert settings["steps"] == 4 and len(settings["on_kaggle"]) == 1 and "time_budget" not in settings

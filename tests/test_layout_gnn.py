@@ -17,6 +17,7 @@ from drawn import (
     ready,
     slow_neighbours,
     slow_nodes,
+    some_configs,
 )
 from torch import nn
 
@@ -177,7 +178,7 @@ def test_more_than_256_codes_are_told_apart():
 
 def test_a_real_file_is_its_slow_dense_twin(real_data):
     path, = [p for p in npz_paths(real_data / "npz", "layout:xla:default", "train") if "alexnet" in p.stem]
-    graph = prune(read_layout(path, configs=[0, 7, 20_000]))
+    graph = prune(some_configs(read_layout(path), [0, 7, 20_000]))
     for settings in (TINY, AGREES):
         model = ready(LayoutGNN(settings), graph)
         assert torch.allclose(costs(model, graph), slow_layout_costs(model, graph, range(3), [graph]), **NEAR)

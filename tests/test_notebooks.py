@@ -26,8 +26,8 @@ from kit.baselines import structural_relatives
 from kit.data import CATALOGUE, npz_paths, read_layout
 from kit.prepare import open_prepared, prepare
 from kit.submit import check_submission, read_submission
-from lab.run import Results, read_mark
-from lab.run.workflow import load_costs, save_costs
+from lab.run import Folder
+from lab.run.folder import COMBINES, step_of
 from lab.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -36,6 +36,14 @@ BOOKS = {path.stem: nbformat.read(path, nbformat.NO_CONVERT) for path in PATHS}
 MAIN = [path for path in PATHS if path.stem < "10"]              # the others only run when asked for
 each_notebook = pytest.mark.parametrize("name", BOOKS)
 MAX_LINES, MAX_CELLS = 30, 25                                   # of a code cell, of code in a notebook
+
+
+def published(out, member, collection="layout:nlp:random", split="test"):
+    """The costs {ID: cost} that a member published in the folder of a run."""
+    folder = Folder(out)
+    sections = folder.record(COMBINES if member == "ensemble" else step_of(collection))["sections"]
+    one, = (one for one in sections[collection]["costs"] if (one["member"], one["split"]) == (member, split))
+    return folder.store.read(one["file"])
 
 
 def code(name):
@@ -109,6 +117,28 @@ def test_no_cell_holds_what_belongs_elsewhere(name):
             assert not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("exit", "quit", "sys.exit")), where
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner:
                 assert not re.match(r"/\w|~/|[A-Za-z]:[\\/]", node.value), f"{where}: absolute path"
+
+
+@pytest.mark.parametrize("name", [name for name in BOOKS if name < "20"])      # 20 makes a clone where it stands
+def test_no_path_of_a_notebook_depends_on_the_working_folder(name):
+    for cell in code(name):
+        for call in [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]:
+            assert not ast.unparse(call.func).endswith((".cwd", "getcwd")), cell.source
+            if re.search(r"^Path$|^open$|\.read_\w+$|_from_hlo$", ast.unparse(call.func)):
+                first = [ast.unparse(given) for given in call.args[:1]]
+                assert first and not re.match("f?['\"]", first[0]), ast.unparse(call)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["08_kernels", "09_own_program"])
+@pytest.mark.parametrize("start", ["above the clone", "elsewhere"])
+def test_a_notebook_finds_its_files_from_any_folder(tmp_path, tiny_sample, name, start):
+    folder = PROJECT.parent if start == "above the clone" else tmp_path
+    given = {"data_root": tiny_sample, "out_dir": tmp_path / "out", "size": "tiny"}
+    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "python3", PROJECT / "notebooks" / f"{name}.ipynb",
+                           tmp_path / "done.ipynb", *(w for pair in given.items() for w in ("-p", *map(str, pair)))],
+                          cwd=folder, env=environment(), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name", [name for name in BOOKS if name[:2] in "03 04 05 07 10 11 12 13".split()])
@@ -200,7 +230,8 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
             shutil.copytree(part.parent if part.name == "npz" else part, tmp_path / "data")
         for path in npz_paths(part, collection, "valid"):
             shutil.copy(path, npz_paths(tmp_path / "data", collection, "valid")[0].parent)
-    rng, costs, results = np.random.default_rng(0), {}, Results(tmp_path / "out", "mine", tmp_path / "data")
+    rng, costs, brought = np.random.default_rng(0), {}, tmp_path / "brought" / name
+    brought.mkdir(parents=True)
     for split in ("valid", "test"):
         graphs = [read_layout(path) for path in npz_paths(tmp_path / "data", collection, split)]
         assert len(graphs) >= 5 or split == "test"
@@ -208,30 +239,28 @@ def test_validation_graphs_choose_what_a_kind_of_model_weighs(tmp_path):
             costs[member, split] = {f"{collection}:{g.graph_id}": rng.standard_normal(len(g.config_codes)) * abs(share)
                                     + np.sign(share) * (stats.zscore(g.config_runtime) if split == "valid" else 0)
                                     for g in graphs}
-            results.save_costs(f"predictions/{name}/{member}.{split}.npz", costs[member, split], {})
-    results.save_costs(f"predictions/{name}/late_seed0.valid.npz", costs["mine", "valid"], {})
-    save_costs(tmp_path / "out" / "predictions" / name / "unknown_seed0.test.npz", costs["mine", "test"])
-    status, lines, errors = run(tmp_path, "--only", "05", "--collections", collection)
-    assert (status, errors) == (3, "") and "unknown_seed0.test.npz: without a readable" in "".join(lines), errors
+            np.savez(brought / f"{member}.{split}.npz", **costs[member, split])
+    np.savez(brought / "late_seed0.valid.npz", **costs["mine", "valid"])
+    given = "--only", "05", "--collections", collection, "-p", f"predictions_from={brought.parent}"
+    status, lines, errors = run(tmp_path, *given)
+    assert (status, errors) == (3, ""), errors
     book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
     said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
-    assert "late_seed0.valid.npz: there are no predictions of this model for the other split\n" in said
+    assert "late_seed0: has predictions of valid, and not of other splits\n" in said
     assert f"{collection}: good_seed0, good_seed1, mine, poor_seed0\n" in said
     assert f"{collection}: chosen by 6 validation graphs\n    100.0% good, seeds: 2; alone 0." in said
     assert "      0.0% mine (left out), seeds: 1; alone -0." in said and "      0.0% poor (left out), seeds: 1" in said
     for split in ("valid", "test"):
-        found = load_costs(tmp_path / "out" / "ensemble" / f"{name}.{split}.npz")
+        found = published(tmp_path / "out", "ensemble", collection, split)
         assert found.keys() == costs["mine", split].keys()
         for graph, cost in found.items():
             good = [stats.zscore(costs[member, split][graph]) for member in ("good_seed0", "good_seed1")]
             assert cost == pytest.approx(np.mean(good, axis=0), abs=1e-9)
-    sources = read_mark(tmp_path / "out" / "ensemble" / f"{name}.test.npz")["made_from"]
-    assert {"kit.ensemble", "kit.metrics", "kit.prune"} <= {*" ".join(sources).split()}    # these choose the weights
-    status, lines, errors = run(tmp_path, "--only", "05", "--collections", collection, "-p", "choose=False")
+    status, lines, errors = run(tmp_path, *given, "-p", "choose=False")
     book = nbformat.read(tmp_path / "out" / "notebooks" / "05_ensemble.ipynb", 4)
     said = "".join(o.get("text", "") for cell in book.cells for o in cell.get("outputs", []))
     assert f"{collection}: prior weights\n     33.3% good, seeds: 2; alone 0." in said
-    assert load_costs(tmp_path / "out" / "ensemble" / f"{name}.test.npz")[graph] == pytest.approx(np.mean(
+    assert published(tmp_path / "out", "ensemble", collection)[graph] == pytest.approx(np.mean(
         [np.mean(good, axis=0), *(stats.zscore(costs[other, "test"][graph]) for other in ("mine", "poor_seed0"))],
         axis=0), abs=1e-9)
 
@@ -248,8 +277,9 @@ def test_a_third_member_of_a_recipe_is_trained_and_combined_like_the_others(tiny
     for name in ("04_train_layout", "05_ensemble"):
         execute(name, data_root=tiny_sample, out_dir=tmp_path, collections="layout:nlp:random", size="tiny",
                 token_steps=2, gnn_steps=2, workers=1)
-    found = {path.name.split(".")[0] for path in (tmp_path / "predictions" / "layout_nlp_random").iterdir()}
-    assert found == {"token_seed0", "gnn_seed0", "third_seed0"}
+    section = Folder(tmp_path).record("04_train_layout")["sections"]["layout:nlp:random"]
+    assert {one["member"] for one in section["costs"] if not one["baseline"]} == {
+        "token_seed0", "gnn_seed0", "third_seed0"}
     table = pd.read_csv(tmp_path / "scores.csv")
     assert set(table["model"]) == {"ensemble", "token", "gnn", "third", "node alone", "ridge"}
 
@@ -263,7 +293,7 @@ def test_a_program_of_ones_own_is_ranked_by_the_model_that_04_trained_on_several
     of_both, given = ["layout:xla:random", "layout:xla:default"], {"data_root": tiny_sample, "out_dir": tmp_path}
     execute("04_train_layout", collections=",".join(of_both), size="tiny", token_steps=2, workers=1, **given)
     taken = execute("09_own_program", collections=of_both[1], size="tiny", **given)
-    assert taken["newest"] == of_both[1] and taken["settings"]["steps"] == 4
+    assert taken["about"]["steps"] == 4
     assert len(taken["trained_on"]) == 2 * len(npz_paths(tiny_sample, of_both[0], "train"))
 
 
@@ -272,19 +302,19 @@ def test_04_trains_the_gnn_on_segments_of_whole_programs_and_resumes(tiny_sample
     given = dict(data_root=tiny_sample, out_dir=tmp_path, collections="layout:nlp:random", size="tiny", token_steps=2,
                  gnn_steps=3, workers=1)
     names = execute("04_train_layout", **given, segments=15, k_hops=1000)
-    (records,) = (sorted((tmp_path / "checkpoints").glob(f"*-gnn-*-{'?' * 8}.json")),)
+    (records,) = (sorted((tmp_path / "store").glob("*-gnn-*.json")),)
     (record,) = [json.loads(path.read_text()) for path in records]
     assert record["model"] == "SegmentGNN" and record["model_settings"]["segment_nodes"] == 15
     assert record["model_settings"]["margin"] == 1 and record["model_settings"]["model"]["agreement"]
     assert min(len(g.node_feat) for graphs, _ in names["families"].values() for g in graphs) > 2 * 15
-    made = tmp_path / "predictions" / "layout_nlp_random" / "gnn_seed0.test.npz"
-    cut = load_costs(made)
-    shutil.rmtree(made.parent)
+    cut = published(tmp_path, "gnn_seed0")
+    for path in (tmp_path / "store").glob("*.npz"):
+        path.unlink()
     execute("04_train_layout", **given, segments=15, k_hops=1000)
-    again = load_costs(made)
+    again = published(tmp_path, "gnn_seed0")
     assert all(np.array_equal(cut[i], again[i]) for i in cut) and len(cut) == 2
     execute("04_train_layout", **given, k_hops=1000)
-    whole = load_costs(made)
+    whole = published(tmp_path, "gnn_seed0")
     assert not any(np.array_equal(cut[i], whole[i]) for i in cut), "whole graphs have a checkpoint of their own"
 
 
@@ -304,18 +334,14 @@ def test_programs_with_a_relative_in_training_are_corrected_and_the_same_program
             key: arrays[key][part] for key in ("node_config_feat", "config_runtime")})
     execute("04_train_layout", data_root=prepare(root, tmp_path / "prepared").folder, out_dir=tmp_path / "out",
             collections=name, size="tiny", token_steps=2, gnn_steps=2, workers=1)
-    out = tmp_path / "out" / "predictions" / "layout_nlp_random"
-    token, gnn, siblings = (load_costs(out / f"{kind}_seed0.valid.npz") for kind in ("token", "gnn", "siblings"))
+    token, gnn, siblings = (published(tmp_path / "out", f"{kind}_seed0", split="valid")
+                            for kind in ("token", "gnn", "siblings"))
     alone, related, same = (f"{name}:{stem}" for stem in (first, second, taught.stem))
     assert token.keys() == gnn.keys() == siblings.keys() == {alone, related, same}
     assert np.array_equal(siblings[alone], token[alone]) and not np.array_equal(gnn[alone], token[alone])
     assert not np.array_equal(siblings[related], token[related])
     assert np.array_equal(token[same], gnn[same]) and np.array_equal(token[same], siblings[same])
-    made_from = read_mark(out / "gnn_seed0.valid.npz")["made_from"]      # of the token model, too
-    assert {source for source in read_mark(out / "token_seed0.valid.npz")["made_from"]
-            if source.startswith(("data ", "code "))} <= made_from.keys() >= {"weights", "weights of a specialist"}
-    assert "weights of a specialist" not in read_mark(out / "gnn_seed0.test.npz")["made_from"]
-    assert load_costs(out / "siblings_seed0.test.npz").keys() == load_costs(out / "token_seed0.test.npz").keys()
+    assert published(tmp_path / "out", "siblings_seed0").keys() == published(tmp_path / "out", "token_seed0").keys()
 
 
 @pytest.fixture(scope="module")
@@ -483,8 +509,8 @@ def test_files_with_odd_names_are_left_out_or_shown_as_they_are(tiny_sample, tmp
         "a:b.npz: its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote; if it is "
         "a copy, delete it"]
     assert any("layout:xla:random: 1 missing ID" in line and "layout:xla:random:a:b" in line for line in lines)
-    assert f"layout:xla:random:{odd['valid']}" in load_costs(
-        tmp_path / "out" / "predictions" / "layout_xla_random" / "token_seed0.valid.npz")
+    assert f"layout:xla:random:{odd['valid']}" in published(
+        tmp_path / "out", "token_seed0", "layout:xla:random", "valid")
     assert len(read_submission(tmp_path / "out" / "submission.csv")) == len(list(folder.glob("*.npz"))) - 1
 
 

@@ -24,6 +24,6 @@ def test_names_are_those_in_the_raw_protobuf(real_data):
 @pytest.mark.parametrize("collection", COLLECTIONS[1:])
 def test_only_convolution_dot_and_reshape_are_configurable_in_real_files(real_data, collection):
     paths = [path for split in SPLITS for path in npz_paths(real_data, collection, split)]
-    graphs = [read_layout(path, configs=[]) for path in paths]
+    graphs = [read_layout(path) for path in paths]
     names = {OPCODE_NAMES[i] for graph in graphs for i in np.unique(graph.node_opcode[graph.node_config_ids])}
     assert paths and names <= {"convolution", "dot", "reshape"}

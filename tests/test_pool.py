@@ -12,13 +12,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from training import GRAPHS, SHORT, TINY, VALID
+from training import GRAPHS, SHORT, TINY, VALID, step_of_a_run
 
+import lab.run.members as members_of_a_run
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
 from kit.training import check_architecture, default_workers, find_device, join_team, run_jobs
-from lab.run import Results
 from lab.run.members import Material, Member, train_members
 
 SHARED = {"a": 10, "b": 20}
@@ -104,18 +104,18 @@ def test_processes_end_with_the_one_that_started_them(tmp_path, project, how):
 def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_path):
     recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
     ranked = {"new": {g.graph_id: g for g in VALID}}
-    materials = {(name,): Material(GRAPHS, VALID, kendall_tau, ranked, {}) for name in ("x", "y")}
+    materials = {(name,): Material(GRAPHS, VALID, kendall_tau, ranked) for name in ("x", "y")}
     members = [Member(key, "gnn", seed, recipe, ("new",)) for key in materials for seed in (0, 1)]
     lines, found = [], {}
     for workers in (1, 2):
-        results = Results(tmp_path / str(workers), "step", tmp_path)
+        results = step_of_a_run(tmp_path / str(workers))
         found[workers] = train_members(members, materials, results, workers, report=lines.append)
     for one, two in zip(found[1], found[2]):
         assert {**one.history, "seconds": 0, "record": 0} == {**two.history, "seconds": 0, "record": 0}
         assert all(np.array_equal(one.costs["new"][i], two.costs["new"][i]) for i in ranked["new"])
     assert len({tuple(result.costs["new"][VALID[0].graph_id]) for result in found[1]}) == 2          # two seeds
     assert len(lines) == 2 * len(members) * 2 and all(re.match(r"[xy], gnn, seed [01]: step ", line) for line in lines)
-    assert len(list((tmp_path / "2" / "checkpoints").glob("*.pt"))) == len(members)
+    assert len(list((tmp_path / "2" / "store").glob("*.pt"))) == len(members)
     again = train_members(members, materials, results, 1, report=lines.append)      # all resumed, none trained
     assert len(lines) == 4 * len(members) and [a.costs for a in again][0].keys() == {"new"}
     assert np.array_equal(again[3].costs["new"][VALID[0].graph_id], found[1][3].costs["new"][VALID[0].graph_id])
@@ -123,29 +123,30 @@ def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_pa
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_process_that_has_loaded_other_code_than_the_result_would_say_does_not_train(tmp_path, monkeypatch, workers):
-    monkeypatch.setattr("lab.run.members.from_code", lambda *modules: {"code kit.train": "of yesterday"})
+    job = members_of_a_run._job
+    monkeypatch.setattr(members_of_a_run, "_job", lambda *args: job(*args)._replace(code="of yesterday"))
     recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=2, validate_every=2))
-    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, {"new": {}}, {})}
+    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, {"new": {}})}
     members = [Member(("x",), "gnn", seed, recipe, ("new",)) for seed in (0, 1)]
     with pytest.raises(RuntimeError, match="files of the kit changed after this run started; run it again"):
-        train_members(members, materials, Results(tmp_path, "step", tmp_path), workers, report=str)
+        train_members(members, materials, step_of_a_run(tmp_path), workers, report=str)
     assert not [*tmp_path.rglob("*.pt")]
 
 
 def turned_around(graph, graphs, base):
     """Corrects one graph, to the opposite."""
     assert graphs is GRAPHS
-    return SimpleNamespace(cost=-base(graph)) if graph.graph_id == "v" else None
+    return SimpleNamespace(cost=-base(graph), same=False) if graph.graph_id == "v" else None
 
 
 def test_a_member_may_correct_what_it_ranks_by_the_graphs_that_it_was_trained_on(tmp_path):
     recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=2, validate_every=2))
     ranked = {split: {g.graph_id: g for g in VALID} for split in ("held out", "valid", "test")}
-    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, ranked, {})}
+    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, ranked)}
     members = [Member(("x",), "gnn", 0, recipe, tuple(ranked), correct) for correct in (None, turned_around)]
-    plain, other = train_members(members, materials, Results(tmp_path, "step", tmp_path), 1, report=lambda line: None)
-    assert plain.corrected == {} and other.corrected.keys() == {"valid", "test"}
-    for split, costs in other.corrected.items():
+    plain, other = train_members(members, materials, step_of_a_run(tmp_path), 1, report=lambda line: None)
+    assert plain.corrected == {} and other.corrected["held out"] == {}
+    for split, costs in [(split, other.corrected[split]) for split in ("valid", "test")]:
         assert list(costs) == ["v"] and np.array_equal(costs["v"].cost, -other.costs[split]["v"])
     assert np.array_equal(plain.costs["test"]["v"], other.costs["test"]["v"])
 

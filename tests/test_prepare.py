@@ -36,6 +36,7 @@ from kit.data import (
     target,
 )
 from kit.factored import read_graph, structure_of
+from kit.files import locked
 from kit.prepare import COLUMNS, content_digests, open_prepared, prepare, prepared_path
 
 LAYOUT = "layout:xla:random"
@@ -985,3 +986,16 @@ def test_a_prepared_file_that_changes_while_a_process_runs_is_other_data_and_put
     assert content_digests(folder, "tile:xla", "train") == known[1:]
     path.write_bytes(data)
     assert content_digests(folder, "tile:xla", "train") == known
+
+
+def test_a_folder_that_is_complete_needs_no_lock_and_is_only_read(tiny_sample, tmp_path):
+    """A second user of a shared folder, or one whose disk is mounted to be read, opens it with the same call."""
+    folder = tmp_path / "prepared"
+    first = prepare(tiny_sample / "npz", folder, ["tile:xla"], progress=False)
+    before = tree(folder)
+    with locked(folder / ".prepare.lock") as holder:         # somebody prepares, or a process hangs
+        assert holder is None
+        again = prepare(tiny_sample / "npz", folder, ["tile:xla"], progress=False)
+    assert again.catalogue.equals(first.catalogue)
+    assert {k: v for k, v in tree(folder).items() if ".lock" not in k} == {
+        k: v for k, v in before.items() if ".lock" not in k}

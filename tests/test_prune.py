@@ -64,19 +64,15 @@ def test_nothing_is_near_no_seed():
 RING = np.array([[0, 1], [1, 2], [2, 4], [1, 3], [3, 2], [3, 4], [1, 2]])
 
 
-@pytest.mark.parametrize("k, induced, nodes, edges", [
-    (0, False, [2], []), (0, True, [2], []),
-    (1, False, [1, 2, 3, 4], [[0, 1], [1, 3], [2, 1], [0, 1]]),
-    (1, True, [1, 2, 3, 4], [[0, 1], [1, 3], [0, 2], [2, 1], [2, 3], [0, 1]]),
-    (2, False, [0, 1, 2, 3, 4], RING.tolist()),
-])
-def test_which_edges_of_a_drawn_graph_remain(k, induced, nodes, edges):
-    pruned = prune(a_graph(RING, [2], 6), k, induced)
+@pytest.mark.parametrize("k, nodes, edges", [
+    (0, [2], []), (1, [1, 2, 3, 4], [[0, 1], [1, 3], [2, 1], [0, 1]]), (2, [0, 1, 2, 3, 4], RING.tolist())])
+def test_which_edges_of_a_drawn_graph_remain(k, nodes, edges):
+    pruned = prune(a_graph(RING, [2], 6), k)
     assert pruned.node_feat[:, 0].tolist() == nodes and pruned.edge_index.tolist() == edges
     assert pruned.edge_index.shape == (len(edges), 2)
 
 
-def slow_edges(graph, k, induced):
+def slow_edges(graph, k):
     """Edges that remain, in the numbers of the whole graph."""
     def hops(v):
         near = {int(s) for s in graph.node_config_ids}
@@ -87,18 +83,17 @@ def slow_edges(graph, k, induced):
                                                                         if b in near}
         return k + 2
     return [[u, v] for u, v in graph.edge_index.tolist()
-            if max(hops(u), hops(v)) <= k and (induced or min(hops(u), hops(v)) < k)]
+            if max(hops(u), hops(v)) <= k and min(hops(u), hops(v)) < k]
 
 
-@pytest.mark.parametrize("induced", [False, True])
-def test_edges_and_numbers_after_pruning_are_those_of_a_slow_loop(induced):
+def test_edges_and_numbers_after_pruning_are_those_of_a_slow_loop():
     rng = np.random.default_rng(1)
     for _ in range(40):
         graph, k = random_graph(rng), int(rng.integers(0, 4))
-        pruned = prune(graph, k, induced)
+        pruned = prune(graph, k)
         number = pruned.node_feat[:, 0].astype(int)                   # in the whole graph
         assert number.tolist() == k_hop_nodes(graph.edge_index, graph.node_config_ids, k).tolist()
-        assert number[pruned.edge_index].reshape(-1, 2).tolist() == slow_edges(graph, k, induced)
+        assert number[pruned.edge_index].reshape(-1, 2).tolist() == slow_edges(graph, k)
         assert number[pruned.node_config_ids].tolist() == graph.node_config_ids.tolist()
         assert (pruned.node_opcode == graph.node_opcode[number]).all()
         part, computation = (np.searchsorted(s, v, side="right") for s, v in (

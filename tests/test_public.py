@@ -23,6 +23,7 @@ HOMES = {
     "kit.kaggle": "download submit wait_for_score push_notebook push_dataset gpu_quota KaggleError",
     "kit.search": "random_search annealing genetic droplet explore_then_droplet",
     "kit.proto": "read_layout_pb read_tile_pb",
+    "kit.programs": "program_from_hlo program_from_jax with_layouts tune",
     "lab.sample": "write_sample",
 }
 

@@ -18,6 +18,7 @@ from drawn import (
     ready,
     relabelled_nodes,
     reordered_edges,
+    some_configs,
 )
 
 from kit.data import dense_configs, npz_paths, read_layout
@@ -192,7 +193,7 @@ def test_a_layout_baseline_is_its_dense_twin(network, settings, layers):
 @each_layout
 def test_a_real_file_is_its_dense_twin(network, settings, real_data):
     path, = [p for p in npz_paths(real_data / "npz", "layout:xla:default", "train") if "alexnet" in p.stem]
-    graph = prune(read_layout(path, configs=[0, 7, 20_000]))
+    graph = prune(some_configs(read_layout(path), [0, 7, 20_000]))
     model = ready(network(settings), graph)
     assert torch.allclose(costs(model, graph), slow_layout_costs(model, graph, range(3), [graph]), **NEAR)
 

@@ -1,6 +1,5 @@
 """Training on Kaggle's machines, with the real client against a local server that runs what is pushed."""
 import functools
-import hashlib
 import io
 import json
 import os
@@ -23,19 +22,21 @@ from test_run import HEARS_INTERRUPTS
 
 import lab.jobs.jobs
 import lab.jobs.results
-from kit.data import COLLECTIONS, SPLITS, npz_paths
-from kit.kaggle.client import KaggleError
+from kit.data import COLLECTIONS, npz_paths
 from lab.jobs.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
-from lab.jobs.results import check_predictions, collect_predictions, keep_fetched, tail
-from lab.run import MARK, Results, from_data
+from lab.jobs.results import collect_results, publish_jobs, tail
+from lab.run import Folder, Prediction, Run, gather_predictions
+from lab.run.folder import step_of
 from lab.run.report import write_report
-from lab.run.workflow import load_costs, save_costs
+from lab.run.store import DIGEST, Store, content_of, read_kept
 
 PROJECT = Path(__file__).resolve().parents[1]
 TILE, LAYOUT = "tile:xla", "layout:xla:random"
 TWO = ["--collections", f"{TILE},{LAYOUT}"]
 LOG = [{"stream_name": "stdout", "time": 1.5, "data": "layout:xla:random: token, seed 0\n"},
        {"stream_name": "stderr", "time": 2, "data": "\x1b[31mCUDA out of\x1b[0m memory\n"}]
+RECORD = {"model": "TileModel", "parameters": 9, "graphs": 3, "settings": {"steps": 3}, "configs_seen": 30,
+          "seconds": 1.5, "peak_memory": None, "curve": {"loss": [0.5, None], "score": [0.5]}}
 BROKEN = {"status": "ERROR", "failureMessage": "Your notebook threw an error", "files": [], "log": json.dumps(LOG)}
 
 
@@ -61,28 +62,27 @@ def costs_of(root, collection, split, seed=0):
     return costs
 
 
-def packed(costs):
-    """Bytes of an npz."""
-    file = io.BytesIO()
-    np.savez_compressed(file, **costs)
-    return file.getvalue()
+def published(root, folder, collection, seeds=(0,), draw=0, **instead):
+    """What a notebook leaves in the folder of its run, by chance -> {name: bytes}; `instead`: {split: other costs}."""
+    step, kind = step_of(collection), "tile" if collection == TILE else "token"
+    run = Run(step, root, folder, "tiny", [collection])
+    for seed in seeds:
+        model = run.store.name(f"{collection.replace(':', '_')}-{kind}-{seed}", seed)
+        run.store.path(model, ".json").parent.mkdir(exist_ok=True)
+        run.store.path(model, ".json").write_text(json.dumps(RECORD))
+    run.publish([Prediction(collection, f"{kind}_seed{seed}", split,
+                            instead.get(split, costs_of(root, collection, split, seed + draw)), model)
+                 for seed in seeds for split in ("valid", "test")], seeds=len(seeds), first_seed=min(seeds), width=8)
+    return {f"results/{path.relative_to(folder).as_posix()}": path.read_bytes()
+            for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def finished(server, root, collection, seeds=(0,), **instead):
-    """A notebook that is complete, and left predictions; `instead`: {name: bytes} of files that differ."""
-    stem, kind = collection.replace(":", "_"), "tile" if collection == TILE else "token"
-    place = f"results/predictions/{stem}/{kind}_seed"
-    found = {f"{place}{seed}.{split}.npz": packed(costs_of(root, collection, split, seed))
-             for seed in seeds for split in ("valid", "test")}
+def finished(server, root, collection, seeds=(0,), more=None, **instead):
+    """A notebook that is complete, and left results; `more`: {name: bytes} of files that differ, or are added."""
     files = []
-    found |= instead
-    for name in [name for name in found if name.endswith(".npz") and f"{name}{MARK}" not in found]:
-        split = name.split(".")[-2]
-        mark = {"name": name, "sha256": hashlib.sha256(found[name]).hexdigest(), "by": "03_train_tile", "run": "there",
-                "made_from": from_data(root, [collection], split) if split in SPLITS else {}}
-        digest = hashlib.sha256(json.dumps(mark).encode()).hexdigest()
-        found[f"{name}{MARK}"] = json.dumps({**mark, "digest": digest}).encode()
-    for name, data in found.items():
+    with tempfile.TemporaryDirectory() as folder:
+        left = published(root, Path(folder), collection, seeds, **instead)
+    for name, data in {**left, **(more or {})}.items():
         path = f"/output/{len(server.files)}"
         server.files[path] = data
         files.append((name, path))
@@ -104,12 +104,17 @@ def notebook(tmp_path):
     return folder
 
 
-def watch(jobs, notebook, folder, root, fresh=False):
+def watch(jobs, notebook, folder, root):
     """Go on with some jobs as run.py does -> what failed."""
     out, path = folder / "out", folder / "out" / ".run" / "kaggle.json"
     known = read_jobs(path)
-    renew(jobs, known, USER, out, fresh)
+    renew(jobs, known, USER, out, root)
     return watch_jobs(jobs, dict.fromkeys(jobs, notebook), out, root, path, known, every=0.01, client=QUICK)
+
+
+def fetched(out, root, collection=TILE):
+    """The costs of test programs that a run has of a collection."""
+    return Folder(out, root).costs(step_of(collection), [collection])
 
 
 def states(folder):
@@ -153,7 +158,8 @@ class Machine:
 @pytest.mark.long
 def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle, tmp_path, tiny_sample):
     machine = Machine(kaggle, tmp_path / "machines")
-    status, said, errors = run(tmp_path, tiny_sample, *TWO, "-p", "seeds=2", "--seed-groups", "2", "-p", "steps=3")
+    status, said, errors = run(tmp_path, tiny_sample, *TWO, "-p", "seeds=2", "--seed-groups", "2", "-p", "steps=3",
+                               timeout=900)
     assert (status, errors) == (3, ""), said[-2000:] + errors
     assert len(kaggle.pushed) == 4 and len({body["slug"] for body in kaggle.pushed}) == 4 and machine.at_once <= 2
     for body in kaggle.pushed:
@@ -164,9 +170,10 @@ def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle
     quota = "GPU quota: 12.3 of 30.0 hours used this week, 17.7 left, 1.5 reserved by running notebooks, renewed "
     assert said.count("GPU quota") == 1 and said.index(quota) < said.index(": running\n")
     out = tmp_path / "out"
-    tiles = sorted(path.name for path in (out / "predictions" / "tile_xla").glob("*.npz"))
-    assert tiles == [f"tile_seed{seed}.{split}.npz" for seed in (0, 1) for split in ("test", "valid")]
-    first, second = (load_costs(out / "predictions" / "tile_xla" / name) for name in (tiles[0], tiles[2]))
+    section = Folder(out, tiny_sample).section("03_train_tile", TILE)
+    tiles = [(one["member"], one["split"]) for one in section["costs"]]
+    assert tiles == [(f"tile_seed{seed}", split) for seed in (0, 1) for split in ("test", "valid")]
+    first, second = (read_kept(out / "store" / f"{one['file']}.npz") for one in section["costs"][::2])
     assert first.keys() == second.keys() and all((first[name] != second[name]).any() for name in first)
     table = pd.read_csv(out / "scores.csv")
     assert set(table["collection"]) == {TILE} and table.set_index("model").loc["tile", "seeds"] == 2
@@ -178,8 +185,10 @@ def test_notebooks_train_there_one_fails_and_the_others_are_combined_here(kaggle
     assert "CUDA out of memory" in page and "tile_xla-tile-0" in page and "tile_xla-tile-1" in page
     assert sorted(states(tmp_path)) == ["failed", "failed", "fetched", "fetched"]
     entry = json.loads((tmp_path / "out.json").read_text())
-    assert {p["collection"] for ref, p in entry["parameters"]["on_kaggle"].items() if ref.startswith(USER)} == {
-        TILE, LAYOUT}
+    settings = entry["parameters"]["03_train_tile"]
+    assert (settings["seeds"], settings["steps"], settings["first_seed"]) == (2, 3, 0)
+    assert {ref.rpartition("-")[0]: own["first_seed"] for ref, own in settings["on_kaggle"].items()} == {
+        f"{USER}/tpugraphs-kit-tile-xla-{seed}": seed for seed in (0, 1)}
 
 
 def until(child, true):
@@ -223,8 +232,7 @@ def test_the_same_plan_in_two_folders_has_its_own_notebooks_and_a_folder_that_mo
     import on_kaggle
     monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
     books = {PROJECT / "notebooks" / f"{name}.ipynb": {} for name in ("03_train_tile", "04_train_layout")}
-    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE, **{
-        NAME: packed(costs_of(tiny_sample, TILE, "test", len(kaggle.pushed)))})
+    kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE, draw=len(kaggle.pushed))
 
     def train(out):
         jobs, failed = on_kaggle.train_on_kaggle(plan_jobs([TILE], seeds=1), books, USER, out, tiny_sample, True)
@@ -234,11 +242,12 @@ def test_the_same_plan_in_two_folders_has_its_own_notebooks_and_a_folder_that_mo
     slugs = [body["slug"] for body in kaggle.pushed]
     assert len(slugs) == len({*slugs}) == 2 and all(len(slug.partition("/")[2]) <= 50 for slug in slugs)
     shutil.move(tmp_path / "one", tmp_path / "moved")
-    (tmp_path / "moved" / "predictions" / "tile_xla" / "tile_seed0.test.npz").unlink()           # fetched once more
+    for path in (tmp_path / "moved" / "store").glob("*.npz"):
+        path.unlink()                            # fetched once more
     train(tmp_path / "moved")
     assert len(kaggle.pushed) == 2
     for number, out in ((1, tmp_path / "moved"), (2, tmp_path / "two")):
-        here, there = load_costs(out / NAME.partition("/")[2]), costs_of(tiny_sample, TILE, "test", number)
+        here, there = fetched(out, tiny_sample), costs_of(tiny_sample, TILE, "test", number)
         assert here.keys() == there.keys() and all((here[name] == there[name]).all() for name in here)
 
 
@@ -379,16 +388,30 @@ def test_a_push_whose_answer_is_lost_is_asked_for_before_it_is_made_again(kaggle
     assert kaggle.asked.count("SaveKernel") == asked             # and never again
 
 
-def test_predictions_that_are_gone_are_fetched_again_and_fresh_pushes_anew(kaggle, tmp_path, tiny_sample, notebook):
+@pytest.mark.parametrize("lose", [lambda path: path.write_bytes(b"half"), Path.unlink])
+def test_results_that_are_gone_or_damaged_are_fetched_again(kaggle, tmp_path, tiny_sample, notebook, lose):
     kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
+    jobs = planned(TILE)
+    watch(jobs, notebook, tmp_path, tiny_sample)
+    (job,), store = jobs.values(), tmp_path / "out" / "store"
+    lost = store / f"{job['section']['costs'][0]['file']}.npz"
+    whole = lost.read_bytes()
+    lose(lost)
     watch(planned(TILE), notebook, tmp_path, tiny_sample)
-    lost = tmp_path / "out" / "predictions" / "tile_xla" / "tile_seed0.test.npz"
-    whole = load_costs(lost)
-    lost.write_bytes(b"half")
-    watch(planned(TILE), notebook, tmp_path, tiny_sample)
-    assert load_costs(lost).keys() == whole.keys() and len(kaggle.pushed) == 1
-    watch(planned(TILE), notebook, tmp_path, tiny_sample, fresh=True)
-    assert [body["slug"][-2:] for body in kaggle.pushed][1] == "-2" and len(kaggle.pushed) == 2
+    assert read_kept(lost) is not None and lost.read_bytes() == whole and len(kaggle.pushed) == 1
+
+
+def test_results_of_data_that_have_changed_since_are_trained_again_by_the_second_command(kaggle, tmp_path, tiny_sample,
+                                                                                        notebook):
+    root = shutil.copytree(tiny_sample / "npz", tmp_path / "npz")
+    kaggle.machine = lambda body: finished(kaggle, root, TILE)
+    assert watch(planned(TILE), notebook, tmp_path, root) == []
+    path = npz_paths(root, TILE, "train")[0]
+    path.rename(path.with_name("another.npz"))
+    (_, why), = watch(planned(TILE), notebook, tmp_path, root)
+    assert why == ("failed on Kaggle: steps/03_train_tile.json: tile:xla: made from other data, tile:xla train has "
+                   "changed since; run 03 again") and len(kaggle.pushed) == 1
+    assert watch(planned(TILE), notebook, tmp_path, root) == [] and len(kaggle.pushed) == 2
 
 
 def test_jobs_of_another_plan_are_remembered(kaggle, tmp_path, tiny_sample, notebook):
@@ -479,8 +502,8 @@ def test_a_stale_token_is_told_at_once_and_what_runs_is_kept(kaggle, tmp_path, t
     ({"status": "ERROR", "failureMessage": "no \x1b[2Jluck", "files": [("../evil", "/a")], "log": "x"},
      "failed on Kaggle: no [2Jluck\n    x"),
     ({"status": "COMPLETE", "files": [], "log": json.dumps(LOG)},
-     "failed on Kaggle: the notebook left 0 files, predictions of 0 seeds; expected one or more seeds and at most 400 "
-     "files\n    layout:xla:random: token, seed 0\n    CUDA out of memory"),
+     "failed on Kaggle: steps/03_train_tile.json: is not there, is damaged, or says nothing of tile:xla\n"
+     "    layout:xla:random: token, seed 0\n    CUDA out of memory"),
     ({"status": "ERROR", "files": [], "log": '[{"data": "cut inside a letter \\ud83d"}]'},
      "failed on Kaggle: error\n    cut inside a letter ?"),
     ({"status": "ERROR", "files": [], "log": "[" * 100_000}, f"failed on Kaggle: error\n    {'[' * 200}"),
@@ -490,16 +513,16 @@ def test_a_notebook_that_brings_nothing_has_failed_with_the_end_of_its_log(kaggl
                                                                            kernel, why):
     kaggle.machine = lambda body: kernel
     assert [reason for _, reason in watch(planned(TILE), notebook, tmp_path, tiny_sample)] == [why]
-    assert not (tmp_path / "out" / "predictions").exists()
+    assert not (tmp_path / "out" / "store").exists()
 
 
-def test_predictions_reach_a_folder_on_another_file_system(kaggle, tmp_path, tiny_sample, notebook):
+def test_results_reach_a_store_on_another_file_system(kaggle, tmp_path, tiny_sample, notebook):
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as other:
         (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "predictions").symlink_to(other)
+        (tmp_path / "out" / "store").symlink_to(other)
         kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
         assert watch(planned(TILE), notebook, tmp_path, tiny_sample) == []
-        assert len(tree(Path(other))) == 2
+        assert len(tree(Path(other))) == 3
 
 
 def test_a_notebook_that_was_deleted_there_has_failed(kaggle, tmp_path, tiny_sample, notebook):
@@ -509,33 +532,62 @@ def test_a_notebook_that_was_deleted_there_has_failed(kaggle, tmp_path, tiny_sam
 
 # --- what comes back is not trusted
 
+STEP = "results/steps/03_train_tile.json"
+
+
 def collected(kaggle, tmp_path, root, kernel, collection=TILE, **job):
     kaggle.kernels = {f"{USER}/a-notebook": kernel}
     job = {"ref": f"{USER}/a-notebook", "collection": collection, "first_seed": 0, "seeds": 1, **job}
-    return collect_predictions(job, tmp_path / "out", root, QUICK)
+    return collect_results(job, tmp_path / "out", root, QUICK)
 
 
 def tree(folder):
-    """Names of the files, without what is written down about them."""
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    return sorted(name for name in names if not name.endswith(MARK) and name != ".run/id")
+    """Names of the files."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def refused(kaggle, tmp_path, root, kernel, word, **job):
+    """The results of a notebook are refused with this word, and nothing is put in place."""
+    done = collected(kaggle, tmp_path, root, kernel, **job)
+    assert done["state"] == "failed" and word in done["reason"] and "\n" not in done["reason"], done
+    assert tree(tmp_path / "out") == []
 
 
 def test_only_what_a_job_should_leave_is_fetched(kaggle, tmp_path, tiny_sample):
-    extra = ["../../evil", "/etc/evil", "results/predictions/tile_xla/../../../evil_seed0.test.npz",
-             "results/predictions/layout_xla_random/token_seed0.test.npz", "results/submission.csv",
-             "results/predictions/tile_xla/tile_seed7.test.npz", "results/predictions/tile_xla/.tile_seed0.test.npz",
-             "results/predictions/tile_xla/tile_seed0.test.npz\n", "results/checkpoints/tile.pt", "a\x00b",
-             "other/results/predictions/tile_xla/tile_seed0.test.npz", "results/.run/kaggle.json"]
-    kernel = finished(kaggle, tiny_sample, TILE, **dict.fromkeys(extra, b"evil"))
+    extra = ["../../evil", "/etc/evil", "results/store/../../../costs-0123456789abcdef.npz", "results/submission.csv",
+             "results/steps/04_train_layout.json", "results/store/costs-0123456789abcdef.npz", "a\x00b",
+             "results/store/tile_xla-tile-7-0123456789abcdef.json", "results/store/tile_xla-tile-0.pt",
+             "other/results/steps/03_train_tile.json", "results/.run/kaggle.json", f"{STEP}\n"]
+    kernel = finished(kaggle, tiny_sample, TILE, more=dict.fromkeys(extra, b"evil"))
     done = collected(kaggle, tmp_path, tiny_sample, kernel)
-    assert done["state"] == "fetched" and sorted(done["files"]) == tree(tmp_path / "out") == [
-        f"predictions/tile_xla/tile_seed0.{split}.npz" for split in ("test", "valid")]
-    assert sum(call.startswith("GET") for call in kaggle.asked) == 4             # each with its mark
+    names = {f"store/{one['file']}.npz" for one in done["section"]["costs"]}
+    assert done["state"] == "fetched" and len(names) == 2
+    assert {name for name in tree(tmp_path / "out") if not name.endswith(".json")} == names
+    assert len(tree(tmp_path / "out")) == 3                      # with the record of the training
+    assert sum(call.startswith("GET") for call in kaggle.asked) == 4             # and what its step published
     assert [p.name for p in tmp_path.parent.rglob("*evil*")] == []
 
 
-NAME = "results/predictions/tile_xla/tile_seed0.test.npz"
+def changed(**changes):
+    """Costs of test programs, with those of one program changed."""
+    def costs(root):
+        found = costs_of(root, TILE, "test")
+        return {**found, min(found): changes["cost"](found[min(found)])}
+    return costs
+
+
+@pytest.mark.parametrize("costs, word", [
+    (lambda root: costs_of(root, LAYOUT, "test"), "which is no test program of tile:xla here"),
+    (lambda root: {**costs_of(root, TILE, "test"), "tile:xla:elsewhere": np.ones(3)},
+     "has costs of 'tile:xla:elsewhere', which is no test program of tile:xla here"),
+    (lambda root: {**costs_of(root, TILE, "test"), "tile:xla:a\x1b[2J\n": np.ones(3)}, "which is no test program"),
+    (changed(cost=lambda c: c * np.nan), "has something else than one axis of finite costs"),
+    (changed(cost=lambda c: c[None]), "has something else than one axis of finite costs"),
+    (changed(cost=lambda c: c.astype(str)), "has something else than one axis of finite costs"),
+    (changed(cost=lambda c: c[:-1]), "costs, but")])
+def test_costs_of_other_programs_or_with_odd_values_are_refused(kaggle, tmp_path, tiny_sample, costs, word):
+    kernel = finished(kaggle, tiny_sample, TILE, test=costs(tiny_sample))
+    refused(kaggle, tmp_path, tiny_sample, kernel, word)
 
 
 def bomb():
@@ -545,36 +597,74 @@ def bomb():
     return file.getvalue()
 
 
-def replaced(root, **changes):
-    """Predictions with one program's costs changed."""
-    costs = costs_of(root, TILE, "test")
-    first = min(costs)
-    return packed({**costs, first: changes["cost"](costs[first])})
+def archive(name, arrays, **more):
+    """Bytes of an npz that says it is the file `name` of a store."""
+    file = io.BytesIO()
+    np.savez(file, **arrays, **{DIGEST: np.array(f"{name} {content_of(arrays)}")}, **more)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize("content, word", [
-    (lambda root: b"no archive", "not a zip file"), (lambda root: b"", "not a zip file"),
-    (lambda root: bomb(), "unpacks to 3 MiB, expected at most 1"),
-    (lambda root: os.urandom(2 << 20), "has 2.1 MB; expected at most 1.0 MB"),
-    (lambda root: packed(costs_of(root, LAYOUT, "test")), "none of the"),
-    (lambda root: packed({**costs_of(root, TILE, "test"), "layout:xla:random:a": np.ones(3)}),
-     "has costs of 'layout:xla:random:a'; expected programs of tile:xla"),
-    (lambda root: packed({**costs_of(root, TILE, "test"), "tile:xla:a,b": np.ones(3)}), "has costs of 'tile:xla:a,b'"),
-    (lambda root: replaced(root, cost=lambda c: c * np.nan), "has a cost that is not finite"),
-    (lambda root: replaced(root, cost=lambda c: c[:-1]), "costs, but"),
-    (lambda root: replaced(root, cost=lambda c: c[None]), "expected one axis of costs"),
-    (lambda root: replaced(root, cost=lambda c: c.astype(object)), "unreadable predictions (ValueError: Object arr")])
-def test_predictions_that_cannot_be_trusted_are_refused_and_nothing_is_put_in_place(kaggle, tmp_path, tiny_sample,
-                                                                                    monkeypatch, content, word):
+    (lambda name, root: b"no archive", "not a zip file"), (lambda name, root: b"", "not a zip file"),
+    (lambda name, root: bomb(), "unpacks to 3 MiB, expected at most 1"),
+    (lambda name, root: os.urandom(2 << 20), "has 2.1 MB; expected at most 1.0 MB"),
+    (lambda name, root: archive(name, costs_of(root, TILE, "test", 9)), "does not hold what its name says"),
+    (lambda name, root: archive("costs-0123456789abcdef", costs_of(root, TILE, "test")), "does not hold what its name"),
+    (lambda name, root: archive(name, costs_of(root, TILE, "test"), more=np.array([print])), "does not hold what its")])
+def test_a_file_that_does_not_hold_what_its_name_says_is_refused(kaggle, tmp_path, tiny_sample, monkeypatch, content,
+                                                                 word):
     monkeypatch.setattr(lab.jobs.results, "FILE_MOST", 1_000_000 if "MB" in word else 1 << 20)
-    kernel = finished(kaggle, tiny_sample, TILE, **{NAME: content(tiny_sample)})
-    done = collected(kaggle, tmp_path, tiny_sample, kernel)
-    assert done["state"] == "failed" and word in done["reason"], done
-    assert done["reason"].startswith("tile_seed0.test.npz") and tree(tmp_path / "out") == []
+    name = Store(tmp_path / "store").keep("costs", costs_of(tiny_sample, TILE, "test"))
+    kernel = finished(kaggle, tiny_sample, TILE, more={f"results/store/{name}.npz": content(name, tiny_sample)})
+    refused(kaggle, tmp_path, tiny_sample, kernel, word)
 
 
-RECORD = {"model": "TileModel", "parameters": 9, "graphs": 3, "settings": {"steps": 3}, "configs_seen": 30,
-          "seconds": 1.5, "peak_memory": None, "curve": {"loss": [0.5, None], "score": [0.5]}}
+def test_a_file_that_the_step_names_and_did_not_leave_is_told(kaggle, tmp_path, tiny_sample):
+    kernel = finished(kaggle, tiny_sample, TILE)
+    kernel["files"] = [pair for pair in kernel["files"] if not pair[0].endswith(".npz")]
+    refused(kaggle, tmp_path, tiny_sample, kernel, "is named by the notebook, which did not leave it")
+
+
+def rewritten(root, change):
+    """What the step published, changed by somebody who also makes its digest anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = json.loads(published(root, Path(folder), TILE)[STEP])
+        section = data["sections"][TILE]
+        change(section)
+        run = Folder(folder, root)
+        run.write_record("03_train_tile", {"sections": {TILE: section}, "views": {}})
+        return Path(folder, "steps", "03_train_tile.json").read_bytes()
+
+
+def first(**more):
+    return lambda section: section["costs"][0].update(more)
+
+
+IS_NONE = "is not there, is damaged, or says nothing of tile:xla"
+
+
+@pytest.mark.parametrize("change, word", [
+    (first(file="../costs-0123456789abcdef"), IS_NONE), (first(file="costs-../../../evil"), IS_NONE),
+    (first(member="tile_seed7"), IS_NONE), (first(member="../tile_seed0"), IS_NONE), (first(split="all"), IS_NONE),
+    (first(collection=LAYOUT), IS_NONE), (first(model="../../evil.pt"), IS_NONE), (first(specialists=[3]), IS_NONE),
+    (first(more=1), IS_NONE), (first(baseline=1), IS_NONE), (lambda section: section.pop("used"), IS_NONE),
+    (lambda section: section.update(costs=3), IS_NONE), (lambda section: section.update(settings=[]), IS_NONE),
+    (lambda section: section.update(read={"05_ensemble": "x"}), IS_NONE),
+    (lambda section: section.update(costs=section["costs"] * 300), IS_NONE),
+    (lambda section: section["data"].pop("tile:xla train"), IS_NONE),
+    (lambda section: section["data"].update({"../x y": "z"}), IS_NONE),
+    (lambda section: section["data"].update({"tile:xla train": "other"}),
+     "tile:xla: made from other data, tile:xla train has changed since"),
+    (lambda section: section.update(code="other"), "tile:xla: made by other code of the kit"),
+    (lambda section: section.update(costs=[]), "predictions of 0 seeds; expected 1, and no others")])
+def test_a_step_that_published_something_else_is_refused(kaggle, tmp_path, tiny_sample, change, word):
+    kernel = finished(kaggle, tiny_sample, TILE, more={STEP: rewritten(tiny_sample, change)})
+    refused(kaggle, tmp_path, tiny_sample, kernel, word)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"digest": 3}', b"[" * 100_000, b"\xff"])
+def test_what_no_step_published_is_refused(kaggle, tmp_path, tiny_sample, content):
+    refused(kaggle, tmp_path, tiny_sample, finished(kaggle, tiny_sample, TILE, more={STEP: content}), IS_NONE)
 
 
 @pytest.mark.parametrize("record, good", [
@@ -584,24 +674,24 @@ RECORD = {"model": "TileModel", "parameters": 9, "graphs": 3, "settings": {"step
     ({**RECORD, "peak_memory": []}, False), ({**RECORD, "peak_memory": 1 << 20}, True),
     ({**RECORD, "seconds": 10 ** 999}, False), ({**RECORD, "more": "x" * (1 << 20)}, False)])
 def test_records_of_trainings_come_along_if_a_report_can_be_made_of_them(kaggle, tmp_path, tiny_sample, record, good):
-    kernel = finished(kaggle, tiny_sample, TILE, **{"results/checkpoints/tile_xla-0-0123abcd.json":
-                                                    json.dumps(record).encode()})
+    name = Store(tmp_path / "store").name("tile_xla-tile-0", 0)
+    kernel = finished(kaggle, tiny_sample, TILE, more={f"results/store/{name}.json": json.dumps(record).encode()})
+    if not good:
+        refused(kaggle, tmp_path, tiny_sample, kernel, f"{name}.json: is no record of a training, or has more than 1 M")
+        return
     done = collected(kaggle, tmp_path, tiny_sample, kernel)
-    assert done["state"] == ("fetched" if good else "failed"), done
-    assert ("checkpoints/tile_xla-0-0123abcd.json" in tree(tmp_path / "out")) == good
-    if good:
-        assert "tile_xla-0" in write_report(tmp_path / "out", "next").read_text()
-    else:
-        assert done["reason"].startswith("tile_xla-0-0123abcd.json: is no record") and tree(tmp_path / "out") == []
+    assert done["state"] == "fetched" and f"store/{name}.json" in tree(tmp_path / "out"), done
+    job = {"ref": "a/b", "collection": TILE, "first_seed": 0, "seeds": 1, **done}
+    publish_jobs({"b": job}, tmp_path / "out", tiny_sample, {})
+    write_report(tmp_path / "page.html", tmp_path / "out", "next")
+    assert "tile_xla-tile-0" in (tmp_path / "page.html").read_text()
 
 
-def test_too_many_files_or_too_few_seeds_are_no_result(kaggle, tmp_path, tiny_sample, monkeypatch):
+@pytest.mark.parametrize("job", [{"first_seed": 2, "seeds": 3}, {"first_seed": 2, "seeds": 1}, {"seeds": 2}])
+def test_predictions_of_other_seeds_than_asked_for_are_no_result(kaggle, tmp_path, tiny_sample, job):
     kernel = finished(kaggle, tiny_sample, TILE, seeds=(2, 3))
-    done = collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=3)
-    assert done["reason"] == "the notebook left 8 files, predictions of 2 seeds; expected 3 seeds and at most 400 files"
-    monkeypatch.setattr(lab.jobs.results, "FILES_MOST", 3)
-    assert "at most 3 files" in collected(kaggle, tmp_path, tiny_sample, kernel, first_seed=2, seeds=2)["reason"]
-    assert not any(call.startswith("GET") for call in kaggle.asked)
+    assert collected(kaggle, tmp_path, tiny_sample, kernel, **job)["state"] == "failed"
+    assert tree(tmp_path / "out") == [] and not any("npz" in call for call in kaggle.asked)
 
 
 def test_a_link_that_has_expired_fails_the_notebook_alone(kaggle, tmp_path, tiny_sample):
@@ -610,27 +700,62 @@ def test_a_link_that_has_expired_fails_the_notebook_alone(kaggle, tmp_path, tiny
     assert "HTTP 404" in collected(kaggle, tmp_path, tiny_sample, kernel)["reason"]
 
 
-def test_a_program_that_is_not_here_is_believed_but_a_file_about_none_that_is_here_is_not(tmp_path, tiny_sample):
-    costs = costs_of(tiny_sample, TILE, "test")
-    save_costs(tmp_path / "tile_seed0.test.npz", {**costs, "tile:xla:elsewhere": np.arange(3)})
-    check_predictions(tmp_path / "tile_seed0.test.npz", TILE, tiny_sample)
-    save_costs(tmp_path / "tile_seed0.test.npz", {"tile:xla:elsewhere": np.arange(3)})
-    with pytest.raises(KaggleError, match="has costs of 1 programs, but none of the 3 here; was the same data used"):
-        check_predictions(tmp_path / "tile_seed0.test.npz", TILE, tiny_sample)
+# --- several jobs, one step
 
 
-def test_predictions_of_earlier_plans_go_only_where_there_are_new_ones(tmp_path, tiny_sample):
-    results = Results(tmp_path, "03_train_tile", tiny_sample)
-    for name in ("predictions/tile_xla/tile_seed0.test.npz", "predictions/tile_xla/tile_seed9.test.npz",
-                 "baselines/tile_xla/old_seed0.test.npz", "predictions/layout_xla_random/token_seed0.test.npz"):
-        results.save_costs(name, {"tile:xla:a": np.ones(2)}, {})
-    save_costs(tmp_path / "predictions/tile_xla/mine_seed1.test.npz", {"tile:xla:a": np.ones(2)})
-    keep_fetched({"a": {"files": {"predictions/tile_xla/tile_seed0.test.npz": "sha"}}, "b": {"files": {}}}, tmp_path)
-    assert [name for name in tree(tmp_path) if not name.startswith("aside")] == [
-        "predictions/layout_xla_random/token_seed0.test.npz", "predictions/tile_xla/mine_seed1.test.npz",
-        "predictions/tile_xla/tile_seed0.test.npz"]
-    assert {name.partition("/")[2].partition("/")[2] for name in tree(tmp_path) if name.startswith("aside")} == {
-        "baselines/tile_xla/old_seed0.test.npz", "predictions/tile_xla/tile_seed9.test.npz"}
+def job_of(root, store, collection, seeds, member=None):
+    """A job that was fetched, whose costs are in the store."""
+    with tempfile.TemporaryDirectory() as folder:
+        published(root, Path(folder), collection, seeds)
+        section = Folder(folder, root).section(step_of(collection), collection)
+        for path in Path(folder, "store").iterdir():
+            shutil.copy(path, store)
+    return {"ref": f"{USER}/{seeds[0]}", "collection": collection, "first_seed": seeds[0], "seeds": len(seeds),
+            "section": section}
+
+
+def test_jobs_of_a_collection_become_one_section_and_others_stay(tmp_path, tiny_sample):
+    (tmp_path / "store").mkdir()
+    folder = Folder(tmp_path, tiny_sample)
+
+    def members(collection):
+        return [(one["member"], one["split"]) for one in folder.section(step_of(collection), collection)["costs"]]
+    for collection in (TILE, LAYOUT):
+        publish_jobs({"old": job_of(tiny_sample, tmp_path / "store", collection, (8, 9))}, tmp_path, tiny_sample, {})
+    jobs = {str(seeds): job_of(tiny_sample, tmp_path / "store", TILE, seeds) for seeds in ((2, 3), (0, 1))}
+    jobs["failed"] = {"ref": "x", "collection": LAYOUT, "first_seed": 0, "seeds": 2, "section": None}
+    publish_jobs(jobs, tmp_path, tiny_sample, {"03_train_tile": {"seeds": 4}})
+    assert members(TILE) == [(f"tile_seed{seed}", split) for seed in range(4) for split in ("test", "valid")]
+    assert members(LAYOUT) == [(f"token_seed{seed}", split) for seed in (8, 9) for split in ("test", "valid")]
+    settings = folder.settings([TILE])["03_train_tile"]
+    assert (settings["seeds"], settings["first_seed"], settings["width"]) == (4, 0, 8)
+    assert settings["on_kaggle"] == {f"{USER}/{first}": {"first_seed": first, "seeds": 2} for first in (0, 2)}
+    assert folder.fault("03_train_tile", [TILE]) is None
+    assert len(tree(tmp_path / "store")) == 8 * 3                # those of the earlier plan are still there
+    # 05 adds up in the same order, in whatever order models were trained
+    run, record = Run("05_ensemble", tiny_sample, tmp_path, "tiny", [TILE]), folder.record("03_train_tile")
+    before = [[*members] for members in gather_predictions(run).values()]
+    record["sections"][TILE]["costs"].reverse()
+    folder.write_record("03_train_tile", record)
+    assert [[*members] for members in gather_predictions(run).values()] == before
+
+
+def test_earlier_results_stay_where_a_job_failed_and_those_out_of_date_do_not_stop_the_others(tmp_path, tiny_sample,
+                                                                                           monkeypatch):
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    from on_kaggle import earlier_results
+    root = shutil.copytree(tiny_sample / "npz", tmp_path / "npz")
+    (tmp_path / "out" / "store").mkdir(parents=True)
+    jobs = {c: job_of(root, tmp_path / "out" / "store", c, (0, 1)) for c in (TILE, LAYOUT)}
+    publish_jobs(jobs, tmp_path / "out", root, {})
+    jobs[LAYOUT]["section"] = None
+    folder = Folder(tmp_path / "out", root)
+    assert earlier_results(jobs, folder) == {LAYOUT} and folder.fault("04_train_layout", [LAYOUT]) is None
+    path = npz_paths(root, LAYOUT, "train")[0]
+    path.rename(path.with_name("another.npz"))
+    assert "made from other data" in folder.fault("04_train_layout", [LAYOUT])
+    assert earlier_results(jobs, folder) == set() and folder.fault("04_train_layout", [LAYOUT]) is None
+    assert fetched(tmp_path / "out", root, LAYOUT) == {} and fetched(tmp_path / "out", root) != {}
 
 
 def test_the_end_of_a_log_shows_no_secret_and_moves_no_cursor():
@@ -661,10 +786,9 @@ def test_groups_without_a_seed_each_are_refused(seeds, groups):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 3}', '{"a": {"state": "lost", "ref": "x"}}', "\udcff",
-                                  '{"a": {"state": "failed", "ref": "x", "attempt": 1, "files": [], "log": []}}',
-                                  '{"a": {"state": "failed", "ref": "x", "attempt": 1, "files": {}, "log": [],'
-                                  ' "run": 3}}',
-                                  '{"a": {"state": "failed", "ref": "x", "attempt": "1", "files": {}, "log": []}}'])
+                                  '{"a": {"state": "fetched", "ref": "x", "attempt": 1, "section": {}, "log": []}}',
+                                  '{"a": {"state": "failed", "ref": "x", "attempt": 1, "log": [], "run": 3}}',
+                                  '{"a": {"state": "failed", "ref": "x", "attempt": "1", "log": []}}'])
 def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_path, text):
     (tmp_path / "kaggle.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert "does not say what was pushed" in fails("damaged", read_jobs, tmp_path / "kaggle.json")

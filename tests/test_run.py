@@ -329,6 +329,7 @@ def choices(project, monkeypatch):
     ("04", "held_out=1", "a number of at least 0 and below 1"), ("05", "how=median", "mean_zscore or mean_rank"),
     ("05", "choose=no", "True or False"), ("04", "relatives=no", "True or False"),
     ("04", "popular=false", "True or False"), ("06", "submit_to_kaggle=false", "True or False"),
+    ("06", "partial=no", "True or False"),
     ("06", "score_within=soon", "a number of at least 0"),
     ("07", "budgets=[10,0]", "a list of whole numbers of at least 1, such as [10,30]"),
     ("07", "budgets=10", "a list of whole numbers of at least 1, such as [10,30]"),
@@ -566,3 +567,50 @@ def test_without_a_data_set_sample_data_is_used_and_said_to_be_that(clone):
         assert status == 0 and "sample data" in lines[0] and lines[0].endswith(where)
         assert "scores on sample data" in lines
     assert len(ran(clone)) == 2
+
+
+# --- a run is the same whoever runs it
+
+PICTURE = """import matplotlib.pyplot as plt
+plt.plot([1, 3, 2], label="a")
+plt.legend()
+plt.show()
+print("shown with", len(plt.rcParams["axes.prop_cycle"]), "colours")
+1
+2"""
+PERSONAL = {
+    ".config/matplotlib/matplotlibrc": "axes.prop_cycle: cycler('color', ['k'])\nfigure.facecolor: red\n",
+    ".ipython/profile_default/startup/00-mine.py": "print('mine')\nimport matplotlib\nmatplotlib.use('svg')\n",
+    ".ipython/profile_default/ipython_config.py": "c.InteractiveShell.ast_node_interactivity = 'all'\n",
+    ".ipython/profile_default/ipython_kernel_config.py": "c.InlineBackend.figure_formats = {'svg'}\n"
+                                                         "c.IPKernelApp.exec_lines = ['print(\"mine\")']\n",
+    "pythonstartup.py": "print('mine')\nimport matplotlib\nmatplotlib.use('agg')\n"}
+SHELLS = [{"MPLBACKEND": "Agg"}, {"MPLBACKEND": "TkAgg"}, {"MPLBACKEND": "nonsense"},
+          {"MATPLOTLIBRC": ".config/matplotlib/matplotlibrc"}, {"PYTHONSTARTUP": "pythonstartup.py"},
+          {"IPYTHONDIR": ".ipython"}, {}]
+
+
+@pytest.mark.long
+def test_what_a_run_shows_does_not_depend_on_personal_settings(clone, tmp_path):
+    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, PICTURE)
+
+    def shown(home, **shell):
+        shutil.rmtree(clone / "out", ignore_errors=True)
+        hidden = ("MPLBACKEND", "MPLCONFIGDIR", "MATPLOTLIBRC", "IPYTHONDIR", "PYTHONSTARTUP", "XDG_CONFIG_HOME")
+        around = {k: v for k, v in environment().items() if k not in hidden} | {"HOME": str(home)}
+        around |= {name: str(home / value) if name != "MPLBACKEND" else value for name, value in shell.items()}
+        command = [sys.executable, "notebooks/run.py", "--data-root", "root", "--out", "out", "--only", "00"]
+        done = subprocess.run(command, cwd=clone, text=True, capture_output=True, env=around, timeout=300)
+        assert done.returncode == 0, done.stderr
+        book = nbformat.read(clone / "out" / "notebooks" / "00_first.ipynb", 4)
+        return [{key: output.get(key) for key in ("output_type", "name", "text", "data")}
+                for output in book.cells[-1].outputs]
+
+    for name, text in PERSONAL.items():
+        (tmp_path / "personal" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "personal" / name).write_text(text)
+    (tmp_path / "plain").mkdir()
+    plain = shown(tmp_path / "plain")
+    assert ["image/png" in (output["data"] or ()) for output in plain] == [True, False, False]
+    for shell in SHELLS:
+        assert shown(tmp_path / "personal", **shell) == plain, shell

@@ -8,20 +8,17 @@ import numpy as np
 import pytest
 from test_report import Page
 
-from kit.data import COLLECTIONS, DataError, npz_paths
-from kit.files import file_sha256
-from kit.submit import write_submission
+from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths
 from lab.run import (
-    Results,
-    from_code,
-    from_data,
+    Prediction,
+    Run,
     graph_scores,
     read_season,
     record_leaderboard,
     record_run,
     write_report,
 )
-from lab.run.ledger import origin
+from lab.run.folder import data_digest
 
 
 @pytest.fixture
@@ -224,45 +221,33 @@ def test_an_entry_names_the_data_code_weights_and_predictions_of_its_csv(tiny_sa
     out, name = tmp_path / "run", "tile:xla"
     costs = {split: {f"{name}:{path.stem}": np.arange(3.0) for path in npz_paths(tiny_sample, name, split)}
              for split in ("valid", "test")}
-    train, weights = Results(out, "03_train_tile", tiny_sample), {}
-    for seed in range(2):
-        weights[f"tile_xla/tile_seed{seed}"] = hashlib.sha256(bytes([seed])).hexdigest()
-        for split in costs:
-            train.save_costs(f"predictions/tile_xla/tile_seed{seed}.{split}.npz", costs[split],
-                             {"settings": "6" * 64, "weights": weights[f"tile_xla/tile_seed{seed}"],
-                              "weights data layout:nlp:random train": "7" * 64}
-                             | from_data(tiny_sample, [name], "train") | from_code("kit.metrics"))
-    combine = Results(out, "05_ensemble", tiny_sample)
-    combine.load_members("predictions", [name])
-    combine.save_costs("ensemble/tile_xla.test.npz", costs["test"], combine.from_read() | from_code("kit.ensemble"))
-    last = Results(out, "06_submit", tiny_sample)
-    last.load_costs(out / "ensemble" / "tile_xla.test.npz")
-    csv = last.save("submission.csv", lambda path: write_submission(costs["test"], path),
-                    last.from_read() | from_data(tiny_sample, [name], "test"))
-    data = {"data layout:nlp:random train": "7" * 64} | from_data(tiny_sample, [name], "test", "train")
-    code = from_code("kit.metrics") | from_code("kit.ensemble")
-    expected = {
-        "data": {source.removeprefix("data "): digest[:16] for source, digest in data.items()},
-        "code": {source.removeprefix("code "): digest[:16] for source, digest in sorted(code.items())},
-        "predictions": {model: file_sha256(out / "predictions" / f"{model}.test.npz")[:16] for model in weights},
-        "weights": {model: digest[:16] for model, digest in weights.items()}}
-    entry = record_run(tmp_path, "run", csv, "sample data", {}, {})
-    assert json.loads(entry.read_text())["made_from"] == expected and origin(csv) == expected
-    # a result that was made again since has a mark that says nothing about this CSV
-    train.save_costs("predictions/tile_xla/tile_seed0.test.npz", {**costs["test"], "tile:xla:more": np.ones(1)},
-                     {"weights": "8" * 64})
-    assert origin(csv)["weights"] == {"tile_xla/tile_seed1": weights["tile_xla/tile_seed1"][:16]}
-    assert origin(csv)["predictions"] == expected["predictions"]
-    csv.write_bytes(csv.read_bytes() + b"\n")
-    assert origin(csv) == {"data": {}, "code": {}, "predictions": {}, "weights": {}}
-    (out / "submission.csv.made.json").write_text("[" * 10 ** 5)
-    assert not any(origin(csv).values())
+    train = Run("03_train_tile", tiny_sample, out, collections=name)
+    train.publish([Prediction(name, f"tile_seed{seed}", split, {i: cost + seed for i, cost in own.items()},
+                              f"tile_xla-tile-{seed}-0123") for seed in range(2) for split, own in costs.items()],
+                  ["layout:nlp:random"], steps=3)
+    combine = Run("05_ensemble", tiny_sample, out, collections=name)
+    combine.section("03_train_tile", name)
+    combine.publish([Prediction(name, "ensemble", "test", costs["test"])], how="mean_rank")
+    last = Run("06_submit", tiny_sample, out, collections=name)
+    csv = last.save_submission(last.costs("05_ensemble", [name]))
+    files = {one["member"]: one["file"] for one in train.record(train.step)["sections"][name]["costs"]
+             if one["split"] == "test"}
+    entry = record_run(tmp_path, "run", csv, "sample data", last.settings([name]), {}, last.origin([name]))
+    made_from = json.loads(entry.read_text())["made_from"]
+    assert made_from["data"] == {f"{c} {split}": data_digest(last.root, c, split)[:16]
+                                 for c in (name, "layout:nlp:random") for split in SPLITS}
+    assert made_from["code"].keys() == {"03_train_tile", "05_ensemble"}
+    assert made_from["predictions"] == {f"tile_xla/{one}": file.removeprefix("costs-") for one, file in files.items()}
+    assert made_from["weights"] == {f"tile_xla/tile_seed{seed}": f"tile_xla-tile-{seed}-0123" for seed in range(2)}
+    assert json.loads(entry.read_text())["parameters"] == {"03_train_tile": {"steps": 3},
+                                                           "05_ensemble": {"how": "mean_rank"}}
 
 
 def reported(folder, run="b", **more):
     out = Path(folder, run)
     out.mkdir(exist_ok=True)
-    return Page(write_report(out, "next", **more).read_text())
+    write_report(out / "report.html", out, "next", **more)
+    return Page((out / "report.html").read_text())
 
 
 def test_the_report_shows_the_season_of_a_run_that_is_in_the_ledger(entry, capsys):

@@ -1,9 +1,9 @@
 """Trainings that take several sessions: stopped by a deadline, taken over from an earlier session's output."""
 import itertools
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,32 +11,26 @@ import torch
 from run_folder import World, in_process
 from training import GRAPHS, SHORT, TINY, VALID
 
+from kit.files import write_json
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
-from kit.prepare import prepare
 from kit.recipes import Recipe
 from kit.training import Deadline, deadlines
-from lab.run import MARK, Results, from_data, read_mark, sessions, steps_trained, unfinished, write_mark
+from lab.run import Folder, Store, members, steps_trained, unfinished
 from lab.run.members import Material, Member, finished, train_members
-from lab.sample import write_sample
+from lab.run.unfinished import earlier_stores
 
 RECIPE = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
-RANKED = {"new": {g.graph_id: g for g in VALID}}
+RANKED = {"test": {g.graph_id: g for g in VALID}}
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Prepared data; what the marks name."""
-    folder = tmp_path_factory.mktemp("data")
-    return prepare(write_sample(folder, size="tiny"), folder / "prepared", ["tile:xla"]).folder
-
-
-def members_of(data, out, deadline=None, seeds=(0, 1, 2), lines=None, recipe=RECIPE, processes=1):
-    """Train some members one after another."""
-    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, RANKED, from_data(data, ["tile:xla"], "train"))}
-    members = [Member(("x",), "gnn", seed, recipe, ("new",)) for seed in seeds]
+def members_of(out, deadline=None, seeds=(0, 1, 2), lines=None, recipe=RECIPE, processes=1, inputs=None):
+    """Train some members one after another; `inputs`: a folder with the outputs of earlier sessions."""
+    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, RANKED)}
+    some = [Member(("x",), "gnn", seed, recipe, ("test",)) for seed in seeds]
     heard = [] if lines is None else lines
-    return train_members(members, materials, Results(out, "step", data), 1, processes, heard.append, deadline)
+    run = SimpleNamespace(out=out, step="step", store=Store(out / "store", earlier_stores(inputs) if inputs else ()))
+    return train_members(some, materials, run, 1, processes, heard.append, deadline)
 
 
 def ticking(seconds):
@@ -46,7 +40,8 @@ def ticking(seconds):
 
 def weights(out):
     """{name of a checkpoint: its weights}."""
-    return {path.name: torch.load(path, weights_only=True)["best"] for path in Path(out, "checkpoints").glob("*.pt")}
+    return {path.name: torch.load(path, weights_only=True)["best"] for path in Path(out, "store").glob("*.pt")
+            if ".kept-" not in path.name}
 
 
 def equal(one, other):
@@ -54,15 +49,15 @@ def equal(one, other):
 
 
 @pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
+def whole(tmp_path_factory):
     """The folder of a run without a break."""
     out = tmp_path_factory.mktemp("whole")
-    members_of(data, out)
+    members_of(out)
     return out
 
 
-def test_members_that_a_deadline_stops_are_named_and_the_next_run_finishes_them(data, whole, tmp_path, capsys):
-    trained = members_of(data, tmp_path, ticking(7))             # one before each member, one before each of 4 steps
+def test_members_that_a_deadline_stops_are_named_and_the_next_run_finishes_them(whole, tmp_path, capsys):
+    trained = members_of(tmp_path, ticking(7))             # one before each member, one before each of 4 steps
     assert [result is not None for result in trained] == [True, False, False]
     assert finished("abc", trained) == (["a"], trained[:1])
     record = json.loads((tmp_path / "unfinished" / "step.json").read_text())
@@ -73,97 +68,87 @@ def test_members_that_a_deadline_stops_are_named_and_the_next_run_finishes_them(
         "note  to be continued: the time is used up, and 2 models are unfinished (x, gnn, seed 1 after step 1 of 4; "
         "x, gnn, seed 2); run the same again to continue")
     assert unfinished(tmp_path) == {"step": ["x, gnn, seed 1", "x, gnn, seed 2"]}
-    assert sorted(map(steps_trained, (tmp_path / "checkpoints").glob("*.pt"))) == [1, 4]
-    trained = members_of(data, tmp_path)
+    assert sorted(map(steps_trained, (tmp_path / "store").glob("*.json"))) == [1, 4]
+    trained = members_of(tmp_path)
     assert None not in trained and unfinished(tmp_path) == {} and equal(weights(tmp_path), weights(whole))
-    assert {steps_trained(path) for path in (tmp_path / "checkpoints").glob("*.pt")} == {4}
+    assert {steps_trained(path) for path in (tmp_path / "store").glob("*.json")} == {4}
 
 
-def test_a_run_that_is_killed_leaves_marks_that_fit_or_none(data, whole, tmp_path, monkeypatch):
-    for kill in range(6):
-        out, marks = tmp_path / str(kill), []
+def test_a_run_that_is_killed_at_a_checkpoint_is_resumed_and_ends_with_the_same_weights(whole, tmp_path, monkeypatch):
+    for kill in range(6):                        # each member writes a checkpoint twice
+        written = []
 
-        def write(*args, kill=kill, marks=marks):
-            marks.append(1)
-            if len(marks) > kill:
+        def write(*args, kill=kill, written=written):
+            written.append(1)
+            if len(written) > kill:
                 raise KeyboardInterrupt
-            write_mark(*args)
+            write_json(*args)
         with monkeypatch.context() as patched:
-            patched.setattr(sessions, "write_mark", write)
-            if kill < 6:
-                with pytest.raises(KeyboardInterrupt):
-                    members_of(data, out)
-        for path in (out / "checkpoints").glob("*.pt"):
-            mark = read_mark(path)
-            assert mark is None or sessions.unfit(path, out, data) is None
-        members_of(data, out)
-        assert equal(weights(out), weights(whole)) and not list(out.glob("aside/*"))
-
-
-def session(data, inputs, out, monkeypatch, **more):
-    """A session on Kaggle, with folders of earlier ones."""
-    monkeypatch.setattr(sessions, "INPUTS", inputs)
-    lines = []
-    return members_of(data, out, lines=lines, **more), lines
+            patched.setattr(members, "write_json", write)
+            with pytest.raises(KeyboardInterrupt):
+                members_of(tmp_path / str(kill))
+        members_of(tmp_path / str(kill))
+        assert equal(weights(tmp_path / str(kill)), weights(whole))
+        assert not list((tmp_path / str(kill)).rglob("*kept*"))
 
 
 @pytest.mark.parametrize("place", ["first/results", "notebooks/someone/first/results", "first"])
-def test_a_session_goes_on_from_the_output_of_an_earlier_one_and_ends_with_the_same_weights(data, whole, tmp_path,
-                                                                                           place, monkeypatch, capsys):
-    inputs = tmp_path / "input"
-    members_of(data, inputs / place, ticking(7))
-    before = sorted(path.read_bytes() for path in inputs.rglob("*") if path.is_file())
-    trained, lines = session(data, inputs, tmp_path / "out", monkeypatch)
+def test_a_session_goes_on_from_the_output_of_an_earlier_one_and_ends_with_the_same_weights(whole, tmp_path, place):
+    inputs, lines = tmp_path / "input", []
+    members_of(inputs / place, ticking(7))
+    before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
+    trained = members_of(tmp_path / "out", lines=lines, inputs=inputs)
     assert None not in trained and equal(weights(tmp_path / "out"), weights(whole))
-    assert not any("seed 0" in line for line in lines) and not any("seed 1: step      0" in line for line in lines)
-    said = capsys.readouterr().out
-    assert said.count("resumed from an earlier session, after 1 steps") == 1
-    assert said.count("resumed from an earlier session, after 4 steps") == 1
-    assert sorted(path.read_bytes() for path in inputs.rglob("*") if path.is_file()) == before
+    assert not any("seed 0" in line for line in lines)           # it was finished; seed 1 had one step
+    assert sum("seed 1: step" in line for line in lines) == sum("seed 2: step" in line for line in lines) == 2
+    assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
 
 
-def test_of_several_earlier_sessions_the_one_that_came_furthest_counts(data, tmp_path, monkeypatch, capsys):
-    inputs = tmp_path / "input"
+def test_of_several_earlier_sessions_the_one_that_came_furthest_counts(whole, tmp_path):
     for name, steps in (("a", 2), ("b", 4), ("c", 3)):
-        members_of(data, inputs / name / "results", ticking(steps))
-    session(data, inputs, tmp_path / "out", monkeypatch, seeds=(0,))
-    assert "resumed from an earlier session, after 3 steps" in capsys.readouterr().out
+        members_of(tmp_path / "input" / name / "results", ticking(steps))
+    # looks at the clock: one before the member, then one before its last step
+    assert members_of(tmp_path / "out", ticking(1), (0,), inputs=tmp_path / "input") == [None]
+    assert [steps_trained(path) for path in (tmp_path / "out" / "store").glob("*.json")] == [3]
+    members_of(tmp_path / "out", inputs=tmp_path / "input")
+    assert equal(weights(tmp_path / "out"), weights(whole))
 
 
-def damage(path):
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+def test_where_the_furthest_of_earlier_checkpoints_is_damaged_the_next_one_counts(whole, tmp_path):
+    for name, steps in (("a", 3), ("b", 4)):
+        members_of(tmp_path / "input" / name / "results", ticking(steps))
+    for path in (tmp_path / "input" / "b").rglob("*.pt"):
+        damaged(path, None)
+    assert members_of(tmp_path / "out", ticking(1), (0,), inputs=tmp_path / "input") == [None]
+    assert [steps_trained(path) for path in (tmp_path / "out" / "store").glob("*.json")] == [2]
 
 
-def other(changes):
-    """Change what a mark says a checkpoint was made from, and make the mark whole again."""
-    def change(path):
-        mark = read_mark(path)
-        write_mark(path, path.parents[1], mark["by"], {**mark["made_from"], **changes(mark["made_from"])})
-    return change
+def damaged(path, other):
+    path.write_bytes(path.read_bytes()[:-100])
 
 
-def renamed(path):
-    """A checkpoint, with its mark, of another name."""
-    others = [one for one in path.parent.glob("*.pt") if one != path]
-    shutil.copy(others[0], path)
-    shutil.copy(f"{others[0]}{MARK}", f"{path}{MARK}")
+def of_another_training(path, other):
+    path.write_bytes(other.read_bytes())
 
 
-@pytest.mark.parametrize("change, word", [
-    (damage, "changed after step wrote it"), (lambda path: Path(f"{path}{MARK}").unlink(), "without a readable"),
-    (lambda path: Path(f"{path}{MARK}").write_text("{}"), "without a readable"),
-    (other(lambda made: {name: "0" for name in made if name.startswith("data")}), "made from other data"),
-    (other(lambda made: {name: "0" for name in made if name.startswith("code")}), "made by other code"),
-    (renamed, "its mark is of another file")])
-def test_what_an_earlier_session_left_without_a_mark_that_fits_is_trained_anew(data, whole, tmp_path, monkeypatch,
-                                                                              capsys, change, word):
-    inputs = tmp_path / "input"
-    members_of(data, inputs / "first" / "results", ticking(7))
-    change(next(path for path in (inputs / "first" / "results" / "checkpoints").glob("*-1-*.pt")))
-    trained, _ = session(data, inputs, tmp_path / "out", monkeypatch)
-    said = capsys.readouterr().out
-    assert said.count("note  a checkpoint of an earlier session is not used: ") == 1 and word in said
+def without_record(path, other):
+    path.with_suffix(".json").unlink()
+
+
+@pytest.mark.parametrize("change, note", [(damaged, True), (of_another_training, True), (without_record, False)])
+def test_a_checkpoint_of_an_earlier_session_that_cannot_be_used_is_named_and_trained_anew(whole, tmp_path, capsys,
+                                                                                         change, note):
+    inputs, lines = tmp_path / "input", []
+    members_of(inputs / "first" / "results", ticking(7))
+    store = inputs / "first" / "results" / "store"
+    change(next(store.glob("x-gnn-1-*.pt")), next(store.glob("x-gnn-0-*.pt")))
+    before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    trained = members_of(tmp_path / "out", lines=lines, inputs=inputs)
     assert None not in trained and equal(weights(tmp_path / "out"), weights(whole))
+    said = [line for line in [*lines, *capsys.readouterr().out.splitlines()] if line.startswith("note  ")]
+    assert len(said) == note and all("x-gnn-1-" in line and "is damaged, or was changed" in line for line in said)
+    assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
 
 
 # --- several processes that train one model together
@@ -183,23 +168,23 @@ class Uneven:
 
 
 @pytest.mark.long
-def test_a_team_stops_at_one_step_when_the_time_of_one_process_is_over_and_ends_with_the_same_weights(data, tmp_path):
+def test_a_team_stops_at_one_step_when_the_time_of_one_process_is_over_and_ends_with_the_same_weights(tmp_path):
     # neither a validation nor the end is after the steps at which the team stops: 1, then 1 + 2
     recipe = RECIPE._replace(settings=replace(RECIPE.settings, graphs_per_step=2))
     one, out = tmp_path / "one", tmp_path / "out"
     for ahead, steps, done in (({1: 5}, 1, 1), ({0: 3}, 2, 3)):
         deadline = Deadline(steps + 1 + max(ahead.values()), Uneven(tmp_path, ahead))
-        assert members_of(data, out, deadline, (0,), recipe=recipe, processes=2) == [None]
+        assert members_of(out, deadline, (0,), recipe=recipe, processes=2) == [None]
         assert [(tmp_path / f"looks-{rank}").read_text() for rank in (0, 1)] == [str(steps + 1)] * 2
-        path, = (out / "checkpoints").glob("*.pt")
-        assert steps_trained(path) == torch.load(path, weights_only=True)["step"] == done
+        path, = (out / "store").glob("*.pt")
+        assert steps_trained(path.with_suffix(".json")) == torch.load(path, weights_only=True)["step"] == done
         assert unfinished(out) == {"step": ["x, gnn, seed 0"]}
     lines = []
-    (left,), (whole,) = (members_of(data, folder, None, (0,), lines, recipe, 2) for folder in (out, one))
+    (left,), (whole,) = (members_of(folder, None, (0,), lines, recipe, 2) for folder in (out, one))
     assert [line.split(" of ")[0].split()[-1] for line in lines] == ["4", "2", "4"]          # validations of each
     assert equal(weights(out), weights(one)) and unfinished(out) == {}
     assert {**left.history, "seconds": 0, "record": 0} == {**whole.history, "seconds": 0, "record": 0}
-    assert all(np.array_equal(left.costs["new"][i], whole.costs["new"][i]) for i in RANKED["new"])
+    assert all(np.array_equal(left.costs["test"][i], whole.costs["test"][i]) for i in RANKED["test"])
 
 
 # --- the notebooks, in the folder of a run
@@ -229,12 +214,10 @@ def test_a_run_in_sessions_makes_the_same_files_as_a_run_without_a_break(tmp_pat
                 break
             assert ("to be continued" in world.said) == (status == 3), world.said
         assert status == 0 and sessions_needed > 3, world.said
-        for path in (tmp_path / "whole").glob("predictions/*/*.npz"):
-            name = path.relative_to(tmp_path / "whole")
-            with np.load(path) as one, np.load(tmp_path / "out" / name) as two:
-                assert one.files == two.files and all(np.array_equal(one[n], two[n]) for n in one.files)
+        for step in ("03_train_tile", "04_train_layout"):
+            one, two = (Folder(tmp_path / name, tmp_path).record(step)["sections"] for name in ("whole", "out"))
+            assert one == two and one            # results are named after what is in them
         one, two = ((tmp_path / name / "submission.csv").read_bytes() for name in ("out", "whole"))
         assert one == two
         assert world.run() == 0 and world.said.count("finished before") == 4     # the budget is no part of a key
-        settings = [path.read_text() for path in (tmp_path / "out" / "settings").glob("*.json")]
-        assert settings and not any("time_budget" in text for text in settings)
+        assert not any("time_budget" in path.read_text() for path in (tmp_path / "out" / "steps").glob("*.json"))

@@ -1,7 +1,9 @@
 """Rows, the file, its checks and the ledger, on a drawn data root and on the real files."""
+import gzip
 import hashlib
 import io
 import json
+import re
 import shutil
 import subprocess
 import zipfile
@@ -10,11 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kit.data import DataError
+import kit.data
+import kit.submit
+from kit.data import DataError, npz_paths
 from kit.files import file_sha256
 from kit.metrics import tile_score
-from kit.submit import check_submission, read_submission, top_configs, write_submission
+from kit.prepare import prepare
+from kit.submit import check_submission, read_submission, submission_problems, top_configs, write_submission
 from lab.run.ledger import list_runs, record_leaderboard, record_run
+from lab.sample import write_sample
 
 REAL = Path(__file__).resolve().parents[2] / "shared/tpugraphs"
 # ID -> configurations of the drawn data root
@@ -152,6 +158,9 @@ def test_a_fault_of_form_is_told_with_its_line(good, root, change, problem):
     path = edited(good, change)
     assert any(problem in word for word in check_submission(path, root))
     assert any(problem in word for word in check_submission(path))
+    if "byte order mark" in problem or "carriage return" in problem:         # no submission should have it; it is read
+        assert {name: len(indices) for name, indices in read_submission(path).items()} == {**GRAPHS, "tile:xla:aa": 5}
+        return
     with pytest.raises(DataError, match="edited.csv: line "):
         read_submission(path)
 
@@ -283,7 +292,235 @@ def test_a_submission_for_the_real_test_files_is_valid(tmp_path):
             name = ":".join([*path.relative_to(REAL / "npz").parts[:-2], path.stem])
             costs[name] = np.random.default_rng(0).random(len(file["config_runtime"]))
     path = write_submission(costs, tmp_path / "s.csv")
-    assert len(costs) == 16 and check_submission(path, REAL) == []
+    # six of them are not the competition's: their answers are known
+    problems = check_submission(path, REAL)
+    assert len(costs) == 16 and [" ".join(word.split()[1:4]) for word in problems] == [
+        "16 missing ID,", "16 missing ID,", "7 missing ID,", "7 missing ID,", "838 missing ID,", "1 unknown ID,",
+        "1 unknown ID,", "4 unknown ID,"]
+    assert submission_problems(path, REAL) == (problems[:5], problems[5:])
+
+
+# --- what is required, whatever is at hand
+
+WANTED = {"tile:xla": 844, "layout:xla:random": 8, "layout:xla:default": 8, "layout:nlp:random": 17,
+          "layout:nlp:default": 17}
+
+
+def hashed(number):
+    return hashlib.md5(str(number).encode()).hexdigest()
+
+
+def rows_of(graphs):
+    return {f"{collection}:{hashed(i)}": np.arange(6) for collection, count in graphs.items() for i in range(count)}
+
+
+def competition_root(folder, graphs, extra=()):
+    """A data root with the first test files of each collection, and of more names."""
+    for name in [*rows_of(graphs), *extra]:
+        collection, _, stem = name.rpartition(":")
+        write_npz(folder.joinpath(*collection.split(":"), "test", f"{stem}.npz"), config_runtime=np.zeros(6, np.int64))
+    return folder
+
+
+@pytest.mark.parametrize("graphs", [{"tile:xla": 10, "layout:xla:random": 2}, {"layout:nlp:default": 17},
+                                    {**WANTED, "layout:nlp:random": 16}], ids=str)
+def test_a_part_of_the_test_files_gives_no_complete_submission(tmp_path, graphs):
+    few = {name: min(count, 12) for name, count in graphs.items()}
+    root = competition_root(tmp_path / "npz", few)
+    path = write_submission(rows_of(graphs), tmp_path / "s.csv")
+    short = {name: count - graphs.get(name, 0) for name, count in WANTED.items() if count > graphs.get(name, 0)}
+    expected = [f"{name}: {count} missing ID, of the competition's {WANTED[name]} test graphs"
+                for name, count in short.items()]
+    assert check_submission(path, root) == check_submission(path) == expected
+    assert submission_problems(path, root) == submission_problems(path) == (expected, [])
+
+
+def test_missing_rows_are_said_before_other_faults(tmp_path):
+    path = write_submission(rows_of({"tile:xla": 3}), tmp_path / "s.csv")
+    path.write_text(path.read_text() + f"tile:xla:{hashed(9)},0;0\n")
+    found = check_submission(path)
+    assert [" missing ID" in word for word in found] == [True] * 5 + [False]
+
+
+def test_a_complete_submission_is_valid_beside_a_part_of_the_data(tmp_path):
+    root = competition_root(tmp_path / "npz", {"tile:xla": 3})
+    path = write_submission(rows_of(WANTED), tmp_path / "s.csv")
+    assert check_submission(path, root) == check_submission(path) == []
+    more = write_submission(rows_of(WANTED) | {f"layout:xla:random:{hashed(99)}": [1.0]}, tmp_path / "more.csv")
+    assert check_submission(more, root) == ["layout:xla:random: has 9 rows; the competition has 8 test graphs"]
+    root = competition_root(tmp_path / "npz", {"layout:xla:random": 8})
+    assert check_submission(more, root) == [
+        f"layout:xla:random: 1 unknown ID, not in the test files at hand: layout:xla:random:{hashed(99)}"]
+
+
+@pytest.mark.parametrize("root, sample", [
+    ("data", "data/sample_submission.csv"),                                  # as `download` leaves it
+    ("slug/npz_all/npz", "slug/sample_submission.csv"), ("slug", "slug/sample_submission.csv"),       # as on Kaggle
+    ("npz_all/npz", "npz_all/sample_submission.csv"), ("npz", "sample_submission.csv.zip")])
+def test_the_sample_beside_the_data_says_what_is_required(tmp_path, root, sample, monkeypatch):
+    folder = tmp_path / root / ("npz_all/npz" if root == "slug" else "")
+    competition_root(folder, {"tile:xla": 2})
+    all_rows = write_submission(rows_of({"tile:xla": 5}), tmp_path / "all.csv")
+    place = tmp_path / sample
+    if sample.endswith(".zip"):
+        with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(all_rows, "sample_submission.csv")
+    else:
+        shutil.copy(all_rows, place)
+    assert check_submission(all_rows, tmp_path / root) == []
+    two = write_submission(rows_of({"tile:xla": 2}), tmp_path / "two.csv")
+    assert check_submission(two, tmp_path / root)[0].startswith(f"tile:xla: 3 missing ID, in the sample {place}: ")
+    place.write_text("torn")
+    first, *others = check_submission(two, tmp_path / root)
+    assert first == "tile:xla: 842 missing ID, of the competition's 844 test graphs"
+    assert others[4] == f"sample {place}: line 1: is 'torn'; expected the header ID,TopConfigs"
+    place.unlink()
+    monkeypatch.setattr(kit.data, "_KAGGLE_INPUT", tmp_path / "input")
+    for kind in ("", "competitions"):
+        mount = tmp_path / "input" / kind / "predict-ai-model-runtime"
+        mount.mkdir(parents=True)
+        shutil.copy(all_rows, mount / "sample_submission.csv")
+        assert check_submission(all_rows, tmp_path / root) == check_submission(all_rows) == []
+
+
+def test_sample_data_and_names_of_one_s_own_are_complete_as_they_are(tmp_path, root, good):
+    write_sample(tmp_path / "sample", size="tiny")
+    npz = tmp_path / "sample" / "npz"
+    costs = {}
+    for path in npz.glob("**/test/*.npz"):
+        with np.load(path) as file:
+            costs[":".join([*path.relative_to(npz).parts[:-2], path.stem])] = np.zeros(len(file["config_runtime"]))
+    path = write_submission(costs, tmp_path / "s.csv")
+    assert check_submission(path, npz) == [] == check_submission(good, root)
+    costs.popitem()
+    assert "1 missing ID" in check_submission(write_submission(costs, path), npz)[0]
+
+
+def write_kernel(path):
+    """A whole tile file of 6 configurations."""
+    write_npz(path, node_feat=np.zeros((2, 140), np.float32), node_opcode=np.ones(2, np.int64),
+              edge_index=np.array([[1, 0]]), config_feat=np.zeros((6, 24), np.float32),
+              config_runtime=np.zeros(6, np.int64), config_runtime_normalizers=np.ones(6, np.int64))
+
+
+def test_a_prepared_folder_takes_the_sample_along(tmp_path):
+    root = tmp_path / "slug" / "npz_all" / "npz"
+    write_kernel(root / "tile/xla/test" / f"{hashed(0)}.npz")
+    sample = write_submission(rows_of({"tile:xla": 3}), tmp_path / "slug" / "sample_submission.csv")
+    prepare(root, tmp_path / "prepared", progress=False)
+    for folder in (root, tmp_path / "prepared"):
+        assert check_submission(sample, folder) == []
+
+
+STRANGERS = [hashed(0) + "-Copy1", hashed(0).upper(), hashed(0) + " (1)", hashed(0)[:-1], hashed(0) + "_old", "sample"]
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_copy_of_a_test_file_is_named_and_gets_no_row(tmp_path, stranger):
+    graphs = {"tile:xla": 2, "layout:nlp:random": 1}
+    root = competition_root(tmp_path / "npz", graphs, [f"tile:xla:{stranger}", f"layout:xla:random:{stranger}"])
+    for collection in ("tile:xla", "layout:xla:random"):
+        with pytest.warns(UserWarning, match="left out 1 files whose names no test file") as said:
+            found = npz_paths(root, collection, "test")
+        assert [path.stem for path in found] == sorted(map(hashed, range(graphs.get(collection, 0))))
+        assert stranger in str(said[0].message)
+    prepared = prepare(root, tmp_path / "prepared", progress=False)
+    reasons = dict(prepared.catalogue.select("name", "reason").iter_rows())
+    assert reasons[stranger] == "its name is none of the data set's test files; if it is a copy, delete it"
+    rows = rows_of(WANTED)
+    path = write_submission(rows, tmp_path / "s.csv")
+    path.write_text(path.read_text() + f"tile:xla:{stranger},0;1;2;3;4\n")
+    assert any("tile:xla: 1 unknown ID, which no test file" in w or "is not COLLECTION:STEM" in w
+               for w in check_submission(path, root))
+
+
+def test_a_file_that_turns_out_to_be_of_the_data_set_is_prepared_again(tmp_path):
+    root = tmp_path / "npz"
+    for stem in (hashed(0), "own"):
+        write_kernel(root / "tile/xla/test" / f"{stem}.npz")
+    def reasons():
+        return prepare(root, tmp_path / "prepared", progress=False).catalogue["reason"].to_list()
+    assert [reason is None for reason in reasons()] == [True, False]
+    sample = write_submission({"tile:xla:own": [1.0], f"tile:xla:{hashed(0)}": [1.0]}, root / "sample_submission.csv")
+    assert reasons() == [None, None]
+    sample.unlink()
+    assert [reason is None for reason in reasons()] == [True, False]
+    assert not (tmp_path / "prepared/tile/xla/test/own.npz").exists()
+
+
+def test_a_copy_among_sample_data_is_a_stranger_too(tmp_path):
+    npz = write_sample(tmp_path / "sample", size="tiny")
+    before = npz_paths(npz, "tile:xla", "test")
+    shutil.copy(before[0], before[0].with_name(before[0].stem + "-Copy1.npz"))
+    with pytest.warns(UserWarning, match="-Copy1.npz"):
+        assert npz_paths(npz, "tile:xla", "test") == before
+
+
+# --- other ways of writing a table
+
+def zipped(data, *names):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+FORMS = {
+    "crlf": lambda data: data.replace(b"\n", b"\r\n"), "cr": lambda data: data.replace(b"\n", b"\r"),
+    "mark": lambda data: b"\xef\xbb\xbf" + data, "mark and crlf": lambda d: b"\xef\xbb\xbf" + d.replace(b"\n", b"\r\n"),
+    "utf-16": lambda data: data.decode().encode("utf-16"), "utf-32": lambda data: data.decode().encode("utf-32"),
+    "utf-16-le": lambda data: data.decode().encode("utf-16-le"),
+    "utf-16-be": lambda data: data.decode().encode("utf-16-be"),
+    "zip": lambda data: zipped(data, "sample_submission.csv"), "gzip": gzip.compress,
+    "zip in a folder": lambda data: zipped(data, "a/", "a/b.csv", "__MACOSX/a/._b.csv"),
+    "zip of crlf": lambda data: zipped(data.replace(b"\n", b"\r\n"), "s.csv"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_sample_is_read_in_whatever_form_it_comes(tmp_path, root, good, form):
+    sample = tmp_path / "sample.csv"
+    sample.write_bytes(FORMS[form](good.read_bytes()))
+    assert check_submission(good, root, sample) == check_submission(good, sample=sample) == []
+    read, plain = read_submission(sample), read_submission(good)
+    assert list(read) == list(plain) and all(np.array_equal(read[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_submission_is_plain_utf_8_with_line_feeds_or_packed_under_its_name(tmp_path, root, good, form):
+    packed = {"zip": ".zip", "gzip": ".gz"}.get(form.partition(" ")[0], "")
+    path = tmp_path / f"submission.csv{packed}"
+    path.write_bytes(FORMS[form](good.read_bytes()))
+    found = check_submission(path, root)
+    assert len(found) == (0 if packed and form != "zip of crlf" else 2 if form == "mark and crlf" else 1), found
+    if packed:
+        (word, *_) = check_submission(path.rename(tmp_path / "submission.csv"), root)
+        assert word.endswith(f"is packed, which its name does not say; call it submission.csv{packed}, or unpack it")
+
+
+@pytest.mark.parametrize("data, word", [
+    (zipped(b"x", "a.csv", "b.csv"), "is a zip of 2 files; expected one CSV"),
+    (zipped(b"x"), "is a zip of 0 files"), (zipped(b"x", "a.csv")[:-30], "cannot be unpacked ("),
+    (gzip.compress(b"x")[:-9], "cannot be unpacked ("),
+    (zipped(bytes(3000), "a.csv"), "holds more than"), (gzip.compress(bytes(3000)), "holds more than"),
+    (b"ID,TopConfigs\n" * 300, "holds more than"),
+    (zipped(zipped(b"x", "a.csv"), "a.csv"), "")], ids=range(8))
+def test_a_package_that_is_no_submission_is_named(tmp_path, monkeypatch, data, word):
+    monkeypatch.setattr(kit.submit, "_MOST_BYTES", 2000)
+    path = tmp_path / "s.zip"
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=re.escape(f"{path}") + ".*" + re.escape(word)):
+        read_submission(path)
+    assert word in check_submission(path)[0]
+
+
+@needs_real
+def test_the_zipped_sample_that_kaggle_gave_is_read():
+    sample = REAL.parent / "inputs/csv/sample_zipped.csv"
+    if not sample.is_file():
+        pytest.skip("no ../shared/inputs/csv")
+    assert read_submission(sample).keys() == read_submission(REAL / "sample_submission.csv").keys()
 
 
 @needs_real
@@ -308,24 +545,60 @@ def test_an_entry_says_what_a_run_was(tmp_path, good):
     record = json.loads(path.read_text())
     assert record["parameters"] == {"steps": 3, "seeds": [0, 1], "root": "x"}
     assert record["validation"]["tile:xla"] == {"score": 0.9, "low": None, "high": 0.95, "graphs": 4}
-    assert record["leaderboard"] == {"public": None, "private": None} and record["commit"] is None
+    assert record["leaderboard"] == {"public": None, "private": None}
     assert record["sha256"] == hashlib.sha256(good.read_bytes()).hexdigest()
     before = path.read_bytes()
     assert one_run(tmp_path / "ledger", good).read_bytes() == before
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_an_entry_names_the_commit_and_whether_files_differ(tmp_path, good):
-    def git(*words):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True,
-                       capture_output=True)
-    git("init")
-    git("add", "good.csv")
-    git("commit", "-m", "x")
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, capture_output=True, text=True).stdout.strip()
-    assert json.loads(one_run(tmp_path / "ledger", good).read_text())["commit"] == head
-    good.write_bytes(good.read_bytes() + b"\n")
-    assert json.loads(one_run(tmp_path / "ledger", good).read_text())["commit"] == head + "-dirty"
+class Repository:
+    """A git repository with one commit of some files."""
+
+    def __init__(self, folder, *names):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.git("init")
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("x")
+            self.git("add", name)
+        self.git("commit", "--allow-empty", "-m", "x")
+        self.head = self.git("rev-parse", "HEAD").strip()
+
+    def git(self, *words):
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=self.folder, check=True,
+                              capture_output=True, text=True).stdout
+
+
+def commit_in_entry(monkeypatch, clone, ledger, csv):
+    monkeypatch.setattr("lab.run.ledger.CLONE", clone)
+    return json.loads(one_run(ledger, csv).read_text())["commit"]
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@needs_git
+def test_an_entry_names_the_commit_of_the_kit_and_whether_files_differ(tmp_path, good, monkeypatch):
+    clone, other = Repository(tmp_path / "clone", "kit/__init__.py"), Repository(tmp_path / "mine", "a.txt")
+    for ledger in (tmp_path / "ledger", other.folder / "ledger"):            # whatever repository the ledger lies in
+        assert commit_in_entry(monkeypatch, clone.folder, ledger, good) == clone.head
+    monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
+    assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head
+    (clone.folder / "kit/__init__.py").write_text("y")
+    assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head + "-dirty"
+
+
+@needs_git
+@pytest.mark.parametrize("how", ["unpacked in it", "unpacked over it", "committed into it", "installed in it", "alone"])
+def test_a_kit_in_a_repository_that_is_not_its_own_has_no_commit(tmp_path, good, monkeypatch, how):
+    place = {"unpacked over it": "", "installed in it": ".venv/lib/site-packages"}.get(how, "downloads/tpu-kit")
+    if how != "alone":
+        Repository(tmp_path / "mine", *[f"{place}/kit/__init__.py"] * (how == "committed into it"))
+    clone = tmp_path / "mine" / place
+    (clone / "kit").mkdir(parents=True, exist_ok=True)
+    (clone / "kit/__init__.py").write_text("x")
+    assert commit_in_entry(monkeypatch, clone, clone / "submissions", good) is None
 
 
 def test_leaderboard_scores_stay_with_their_csv(tmp_path, good, capsys):

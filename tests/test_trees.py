@@ -1,7 +1,7 @@
 """Sums of disagreements are what a slow loop adds up; trees on them rank programs that they never saw."""
 import numpy as np
 import pytest
-from drawn import WRITTEN_OTHERWISE, drawn_layout, drawn_neighbours
+from drawn import WRITTEN_OTHERWISE, drawn_layout, drawn_neighbours, some_configs
 from scipy.stats import kendalltau
 
 import lab.studies.trees
@@ -152,7 +152,7 @@ def test_more_than_256_codes_are_told_apart():
 
 def test_trees_rank_other_configurations_of_a_real_program(real_data):
     path, = [p for p in npz_paths(real_data / "npz", "layout:xla:default", "train") if "alexnet" in p.stem]
-    graph = read_layout(path, configs=np.arange(0, 38_000, 20))
+    graph = some_configs(read_layout(path), np.arange(0, 38_000, 20))
     half = [graph._replace(config_codes=graph.config_codes[part::2], config_runtime=graph.config_runtime[part::2])
             for part in (0, 1)]
     assert kendalltau(fit_agreement_trees(half[:1])(half[1]), half[1].config_runtime).statistic > 0.65

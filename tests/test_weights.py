@@ -25,13 +25,16 @@ from kit.kaggle import wait_for_dataset
 from kit.prepare import open_prepared, prepare
 from kit.recipes import recipes_for
 from kit.submit import read_submission
-from lab.run import Results, from_code, from_data, load_costs, note_settings, read_mark, read_split, training_graphs
+from lab.run import Folder, Prediction, Run, Store, read_split, training_graphs
+from lab.run.code import code_digest
+from lab.run.folder import COMBINES, step_of
 from lab.run.members import Material, Member, train_members
+from lab.run.store import read_kept
 from lab.run.weights import (
     LIST,
     combined_by,
     find_weights,
-    lacking_checkpoints,
+    models_of,
     open_ranked,
     pack_weights,
     predict_from_weights,
@@ -42,6 +45,7 @@ from lab.sample import write_sample
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = ("tile:xla", "layout:xla:default")
 REF = f"{USER}/tpugraphs-weights"
+SAME, RELATIVE = "5" * 32, "7" * 32              # test files are named after 32 hexadecimal digits
 
 
 def add_relatives(root):
@@ -51,9 +55,9 @@ def add_relatives(root):
         arrays = {name: npz[name] for name in npz.files}
     for split, few in (("valid", slice(10, 40)), ("test", slice(30, 70))):
         part = {**arrays, **{name: arrays[name][few] for name in ("node_config_feat", "config_runtime")}}
-        np.savez(folder / split / "same_program.npz", **part)
+        np.savez(folder / split / f"{SAME}.npz", **part)
         part["node_feat"] = part["node_feat"] + (np.arange(140) == 20)           # a constant, but another program
-        np.savez(folder / split / "relative.npz", **part)
+        np.savez(folder / split / f"{RELATIVE}.npz", **part)
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +69,22 @@ def season(tmp_path_factory):
     add_relatives(folder / "data" / "npz")
     run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", folder / "data", "--out",
                           folder / "home", "--size", "tiny", "--collections", ",".join(COLLECTIONS), "--only",
-                          "03,04,05,06"], cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
-                         capture_output=True)
+                          "03,04,05,06", "-p", "partial=True"], cwd=folder, text=True, capture_output=True,
+                         env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     return folder
 
 
-def same_costs(found, expected):
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[name], cost) for name, cost in expected.items())
+def published(out):
+    """{(collection, member, split): (file of its costs, checkpoint)} of a run; a file is named after what it holds."""
+    return {(c, one["member"], one["split"]): (one["file"], one["model"]) for c in COLLECTIONS
+            for one in Folder(out, out).record(step_of(c))["sections"].get(c, {"costs": ()})["costs"]
+            if not one["baseline"]}
+
+
+def costs_of(out, *key):
+    """The costs of a prediction of a run."""
+    return read_kept(Path(out, "store", f"{published(out)[key][0]}.npz"))
 
 
 def command(monkeypatch, name, *args):
@@ -93,9 +104,9 @@ def mounted(kaggle, folder):
 
 @pytest.mark.long
 def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season, kaggle, tmp_path, monkeypatch, capfd):
-    published = command(monkeypatch, "weights", season / "home", REF, "--data-root", season / "data")
+    status = command(monkeypatch, "weights", season / "home", REF, "--data-root", season / "data")
     said = capfd.readouterr().out
-    assert published == 0, said
+    assert status == 0, said
     assert said.endswith(f" notebooks/bundle.py --only 05,06 --weights {REF} --owner {USER}\n")
     assert kaggle.datasets[REF]["isPrivate"]
     # Kaggle's machine: no training graphs at all
@@ -103,7 +114,7 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     root = tmp_path / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
     shutil.copytree(season / "data" / "npz", root, ignore=shutil.ignore_patterns("train"))
     place, = bundled(tmp_path, "--only", "05,06", "--weights", REF, "--owner", USER, "--collections",
-                     ",".join(COLLECTIONS))
+                     ",".join(COLLECTIONS), "-p", "partial=True")
     about = json.loads((place / "kernel-metadata.json").read_text())
     assert about["dataset_sources"] == [REF] and not about["enable_internet"] and about["is_private"]
     book = place / about["code_file"]
@@ -125,24 +136,18 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     top, made = sorted(empty.rglob("submission.csv"), key=lambda path: len(path.parts))
     assert top.parent == empty and top.read_bytes() == made.read_bytes()
     assert made.read_bytes() == (season / "home" / "submission.csv").read_bytes()
-    assert {"layout:xla:default:same_program", "layout:xla:default:relative"} <= read_submission(made).keys()
+    assert {f"layout:xla:default:{SAME}", f"layout:xla:default:{RELATIVE}"} <= read_submission(made).keys()
     said = "".join(output.get("text", "") for cell in nbformat.read(empty / "out.ipynb", 4).cells
                    for output in cell.get("outputs", ()))
-    assert "no problem found" in said
+    assert all(word in said for word in ("missing ID, of the competition's", "not submitted")) and "unknown" not in said
     out = made.parent
-    assert not (out / "checkpoints").exists()
-    predictions = sorted((season / "home" / "predictions").rglob("*.npz"))
-    assert len(predictions) == 10 and {path.name.partition("_")[0] for path in predictions} == {
+    assert not list((out / "store").glob("*.pt"))
+    here, there = published(season / "home"), published(out)
+    assert here == there and len(here) == 10 and {member.partition("_")[0] for _, member, _ in here} == {
         "tile", "token", "gnn", "siblings", "popularity"}
-    listed = read_weights(weights)
-    for path in predictions:
-        other = out / path.relative_to(season / "home")
-        same_costs(load_costs(other), load_costs(path))
-        mark = read_mark(other)["made_from"]
-        assert mark["weights.json"] == listed.digest
-        assert mark.get("weights") == read_mark(path)["made_from"].get("weights")
-    entry, = (json.loads(path.read_text())["parameters"]["weights"] for path in out.parent.glob("*.json"))
-    assert entry["weights"] == listed.digest and entry["trained"]["04_train_layout"]["seeds"] == 1
+    entry, = (json.loads(path.read_text())["parameters"] for path in out.parent.glob("*.json"))
+    assert entry["04_train_layout"]["weights"] == read_weights(weights).digest
+    assert entry["04_train_layout"]["seeds"] == 1
 
 
 # --- the parts, on models that were trained for two steps
@@ -156,26 +161,23 @@ def trained(tmp_path_factory):
     shutil.copytree(root, folder / "data" / "npz")
     add_relatives(folder / "data" / "npz")
     root = prepare(folder / "data", folder / "prepared", COLLECTIONS, 1, False).folder
-    results, members, materials = Results(folder / "run", "04_train_layout", root, {"seeds": 1}), [], {}
     for collection, kind, k_hops in zip(COLLECTIONS, ("tile", "token"), (None, 1)):
+        run = Run(step_of(collection), root, folder / "run", collections=[collection])
         taught, _ = training_graphs(root, collection, None, k_hops)
         ranked = {split: {f"{collection}:{g.graph_id}": g for g in read_split(root, collection, split, None, k_hops)}
                   for split in ("valid", "test")}
-        materials[collection,] = Material(taught, [], None, ranked, from_data(root, [collection], "train", "valid"))
         one = recipes_for(collection)[kind]
         one = one._replace(settings=replace(one.settings, steps=2, configs_per_step=8))
-        members.append(Member((collection,), kind, 0, one, ("valid", "test"), rank_by_relatives if k_hops else None))
-    for member, result in zip(members, train_members(members, materials, results, 1, report=lambda line: None)):
-        collection, = member.trained_on
-        for split, costs in result.costs.items():
-            made_from = result.made_from | from_data(root, [collection], split)
-            special = {i: one.cost for i, one in result.corrected.get(split, {}).items()}
-            place = f"predictions/{collection.replace(':', '_')}"
-            hops = {"k_hops": "1"} if special else {}
-            results.save_costs(f"{place}/{member.kind}_seed0.{split}.npz", costs, made_from | hops)
-            if special:
-                results.save_costs(f"{place}/siblings_seed0.{split}.npz", costs | special,
-                                   made_from | hops | {"specialists": "/".join(special)})
+        member = Member((collection,), kind, 0, one, ("valid", "test"), rank_by_relatives if k_hops else None)
+        result, = train_members([member], {(collection,): Material(taught, [], None, ranked)}, run, 1,
+                                report=lambda line: None)
+        predictions = [Prediction(collection, f"{kind}_seed0", split, costs, result.model)
+                       for split, costs in result.costs.items()]
+        for split, found in result.corrected.items():
+            special = {i: one.cost for i, one in found.items()}
+            predictions.append(Prediction(collection, "siblings_seed0", split, result.costs[split] | special,
+                                          result.model, tuple(special)))
+        run.publish(predictions, seeds=1, k_hops=1, most_configs=2000)
     return root, folder / "run"
 
 
@@ -197,85 +199,89 @@ def quiet(*args, **words):
 
 def test_predictions_from_weights_are_those_that_the_training_made(trained, weights, tmp_path):
     root, run = trained
-    quiet(weights, without_training(root, tmp_path / "root"), tmp_path / "new")
-    paths = sorted((run / "predictions").rglob("*.npz"))
-    assert {path.name.split(".")[0] for path in paths} == {"tile_seed0", "token_seed0", "siblings_seed0"}
-    for path in paths:
-        other = tmp_path / "new" / path.relative_to(run)
-        same_costs(load_costs(other), load_costs(path))
-        mark = read_mark(other)["made_from"]
-        assert mark["weights"] == read_mark(path)["made_from"]["weights"]
-        assert not any(source.startswith("data ") and source.endswith(" train") for source in mark)
-        assert mark["weights.json"] == read_weights(weights).digest
-    token, siblings = (load_costs(tmp_path / "new/predictions/layout_xla_default" / f"{name}_seed0.test.npz")
+    alone = without_training(root, tmp_path / "root")
+    quiet(weights, alone, tmp_path / "new")
+    here, there = published(run), published(tmp_path / "new")
+    assert here == there and {member for _, member, _ in here} == {"tile_seed0", "token_seed0", "siblings_seed0"}
+    for c in COLLECTIONS:
+        section = Folder(tmp_path / "new", alone).section(step_of(c), c)         # with other training graphs: none
+        assert section["settings"]["weights"] == read_weights(weights).digest and section["settings"]["seeds"] == 1
+    with pytest.raises(DataError, match="made from other data, tile:xla train has changed since"):
+        Folder(tmp_path / "new", root).section("03_train_tile", "tile:xla")
+    token, siblings = (costs_of(tmp_path / "new", "layout:xla:default", f"{name}_seed0", "test")
                        for name in ("token", "siblings"))
     differ = {name.rpartition(":")[2] for name in token if not np.array_equal(token[name], siblings[name])}
-    assert {"relative", "same_program"} <= differ
+    assert {RELATIVE, SAME} <= differ
 
 
-def test_a_folder_of_weights_has_checkpoints_marks_and_no_more_costs_than_it_needs(trained, weights):
+def test_a_folder_of_weights_has_checkpoints_and_no_more_costs_than_it_needs(trained, weights):
     names = {path.relative_to(weights).as_posix() for path in weights.rglob("*") if path.is_file()}
     listed = read_weights(weights)
-    assert len(listed.checkpoints) == 2 and len(listed.predictions) == 6
-    assert names == {LIST, *(f"checkpoints/{name}{end}" for name in listed.checkpoints for end in ("", ".made.json")),
-                     *(f"stored/layout_xla_default/siblings_seed0.{split}.npz" for split in ("valid", "test"))}
-    stored = load_costs(weights / "stored/layout_xla_default/siblings_seed0.test.npz")
-    assert {"layout:xla:default:relative", "layout:xla:default:same_program"} <= stored.keys()
+    stored = {(one["member"], one["split"]): one["stored"] for own in listed.collections.values()
+              for one in own["predictions"] if one["stored"]}
+    assert len(listed.checkpoints) == 2 and sum(len(own["predictions"]) for own in listed.collections.values()) == 6
+    assert stored.keys() == {("siblings_seed0", split) for split in ("valid", "test")}
+    assert names == {LIST, *(f"store/{name}.pt" for name in listed.checkpoints),
+                     *(f"store/{name}.npz" for name in stored.values())}
+    costs = read_kept(weights / "store" / f"{stored['siblings_seed0', 'test']}.npz")
+    assert {f"layout:xla:default:{RELATIVE}", f"layout:xla:default:{SAME}"} <= costs.keys()
     assert {about["network"] for about in listed.checkpoints.values()} == {"TileModel", "ConfigTokenModel"}
     assert {about["settings"]["width"] for about in listed.checkpoints.values()} == {64}
-    assert listed.settings == {"04_train_layout": {"seeds": 1}}
-    assert lacking_checkpoints(trained[1]) == set()
+    assert listed.collections["tile:xla"]["settings"] == {"seeds": 1, "k_hops": 1, "most_configs": 2000}
+    assert models_of(trained[1]) == sorted(listed.checkpoints)
 
 
-def test_predictions_of_a_training_are_kept_where_those_of_weights_take_their_place(trained, weights, tmp_path, capsys):
-    out = tmp_path / "run"
-    shutil.copytree(trained[1], out)
-    before = {path.relative_to(out): path.read_bytes() for path in out.glob("predictions/*/*.npz")}
-    quiet(weights, trained[0], out)
-    assert capsys.readouterr().out.count("is a result of 04_train_layout; it is kept as") == len(before) > 0
-    kept = {Path(*path.parts[-3:]): path.read_bytes() for path in (out / "aside").rglob("*.npz")}
-    assert kept == before
-    quiet(weights, trained[0], out)
-    assert "it is kept" not in capsys.readouterr().out
+def copied(run, folder):
+    """A copy of a run, to be changed -> its folder."""
+    return shutil.copytree(run, folder)
+
+
+def change_section(out, step, collection, change):
+    """Change what a step published, as the step would."""
+    folder = Folder(out, out)
+    record = folder.record(step)
+    change(record["sections"].setdefault(collection, {"settings": {}}))
+    folder.write_record(step, record)
 
 
 def test_weights_of_an_ensemble_that_do_not_travel_are_named(trained, tmp_path, capsys):
-    out = tmp_path / "run"
-    shutil.copytree(trained[1], out)
-    note_settings(out, "05_ensemble", {"how": "mean_zscore", "choose": True, "weights_from": None})
-    pack_weights(out, trained[0], tmp_path / "usual")
-    assert "note" not in capsys.readouterr().out and combined_by(out) == {}
-    shutil.copy(next(out.glob("predictions/*/*.test.npz")), out / "predictions" / "tile_xla" / "tile_seed0.train.npz")
-    pack_weights(out, trained[0], tmp_path / "folds")
-    assert "chooses them from validation graphs alone" in capsys.readouterr().out
-    note_settings(out, "05_ensemble", {"how": "mean_rank", "choose": False, "weights_from": None})
-    pack_weights(out, trained[0], tmp_path / "prior")
-    assert "note" not in capsys.readouterr().out and combined_by(out) == {"how": "mean_rank", "choose": False}
-    note_settings(out, "05_ensemble", {"how": "mean_zscore", "choose": True, "weights_from": "weights.json"})
-    pack_weights(out, trained[0], tmp_path / "earlier")
-    assert "chooses them from validation graphs alone" in capsys.readouterr().out
+    root, out = trained[0], copied(trained[1], tmp_path / "run")
+
+    def combine(**settings):
+        change_section(out, COMBINES, "tile:xla", lambda section: section.update(settings=settings))
+        pack_weights(out, root, tmp_path / f"weights {len(list(tmp_path.iterdir()))}")
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note  ")]
+    assert combine(how="mean_zscore", choose=True, weights_from=None) == [] and combined_by(out) == {}
+    note, = combine(how="mean_zscore", choose=True, weights_from="weights.json")
+    assert "chooses them from validation graphs alone" in note
+    note, = combine(how="mean_zscore", choose=True, predictions_from="theirs")
+    assert "other people's predictions in this run's ensemble do not travel" in note
+    change_section(out, "03_train_tile", "tile:xla", lambda section: section["costs"].append(
+        {**section["costs"][0], "split": "train"}))
+    note, = combine(how="mean_zscore", choose=True)
+    assert "chooses them from validation graphs alone" in note
+    assert combine(how="mean_rank", choose=False) == [] and combined_by(out) == {"how": "mean_rank", "choose": False}
 
 
 def test_predictions_without_their_checkpoint_travel_as_they_are(trained, tmp_path, capsys):
-    root, run = trained
-    shutil.copytree(run, tmp_path / "run")
-    path, = (tmp_path / "run" / "checkpoints").glob("tile*.pt")
+    root, out = trained[0], copied(trained[1], tmp_path / "run")
+    path, = (out / "store").glob("tile*.pt")
     path.unlink()
-    assert len(lacking_checkpoints(tmp_path / "run")) == 1
-    foreign = {name: cost + 1 for name, cost in load_costs(run / "predictions/tile_xla/tile_seed0.test.npz").items()}
-    Results(tmp_path / "run", "mine", root).save_costs("predictions/tile_xla/mine_seed0.test.npz", foreign, {})
-    path = tmp_path / "run/predictions/layout_xla_default/token_seed0.valid.npz"
-    made_from = {name: text for name, text in read_mark(path)["made_from"].items() if name != "k_hops"}
-    Results(tmp_path / "run", "mine", root).save_costs(path.relative_to(tmp_path / "run"), load_costs(path), made_from)
-    weights = pack_weights(tmp_path / "run", root, tmp_path / "weights")
+    weights = pack_weights(out, root, tmp_path / "weights")
     said = capsys.readouterr().out
-    assert "2 of 6 files of predictions travel as they are: the checkpoint that made them is not in the folder" in said
-    assert "1 of 6 files of predictions travel as they are: they do not say how the graphs were pruned" in said
-    assert "mine_seed0.test.npz: there are no predictions of this model for the other split" in said
+    assert said == f"note  {path} is not there, or no recipe has its network; its predictions travel as they are\n"
     assert len(weights.checkpoints) == 1
     quiet(weights.folder, root, tmp_path / "new")
-    for name in ("tile_xla/tile_seed0.test", "layout_xla_default/token_seed0.valid"):
-        same_costs(load_costs(tmp_path / f"new/predictions/{name}.npz"), load_costs(run / f"predictions/{name}.npz"))
+    files = [{key: file for key, (file, _) in published(place).items()} for place in (trained[1], tmp_path / "new")]
+    assert files[0] == files[1]
+
+
+def test_a_checkpoint_that_is_damaged_is_not_published(trained, tmp_path):
+    root, out = trained[0], copied(trained[1], tmp_path / "run")
+    path, = (out / "store").glob("tile*.pt")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=f"^{re.escape(str(path))}: is damaged .*; delete it and run the step again"):
+        pack_weights(out, root, tmp_path / "weights")
 
 
 def rewrite(weights, change):
@@ -294,7 +300,7 @@ def replaced(weights, network, write):
     """Put another file in the place of a checkpoint, and its SHA-256 into the list -> its path."""
     from kit.files import file_sha256
     name = of(json.loads((weights / LIST).read_text()), network)[0]
-    path = weights / "checkpoints" / name
+    path = weights / "store" / f"{name}.pt"
     write(path)
     rewrite(weights, lambda about: about["checkpoints"][name].update(sha256=file_sha256(path)))
     return path
@@ -348,12 +354,12 @@ def _settings(**more):
 LISTS = {
     "another network": (_network("Resnet"), "holds a network 'Resnet', and this kit has TileModel, ConfigTokenModel"),
     "the network of another": (
-        _network("LayoutGNN", code=from_code("kit.predict", "kit.prune", "kit.models.layout_gnn")),
+        _network("LayoutGNN", code=code_digest("kit.predict", "kit.prune", "kit.models.layout_gnn")),
         "no LayoutGNN can be made with the settings in weights.json"),
     "huge": (_settings(width=50_000), "holds the weights of another model than TileModelSettings(width=50000"),
     "impossible": (_settings(width=-1), "no TileModel can be made"),
     "unknown setting": (_settings(height=3), "no TileModel can be made"),
-    "another kit": (_network("TileModel", code={"code kit.predict": "0" * 64}),
+    "another kit": (_network("TileModel", code="0" * 64),
                     "was made by another version of the kit; bundle the notebook with the version that trained")}
 
 
@@ -364,33 +370,41 @@ def test_a_list_that_does_not_fit_its_checkpoint_names_the_file_and_the_cure(tra
     name = next(name for name in json.loads((weights / LIST).read_text())["checkpoints"] if name.startswith("tile"))
     with pytest.raises(DataError) as fault:
         quiet(weights, trained[0], tmp_path / "new")
-    assert str(fault.value).startswith(f"{weights / 'checkpoints' / name}: {words}") and "\n" not in str(fault.value)
+    assert str(fault.value).startswith(f"{weights / 'store' / name}.pt: {words}") and "\n" not in str(fault.value)
+
+
+def _first(**more):
+    return lambda about: about["collections"]["layout:xla:default"]["predictions"][0].update(more)
+
+
+def _layout(**more):
+    return lambda about: about["collections"]["layout:xla:default"]["settings"].update(more)
 
 
 BROKEN = {
-    "format": lambda about: about.update(format=2), "no members": lambda about: about.pop("predictions"),
-    "listed": lambda about: about.update(checkpoints=[]), "settings": lambda about: about.update(settings=3),
-    "outside": lambda about: about["checkpoints"].update({"../../x.pt": about["checkpoints"].popitem()[1]}),
-    "collection": lambda about: about["predictions"][0].update(collection="tile:gpu"),
-    "train": lambda about: about["predictions"][0].update(split="train"),
-    "member": lambda about: about["predictions"][0].update(member="../x"),
-    "nothing": lambda about: about["predictions"][0].update(checkpoint=None, stored=None),
-    "hops": lambda about: about["predictions"][0].update(k_hops=-1),
-    "hash": lambda about: about["predictions"][0].update(stored="abc"),
-    "number": lambda about: about["predictions"].insert(0, 3)}
+    "format": lambda about: about.update(format=1), "no members": lambda about: about.pop("collections"),
+    "listed": lambda about: about.update(checkpoints=[]), "settings": lambda about: about["collections"][
+        "tile:xla"].update(settings=3),
+    "outside": lambda about: about["checkpoints"].update({"../../x": about["checkpoints"].popitem()[1]}),
+    "collection": lambda about: about["collections"].update({"tile:gpu": about["collections"].pop("tile:xla")}),
+    "train": _first(split="train"), "member": _first(member="../x"), "nothing": _first(model="", stored=""),
+    "unknown": _first(model="another"), "place": _first(stored="costs-../../../../x"),
+    "hops": _layout(k_hops=-1), "configurations": _layout(most_configs="all"), "words": _layout(collections=[]),
+    "data": lambda about: about["collections"]["tile:xla"].update(data={}),
+    "number": lambda about: about["collections"]["tile:xla"]["predictions"].insert(0, 3)}
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_list_that_is_none_is_one_sentence(weights, what):
     rewrite(weights, BROKEN[what])
-    with pytest.raises(DataError, match=rf"^{re.escape(str(weights / LIST))}: (is no list of weights|has format 2)"):
+    with pytest.raises(DataError, match=rf"^{re.escape(str(weights / LIST))}: (is no list of weights|has format 1)"):
         read_weights(weights)
 
 
 def test_each_file_that_is_missing_or_changed_is_named(trained, weights, tmp_path):
     for path in [path for path in weights.rglob("*") if path.suffix in (".pt", ".npz")]:
         data = path.read_bytes()
-        path.write_bytes(data[:-1] + b"?")
+        path.write_bytes(data[:len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1:])
         with pytest.raises(DataError, match=f"^{re.escape(str(path))}: is damaged, or not the file that weights.json"):
             read_weights(weights)
         path.unlink()
@@ -417,14 +431,16 @@ def test_other_data_are_ranked_by_weights_and_refused_by_stored_costs(trained, w
     shutil.copytree(root.parent / "data", tmp_path / "data")
     for folder in ("tile/xla/test", "layout/xla/default/test"):
         path = sorted((tmp_path / "data" / "npz" / folder).glob("*.npz"))[0]
-        path.rename(path.with_name("another.npz"))
+        path.rename(path.with_name(f"{'a' * 32}.npz"))
     other = open_ranked(tmp_path / "data", [*COLLECTIONS], "tiny", tmp_path / "prepared")
     assert {*open_prepared(other).catalogue["split"]} == {"valid", "test"}
     quiet(weights, other, tmp_path / "new", ["tile:xla"])
     said = capsys.readouterr().out
-    assert "note  tile_seed0: the test files of tile:xla are not those of the run that trained\n" in said
-    assert "tile:xla:another" in load_costs(tmp_path / "new/predictions/tile_xla/tile_seed0.test.npz")
-    stored = weights / "stored/layout_xla_default/siblings_seed0.test.npz"
+    assert "note  the test files of tile:xla are not those of the run that trained\n" in said
+    assert f"tile:xla:{'a' * 32}" in costs_of(tmp_path / "new", "tile:xla", "tile_seed0", "test")
+    stored, = (one["stored"] for one in read_weights(weights).collections["layout:xla:default"]["predictions"]
+               if one["member"] == "siblings_seed0" and one["split"] == "test")
+    stored = weights / "store" / f"{stored}.npz"
     with pytest.raises(DataError, match=f"^{re.escape(str(stored))}: holds costs of other graphs: the test files of "
                        "layout:xla:default in .* are not those of the run that trained; run the notebooks at home on "):
         quiet(weights, other, tmp_path / "new")
@@ -445,15 +461,15 @@ def test_weights_are_published_once_and_again_only_if_they_changed(kaggle, train
     done = publish(tmp_path / "run", "tpugraphs-weights", root, client=QUICK)
     assert (done["ref"], done["version"], done["uploaded"]) == (REF, 1, True) and kaggle.datasets[REF]["isPrivate"]
     listed = read_weights(mounted(kaggle, tmp_path))
-    assert f"2 checkpoints, 6 files of predictions, digest {listed.digest[:12]}" in kaggle.said()
+    assert f"2 checkpoints, 6 predictions, digest {listed.digest[:12]}" in kaggle.said()
     texts = b"".join(path.read_bytes() for path in listed.folder.rglob("*") if path.suffix == ".json")
     assert not any(word in texts for word in (TOKEN.encode(), str(tmp_path).encode(), str(Path.home()).encode()))
     again = publish(tmp_path / "run", REF, root, client=QUICK)
     assert (again["version"], again["uploaded"]) == (1, False)
-    path, = (tmp_path / "run" / "predictions").rglob("siblings_seed0.test.npz")
-    costs = {name: cost * 2 for name, cost in load_costs(path).items()}
-    Results(tmp_path / "run", "04_train_layout", root).save_costs(path.relative_to(tmp_path / "run"), costs,
-                                                                  read_mark(path)["made_from"])
+    costs = costs_of(tmp_path / "run", "layout:xla:default", "siblings_seed0", "test")
+    file = Store(tmp_path / "run" / "store").keep("costs", {name: cost * 2 for name, cost in costs.items()})
+    change_section(tmp_path / "run", "04_train_layout", "layout:xla:default",
+                   lambda section: section["costs"][-1].update(file=file))
     assert publish(tmp_path / "run", REF, root, client=QUICK)["version"] == 2
 
 
@@ -486,30 +502,30 @@ def test_a_notebook_waits_for_its_dataset_and_one_that_kaggle_hides_is_not_waite
 def test_checkpoints_that_were_trained_on_kaggle_are_fetched_and_checked_before_they_are_published(
         kaggle, trained, tmp_path, monkeypatch):
     publish, (root, run) = publisher(monkeypatch), trained
-    shutil.copytree(run, tmp_path / "run")
-    left = [path for path in sorted((tmp_path / "run" / "checkpoints").iterdir()) if ".pt" in path.name]
-    files = []
+    out, files = copied(run, tmp_path / "run"), []
+    left = sorted((out / "store").glob("*.pt"))
     for path in left:
         kaggle.files[f"/storage/{path.name}"] = path.read_bytes()
-        files.append((f"results/checkpoints/{path.name}", f"/storage/{path.name}"))
+        files.append((f"results/store/{path.name}", f"/storage/{path.name}"))
         path.unlink()
     kaggle.files["/storage/other.pt"] = b"another"
     kaggle.kernels[f"{USER}/job"] = {"status": "COMPLETE", "log": "[]", "files": [
-        *files, ("results/checkpoints/other.pt", "/storage/other.pt"), ("results/../../x.pt", "/storage/other.pt")]}
-    job = {"ref": f"{USER}/job", "state": "fetched", "attempt": 1, "files": {}, "log": []}
-    (tmp_path / "run" / ".run" / "kaggle.json").write_text(json.dumps({"job": job}))
-    name = next(path.name for path in left if path.suffix == ".pt")
-    whole = kaggle.files[f"/storage/{name}"]
-    kaggle.files[f"/storage/{name}"] = whole[:-1] + b"?"
-    assert fails("damaged", publish, tmp_path / "run", REF, root, client=QUICK) == (
-        f"{USER}/job: checkpoints/{name} is not the file that its mark names; fetch it again")
-    kaggle.files[f"/storage/{name}"] = whole
-    assert publish(tmp_path / "run", REF, root, client=QUICK)["uploaded"]
+        *files, ("results/store/other.pt", "/storage/other.pt"), ("results/../../x.pt", "/storage/other.pt")]}
+    jobs = {c: {"ref": f"{USER}/job", "state": "fetched", "attempt": 1, "log": [], "collection": c, "first_seed": 0,
+                "seeds": 1, "section": Folder(run, root).section(step_of(c), c)} for c in COLLECTIONS}
+    (out / ".run").mkdir(exist_ok=True)
+    (out / ".run" / "kaggle.json").write_text(json.dumps(jobs))
+    first, second = (f"/storage/{path.name}" for path in left)
+    whole = kaggle.files[first]
+    for data in (whole[:-100], kaggle.files[second]):            # damaged, or of another training
+        kaggle.files[first] = data
+        assert fails("damaged", publish, out, REF, root, client=QUICK) == (
+            f"{USER}/job: {left[0].name} is damaged, or another checkpoint; fetch it again")
+    kaggle.files[first] = whole
+    assert publish(out, REF, root, client=QUICK)["uploaded"]
     assert "checkpoints are fetched from Kaggle" in kaggle.said() and "GET /storage/other.pt" not in kaggle.asked
     quiet(mounted(kaggle, tmp_path), root, tmp_path / "new")
-    for path in sorted((run / "predictions").rglob("*.npz")):
-        same_costs(load_costs(tmp_path / "new" / path.relative_to(run)), load_costs(path))
-    assert lacking_checkpoints(tmp_path / "run") == set()
+    assert published(tmp_path / "new") == published(run)
 
 
 @pytest.mark.parametrize("args, words", [
@@ -534,6 +550,6 @@ def test_a_bundle_from_weights_says_what_it_reads_and_how_long_it_trains(tmp_pat
     about = json.loads((place / "kernel-metadata.json").read_text())
     assert about["dataset_sources"] == ["a/prepared-data", REF]
     cells = [cell.source for cell in nbformat.read(place / about["code_file"], 4).cells]
-    assert not any("train_members(" in cell for cell in cells if not cell.startswith("%%writefile"))
+    assert not any("train_members(" in cell for cell in cells)
     about = f"## Predict from weights\nThe checkpoints of a finished run lie in the Kaggle Dataset `{REF}`"
     assert any(cell.startswith(about) for cell in cells)

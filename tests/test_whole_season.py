@@ -20,22 +20,24 @@ from kaggle_server import PYTHON, USER, hurried
 from test_bundle import KERNEL
 from test_kaggle_sessions import TIMED_OUT
 
-from lab.run import load_costs
+from lab.run import Folder
+from lab.run.folder import TRAINS
 
 PROJECT = Path(__file__).resolve().parents[1]
 PREPARED, WEIGHTS = f"{USER}/tpugraphs-prepared", f"{USER}/tpugraphs-weights"
 STEPS = {"steps": 4, "token_steps": 3, "gnn_steps": 2, "gnn_width": 8, "seeds": 2}
-TINY = ["--size", "tiny", "-p", "recipe=quick", *(word for name, value in STEPS.items()
-                                                          for word in ("-p", f"{name}={value}"))]
+# the data have few of the competition's collections
+TINY = ["--size", "tiny", "-p", "partial=True", "-p", "recipe=quick",
+        *(word for name, value in STEPS.items() for word in ("-p", f"{name}={value}"))]
+SUBMIT = ("--size", "tiny", "-p", "partial=True")
 # steps of all trainings: two models of each kind; the GNN, and the GNN without edges
 IN_ALL = {"tile-xla": 2 * 4, "layout-xla-default": 2 * 3 + 2 * 2 + 2 * 2}
 # In front of a training there: folders of Kaggle; a clock of which each look takes a share of the 8 hours; a note for
 # each step of an optimiser. At a drawn look, Kaggle ends the session, or the notebook fails.
 THERE = """import itertools, os, signal
-from pathlib import Path
 from types import SimpleNamespace
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from lab.run import sessions
+from lab.run.unfinished import earlier_stores
 from kit.training import deadlines
 
 def one_more(*_):
@@ -51,7 +53,8 @@ def now(looks=itertools.count(1)):
     return look * 8 * 3600 / {budget}
 
 register_optimizer_step_post_hook(one_more)
-sessions.INPUTS, deadlines.Path = Path({inputs!r}), lambda path: SimpleNamespace(is_dir=lambda: True)
+run.store.others = earlier_stores({inputs!r})
+deadlines.Path = lambda path: SimpleNamespace(is_dir=lambda: True)
 deadlines._BEGAN, deadlines.now = 0, now
 """
 NEVER = {"killed": 0, "fails": 0, "budget": 10 ** 6}
@@ -80,10 +83,9 @@ class Machines:
         ending = next((next(ends, {}) for word, ends in self.endings.items() if word in place.name), {})
         book = nbformat.reads(body["text"], 4)
         for cell in book.cells:
-            if not cell.source.startswith("%%writefile"):        # the kit stays as it is: the marks tell its code
-                cell.source = cell.source.replace("/kaggle/input/datasets", f"{inputs}/datasets")
-                if "trained = train_members(" in cell.source:
-                    cell.source = THERE.format(inputs=str(inputs), **NEVER | ending) + cell.source
+            cell.source = cell.source.replace("/kaggle/input/datasets", f"{inputs}/datasets")
+            if "trained = train_members(" in cell.source:
+                cell.source = THERE.format(inputs=str(inputs), **NEVER | ending) + cell.source
         nbformat.write(book, place / "book.ipynb")
         hidden = ("PYTHONPATH", "TPUGRAPHS_ROOT")
         around = {k: v for k, v in os.environ.items() if not k.startswith("KAGGLE") and "proxy" not in k
@@ -212,11 +214,10 @@ def test_a_season_from_a_token_to_a_score_trains_and_pushes_nothing_twice(kaggle
     season, alone = (home.folder / "submissions" / name for name in ("season", "alone"))
     home(".venv/bin/python notebooks/run.py --data-root path/to/npz_all --out submissions/alone --only 03,04,05,06",
          *TINY)
-    there, here = (sorted(path.relative_to(out) for path in out.glob("predictions/*/*.npz")) for out in (season, alone))
-    assert there == here and len(here) == 14
-    for name in here:
-        one, two = load_costs(season / name), load_costs(alone / name)
-        assert one.keys() == two.keys() and all(np.array_equal(one[graph], two[graph]) for graph in one), name
+    there, here = ({(c, one["member"], one["split"]): one["file"] for step in TRAINS.values()
+                    for c, section in Folder(out, out).record(step)["sections"].items()
+                    for one in section["costs"] if not one["baseline"]} for out in (season, alone))
+    assert there == here and len(here) == 14     # a file is named after the costs in it
     csv = (alone / "submission.csv").read_bytes()
     assert (season / "submission.csv").read_bytes() == csv and len(csv.splitlines()) > 5
 
@@ -238,19 +239,18 @@ def test_a_season_from_a_token_to_a_score_trains_and_pushes_nothing_twice(kaggle
         kaggle.submissions[0].update(status="COMPLETE", publicScore="0.65700", privateScore="0.63600")
         return told
     monkeypatch.setattr(kaggle, "on_CreateSubmission", score)
-    said = home(submit, "--size", "tiny")
+    said = home(submit, *SUBMIT)
     assert [*kaggle.uploads.values()] == [csv] and "public 0.657, private 0.636, now in the ledger" in said
     entry = json.loads((season.parent / "season.json").read_text())
     assert entry["leaderboard"] == {"public": 0.657, "private": 0.636}
     assert entry["sha256"] == hashlib.sha256(csv).hexdigest()
-    weights = {hashlib.sha256(data).hexdigest()[:16] for name, data in kaggle.datasets[WEIGHTS]["versions"][0][
-        "files"].items() if name.endswith(".pt")}
+    weights = {Path(name).stem for name in kaggle.datasets[WEIGHTS]["versions"][0]["files"] if name.endswith(".pt")}
     assert {*entry["made_from"]["weights"].values()} <= weights and len(entry["made_from"]["predictions"]) == 7
     assert "0.657" in (season / "report.html").read_text()
 
     # the same once more: nothing happens twice
     asked = len(kaggle.asked)
-    for line, more in ((carry, ()), (train, train_tiny), (publish, ()), (submit, ("--size", "tiny"))):
+    for line, more in ((carry, ()), (train, train_tiny), (publish, ()), (submit, SUBMIT)):
         home(line, *more)
     assert not {"SaveKernel", "CreateDataset", "CreateDatasetVersion", "CreateSubmission"} & {*kaggle.asked[asked:]}
     counts = ("SaveKernel", "CreateDataset", "CreateDatasetVersion", "CreateSubmission")

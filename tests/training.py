@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from kit.models import LayoutGNN, LayoutGNNSettings, TileModelSettings
 from kit.train import TrainSettings, grad_scaler, train, train_step
 from kit.training.processes import Team
 from kit.training.sampling import make_tasks
+from lab.run import Store
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2)
 SHORT = TrainSettings(steps=12, configs_per_step=6, learning_rate=1e-2, validate_every=4)
@@ -158,3 +160,8 @@ def in_child(call, module="training"):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
                           # MALLOC_...: Linux gives each large block back at once, so that the peak is what is held
                           env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"})
+
+
+def step_of_a_run(folder):
+    """What `train_members` needs of a Run: the folder, its store, the name of a step."""
+    return SimpleNamespace(out=Path(folder), step="step", store=Store(Path(folder, "store")))

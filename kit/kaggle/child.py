@@ -374,25 +374,75 @@ def make_no_folder():
         os.environ.setdefault("KAGGLE_CONFIG_DIR", os.path.dirname(os.path.realpath(__file__)))
 
 
+def fault_of(path, names=()):
+    """Why a file does not hold text, or JSON with these names, as the client reads it; None if it does."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
+            return "is UTF-16; save it as plain UTF-8"
+        if data.startswith(b"\xef\xbb\xbf"):
+            return "starts with a byte order mark; save it as plain UTF-8 without one"
+        if not data.strip():
+            return "is empty"
+        found = json.loads(data.decode("utf-8")) if names else dict.fromkeys([data.decode("ascii")])
+    except OSError as fault:
+        return f"cannot be opened ({fault.strerror})"
+    except UnicodeDecodeError:
+        return f"is not plain {'UTF-8' if names else 'ASCII'} text"
+    except (ValueError, RecursionError):
+        return "is not JSON; it may be cut short"
+    missing = [name for name in names if not (isinstance(found, dict) and isinstance(found.get(name), str))]
+    return f"has no {missing[0]}" if missing else None
+
+
+def refuse_damaged_token():
+    """Refuse a file with a token that the client would send as it stands, although no header can hold it."""
+    given = os.environ.get("KAGGLE_API_TOKEN")
+    paths = [given] if given else [os.path.join("~", ".kaggle", name) for name in ("access_token", "access_token.txt")]
+    for path in paths:
+        full = os.path.expanduser(path)
+        if os.path.isfile(full) and os.path.getsize(full) and (fault := fault_of(full)):
+            raise Refused("unreadable", f"{path} {fault}")
+
+
+def refuse_none():
+    """No credentials were found: name the file that was meant to hold them, if there is one, and what is wrong."""
+    home = os.path.expanduser("~")
+    folders = [os.environ.get("KAGGLE_CONFIG_DIR"), os.path.join(home, ".kaggle"),
+               os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "kaggle")]
+    files = [(os.path.join(folder, "kaggle.json"), ("username", "key")) for folder in folders if folder]
+    files += [(os.path.join(home, ".kaggle", "credentials.json"), ("refresh_token",)),
+              *((os.path.join(home, ".kaggle", name), ()) for name in ("access_token", "access_token.txt"))]
+    for path, names in files:
+        if os.path.exists(path) and (fault := fault_of(path, names)):
+            raise Refused("unreadable", f"{path} {fault}")
+    half = [name for name in ("KAGGLE_USERNAME", "KAGGLE_KEY") if os.environ.get(name)]
+    if len(half) == 1:
+        raise Refused("unreadable", f"{half[0]} is set alone; set KAGGLE_USERNAME and KAGGLE_KEY")
+    raise Refused("credentials")
+
+
 def sign_in(known):
     """The client's API; `known` gets the source of the credentials and the secrets as soon as they are known."""
     from kagglesdk.kaggle_env import get_access_token_from_env
+    refuse_damaged_token()
     token, place = get_access_token_from_env()
     known["secrets"] += [token] if token else []
     known["source"] = "~/.kaggle/access_token" if place == "access_token" else place
     make_no_folder()
     try:
         import kaggle
-    except (SystemExit, NameError):              # without credentials, versions up to 2.2.3 end here
-        raise Refused("credentials") from None
+    except (SystemExit, NameError, UnicodeDecodeError):      # without credentials, versions up to 2.2.3 end here
+        refuse_none()
     values = kaggle.api.config_values
     known["secrets"] += [str(values[name]) for name in ("key", "token") if values.get(name)]
-    if not known["source"] and values.get("key"):
+    if not known["source"] and values.get("key") and values.get("username"):
         known["source"] = "KAGGLE_KEY" if os.environ.get("KAGGLE_KEY") else "kaggle.json"
-    elif not known["source"] and os.path.exists(os.path.expanduser("~/.kaggle/credentials.json")):
+    elif not known["source"] and not fault_of(os.path.expanduser("~/.kaggle/credentials.json"), ("refresh_token",)):
         known["source"] = "~/.kaggle/credentials.json"
     if not known["source"]:
-        raise Refused("credentials")
+        refuse_none()
     return kaggle.api
 
 

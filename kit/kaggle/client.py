@@ -26,6 +26,7 @@ SENTENCES = MappingProxyType({
     "credentials": f"there are no Kaggle credentials: make a token at {_KEYS}, then set the environment variable "
                    "KAGGLE_API_TOKEN or save the token as ~/.kaggle/access_token (on Colab: as a secret; never as a "
                    "parameter of a notebook, because parameters are stored with it)",
+    "unreadable": f"the Kaggle credentials cannot be used: {{words}}. A new token or kaggle.json is made at {_KEYS}",
     "token": f"Kaggle does not accept the credentials in {{source}}: put a new token there, from {_KEYS}, or remove "
              "them; an old token in KAGGLE_API_TOKEN or ~/.kaggle/access_token takes precedence over a good key in "
              "kaggle.json",
@@ -51,9 +52,9 @@ class KaggleError(RuntimeError):
     Parameters
     ----------
     kind : str
-        A word to branch on, kept as an attribute: "client", "credentials", "token", "forbidden" (a wrong name, or
-        rules not accepted), "limit", "missing", "busy", "server", "unsure", "upload", "host", "refused", "invalid",
-        "scoring", "pending", "damaged" or "disk".
+        A word to branch on, kept as an attribute: "client", "credentials", "unreadable" (a file of credentials),
+        "token", "forbidden" (a wrong name, or rules not accepted), "limit", "missing", "busy", "server", "unsure",
+        "upload", "host", "refused", "invalid", "scoring", "pending", "damaged" or "disk".
     message : str
         What happened and what to do.
     """

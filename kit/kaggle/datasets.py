@@ -23,7 +23,7 @@ LIST = "uploaded-files.json"     # {path: [bytes, sha256]}. Kaggle unpacks a zip
 ANSWER_WITHIN = 60.0             # s for one question to Kaggle, retries included
 FILES_MOST = 999                 # directly in the folder; Kaggle takes 1,000 files, and the list is one of them
 _ARCHIVES = re.compile(r".*\.(zip|tar|gz|tgz|bz2|xz|7z|rar)", re.I)           # Kaggle unpacks them
-_NAME = re.compile(r"""[^\x00-\x1f\x7f\\:*?"<>|@]+""")                        # Kaggle refuses a name with @
+_NAME = re.compile(r"""[^\x00-\x1f\x7f\\:*?"<>|@&]+""")                       # Kaggle refuses names with @ and &
 _NAME_OF_DATASET = re.compile(r"(?:[A-Za-z0-9_-]+/)?[a-z0-9]+(?:-[a-z0-9]+)*")
 _ENDED = ("failed", "deleted")   # Kaggle does nothing more for such a version
 

@@ -14,6 +14,36 @@ MACHINE = "NvidiaTeslaT4"        # machine_shape in kernel-metadata.json; Kaggle
 GPUS = {MACHINE: ("T4", 2), "NvidiaTeslaA100": ("A100", 1)}
 
 
+# reported: Kaggle answers a longer source or title with an error of the server, which names no reason
+SOURCE_MOST = 1_000_000          # bytes as they are sent
+TITLE_LEAST, TITLE_MOST = 5, 50
+
+
+def check_notebook(name, text, title):
+    """KaggleError if Kaggle would refuse a notebook or script, given its text, for its size or its title."""
+    if not TITLE_LEAST <= len(title) <= TITLE_MOST:
+        raise KaggleError("invalid", f"{name}: the title {title!r} has {len(title)} characters; Kaggle takes "
+                          f"{TITLE_LEAST} to {TITLE_MOST}; nothing was sent")
+    if (size := len(_as_sent(name, text).encode())) > SOURCE_MOST:
+        raise KaggleError("invalid", f"{name}: has {size / 1e6:.2f} MB without its outputs, and Kaggle takes at most "
+                          f"{SOURCE_MOST / 1e6:.0f} MB; nothing was sent: take fewer notebooks into it, or carry large "
+                          "files as a Dataset")
+
+
+def _as_sent(name, text):
+    """The text of a notebook as the client sends it: without outputs, on one line."""
+    if not name.endswith(".ipynb"):
+        return text
+    try:
+        book = json.loads(text)
+        for cell in book.get("cells", []):
+            cell.update({"outputs": []} if cell.get("cell_type") == "code" else {})
+            cell["source"] = "".join(cell.get("source", ""))
+    except (ValueError, TypeError, AttributeError):
+        raise KaggleError("invalid", f"{name}: is no notebook; nothing was sent") from None
+    return json.dumps(book)
+
+
 def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     """Save a notebook on Kaggle and let it run there.
 
@@ -41,7 +71,8 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     Raises
     ------
     KaggleError
-        "invalid", before anything is sent, if the file is missing or the title does not give the name in the id;
+        "invalid", before anything is sent, if the file is missing, has more than 1 MB without outputs, or the title
+        does not give the name in the id or is too long;
         "refused" if Kaggle accepts the notebook without its data; other failures have their own `kind`.
     """
     notebook = as_path(notebook, "notebook")
@@ -59,6 +90,7 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
         raise KaggleError("invalid", f"{code.name}: id {about.get('id')!r} and title {title!r}; expected a title that "
                           f"gives the name in the id (this one gives {slug!r}), with at least five letters: Kaggle "
                           "names a notebook by its title")
+    check_notebook(code.name, code.read_text("utf-8", "replace"), title)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, code.name).write_bytes(code.read_bytes())
         Path(folder, "kernel-metadata.json").write_text(json.dumps(about), "utf-8")

@@ -4,11 +4,11 @@ import time
 
 from kit.checks import as_path, check_number, check_whole
 from kit.kaggle.client import COMPETITION, TRANSIENT, KaggleError, ask_kaggle
-from kit.submit import check_submission
+from kit.submit import submission_problems
 
 
 def submit(path, message, competition=COMPETITION, data_root=None, sample=None, again=False, timeout=600.0,
-           client=None):
+           client=None, partial=False):
     """Check a submission, then submit it, once.
 
     Kaggle's description of the submission contains the first 12 digits of the file's sha256. A file that is found
@@ -30,6 +30,8 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
         Seconds for everything.
     client : dict, optional
         As in `download`.
+    partial : bool
+        Submit a file that lacks rows of the competition, too.
 
     Returns
     -------
@@ -43,10 +45,12 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
         "invalid", before anything is sent, if the check finds a problem; other failures have their own `kind`.
     """
     path = as_path(path)
-    problems = check_submission(path, data_root, sample)
+    missing, others = submission_problems(path, data_root, sample)
+    problems = others if partial else missing + others
     if problems:
         more = f"; and {len(problems) - 3} more" if problems[3:] else ""
-        raise KaggleError("invalid", f"{path} is not valid, nothing was sent: {'; '.join(problems[:3])}{more}")
+        cure = "; to submit an incomplete file all the same, pass partial=True" if missing and not partial else ""
+        raise KaggleError("invalid", f"{path} is not valid, nothing was sent: {'; '.join(problems[:3])}{more}{cure}")
     mark = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     words = {"competition": competition, "path": str(path.resolve()), "message": f"{message} [{mark}]",
              "mark": f"[{mark}]", "again": again}

@@ -12,10 +12,9 @@ import torch
 
 from kit.agreement import PairColumns
 from kit.checks import check_graph, check_whole, expect
-from kit.data import OPCODE_NAMES
+from kit.data import OPCODE_NAMES, row_words
 from kit.models.config_token import ConfigTokenModel
 from kit.pad import ELEMENT_TYPE, SHAPE, TYPE_BYTES
-from kit.programs import row_words
 
 
 class Explanation(NamedTuple):

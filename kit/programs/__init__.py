@@ -1,8 +1,21 @@
-"""A program of one's own: from a saved HLO module to the layouts that its operations can choose."""
+"""A program of one's own: from HLO or JAX to the layouts that its operations can choose, which JAX can then set."""
+from kit.programs.bench import Bench, BenchError, BenchSettings, this_machine
 from kit.programs.hlo import file_bytes, parse_hlo, program_arrays, write_sequences
-from kit.programs.own import layout_words, program_from_hlo, row_words, with_configs
+from kit.programs.layouts import (
+    JaxProgram,
+    configured,
+    program_digest,
+    program_from_jax,
+    save_layouts,
+    with_layouts,
+)
+from kit.programs.measure import Measurements, MeasureSettings, measure
+from kit.programs.own import layout_words, program_from_hlo, with_configs
+from kit.programs.tune import Tuned, tune
 
 __all__ = [
-    "file_bytes", "layout_words", "parse_hlo", "program_arrays", "program_from_hlo", "row_words", "with_configs",
+    "Bench", "BenchError", "BenchSettings", "JaxProgram", "MeasureSettings", "Measurements", "Tuned", "configured",
+    "file_bytes", "layout_words", "measure", "parse_hlo", "program_arrays", "program_digest", "program_from_hlo",
+    "program_from_jax", "save_layouts", "this_machine", "tune", "with_configs", "with_layouts",
     "write_sequences",
 ]

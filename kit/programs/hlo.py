@@ -32,9 +32,10 @@ PaddingDimension: low=1 high=2
 Padding: dimensions:PaddingDimension*=1
 Dot: lhs_contracting*=1 rhs_contracting*=2 lhs_batch*=3 rhs_batch*=4
 Gather: offset*=1 collapsed_slice*=2 start_index_map*=3 index_vector=4
-Instruction: name:string=1 opcode:string=2 shape:Shape=3 parameter_number=9 dimensions*=14 window:Window=15
-    convolution:Convolution=16 slices:Slice*=17 dynamic_slice_sizes*=20 padding:Padding=21 dot:Dot=30 gather:Gather=33
-    gather_slice_sizes*=34 id=35 operand_ids*=36 called_computation_ids*=38 feature_group_count=50
+Metadata: op_name:string=2
+Instruction: name:string=1 opcode:string=2 shape:Shape=3 metadata:Metadata=7 parameter_number=9 dimensions*=14
+    window:Window=15 convolution:Convolution=16 slices:Slice*=17 dynamic_slice_sizes*=20 padding:Padding=21 dot:Dot=30
+    gather:Gather=33 gather_slice_sizes*=34 id=35 operand_ids*=36 called_computation_ids*=38 feature_group_count=50
     batch_group_count=58 is_stable:bool=60 custom_call_target:bytes=28
 Computation: name:string=1 instructions:Instruction*=2 id=5 root_id=6
 Module: name:string=1 computations:Computation*=3 entry_computation_id=6

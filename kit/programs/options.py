@@ -1,7 +1,6 @@
 """The options of one operation: the rules of kit/programs/own.py for convolutions, dots and reshapes."""
 from functools import lru_cache
 from itertools import permutations, product
-from types import MappingProxyType
 
 import numpy as np
 
@@ -9,8 +8,6 @@ from kit.data import DIGITS, DataError
 from kit.pad import LANES, SUBLANES
 
 MAX_RANK = 6                     # a configuration has six digits per tensor
-TENSORS = MappingProxyType({"convolution": ("output", "input", "kernel"), "dot": ("output", "lhs", "rhs"),
-                            "reshape": ("output", "input")})         # whose dimensions a configuration orders
 
 
 def operation_options(instruction, tensors, label):

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kit.data import DIGITS, OPCODE_NAMES, DataError, LayoutGraph
+from kit.data import DIGITS, OPCODE_NAMES, TENSORS, DataError, LayoutGraph, row_words
 from kit.programs.hlo import ELEMENT_TYPES, file_bytes, parse_hlo, program_arrays
-from kit.programs.options import MAX_RANK, TENSORS, layout_agreement, operation_options
+from kit.programs.options import MAX_RANK, layout_agreement, operation_options
 
 SAVE = 'save it before it is compiled: jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()'
 # operations that are newer than the data set
@@ -50,49 +50,94 @@ class OwnProgram(NamedTuple):
     written: np.ndarray          # (g,) int64; the option per group that is closest to the saved layouts
 
 
+class ConfigurableNode(NamedTuple):
+    """A convolution, a dot or a reshape of an HLO module."""
+    name: str
+    opcode: str
+    op_name: str                 # the scopes in which a framework made it, and its operation there
+    tensors: tuple               # the sizes of the output and of each operand
+    layouts: tuple               # of the same tensors, minor dimension first
+    rows: tuple                  # its options, sorted rows of 18 digits
+
+
 def program_from_hlo(source, tie=True):
-    """Read a saved HLO module, from a file or from its bytes, as a program with configurations to choose from.
+    """Read a saved HLO module as a program with configurations to choose from.
 
-    The source is an HloModuleProto, or an HloProto or raw protobuf of the data set that wraps one. JAX gives it by
-    ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, before operations are fused. With
-    `tie`, nodes of the same operation with the same options form one group, as in the data set; else each node is its
-    own group. Layouts that the module does not give are row-major.
+    Parameters
+    ----------
+    source : path or bytes
+        An HloModuleProto, or an HloProto or raw protobuf of the data set that wraps one. JAX gives it by
+        ``jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()``, before operations are fused.
+        Layouts that the module does not give are row-major.
+    tie : bool or str
+        True: nodes of the same operation with the same options form one group, as in the data set. "shapes": their
+        tensors must have the same sizes, too. False: each node is its own group.
 
-    A DataError if the source is no such protobuf; it says what the source is instead. Also if the program refers to
-    missing parts, was compiled so that convolutions or dots are hidden, or has no configurable node; and if an
-    instruction, which the message names, has a size or type or is an operation that the data set does not have.
+    Returns
+    -------
+    OwnProgram
+
+    Raises
+    ------
+    DataError
+        If the source is no such protobuf; it says what the source is instead. Also if the program refers to missing
+        parts, was compiled so that convolutions or dots are hidden, or has no configurable node; and if an
+        instruction, which the message names, has a size or type or is an operation that the data set does not have.
+    ValueError
+        If `tie` has another value.
     """
     if isinstance(source, str) and ("\n" in source or len(source) > 4096):        # a program, not a path
         raise DataError(f"the text: {_what_it_is(source.encode('utf-8', 'replace'))}; {SAVE}")
     label = "the bytes" if isinstance(source, bytes) else source
-    module = _module(source if isinstance(source, bytes) else file_bytes(source), label)
-    _check_instructions(module, label)
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            if not instruction.shape.layout.minor_to_major:
-                instruction.shape.layout.minor_to_major.extend(reversed(range(len(instruction.shape.dimensions))))
-    node_feat, node_opcode, edge_index, node_splits = program_arrays(module, label)
-    options, agreement = _options_by_node(module, label)
-    if not options:
+    module = checked_module(source if isinstance(source, bytes) else file_bytes(source), label)
+    arrays = program_arrays(module, label)        # checks that the module is whole, before its parts are looked up
+    nodes = configurable_nodes(module, label)
+    if not nodes:
         large = next((f"{label}: {instruction.opcode} {instruction.name!r} has a tensor of more than {MAX_RANK} "
                       "dimensions, which cannot be configured, and nothing else can" for computation
                       in module.computations for instruction in computation.instructions
                       if instruction.opcode == "reshape" and _rank(computation, instruction) > MAX_RANK), None)
         raise DataError(large or f"{label}: no convolution, dot or reshape outside a fusion, so nothing can be "
                         f"configured; {SAVE}")
-    # tied nodes share a key, and a key is a group
-    keys = [(node_opcode[node], rows) if tie else node for node, rows in options.items()]
-    sizes = {key: len(rows) for key, rows in zip(keys, options.values())}
+    return grouped(module.name, arrays, nodes, group_keys(nodes, tie))
+
+
+def checked_module(data, label):
+    """Parse an HLO module whose instructions all fit the data set; layouts that it does not give become row-major."""
+    module = _module(data, label)
+    _check_instructions(module, label)
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            if not instruction.shape.layout.minor_to_major:
+                instruction.shape.layout.minor_to_major.extend(reversed(range(len(instruction.shape.dimensions))))
+    return module
+
+
+def group_keys(nodes, tie):
+    """Give each of `nodes` {number: ConfigurableNode} the key of its group -> list; see `program_from_hlo` for `tie`.
+
+    A ValueError if `tie` is none of True, "shapes" and False.
+    """
+    if tie not in (True, "shapes", False):
+        raise ValueError(f'tie is {tie!r}; expected True, "shapes" or False')
+    return [(one.opcode, one.rows, one.tensors if tie == "shapes" else None) if tie else node
+            for node, one in nodes.items()]
+
+
+def grouped(name, arrays, nodes, keys):
+    """Make a program of what `program_arrays` gave; configurable `nodes` with one key form a group -> OwnProgram."""
+    node_feat, node_opcode, edge_index, node_splits = arrays
+    sizes = {key: len(one.rows) for key, one in zip(keys, nodes.values())}
     dims, number = np.array(list(sizes.values()), np.int64), {key: group for group, key in enumerate(sizes)}
     node_group = np.array([number[key] for key in keys], np.int64)
     # every option of each node, and how far the options of a group agree with the saved layouts
-    code_rows = np.full((len(options), dims.max(), DIGITS), -1, np.int8)
+    code_rows = np.full((len(nodes), dims.max(), DIGITS), -1, np.int8)
     agreed = np.where(np.arange(dims.max()) < dims[:, None], 0, np.iinfo(np.int64).min)
-    for place, (group, rows, own) in enumerate(zip(node_group, options.values(), agreement)):
-        code_rows[place, :len(rows)] = rows
-        agreed[group, :len(own)] += own
+    for place, (group, one) in enumerate(zip(node_group, nodes.values())):
+        code_rows[place, :len(one.rows)] = one.rows
+        agreed[group, :len(one.rows)] += layout_agreement(one.rows, one.layouts)
     codes = np.empty((0, len(dims)), np.min_scalar_type(int(dims.max()) - 1))
-    graph = LayoutGraph(module.name, node_feat, node_opcode, edge_index, np.array(list(options), np.int64),
+    graph = LayoutGraph(name, node_feat, node_opcode, edge_index, np.array(list(nodes), np.int64),
                         node_splits, codes, node_group, code_rows, np.empty(0, np.int64))
     return OwnProgram(graph, dims, agreed.argmax(axis=1))
 
@@ -126,14 +171,6 @@ def layout_words(program, code):
         opcode = OPCODE_NAMES[program.graph.node_opcode[program.graph.node_config_ids[place]]]
         words.append(row_words(opcode, program.graph.code_rows[place, option]))
     return words
-
-
-def row_words(opcode, row):
-    """Describe one `row` (18,) of layout digits, given to an operation named `opcode`, as `layout_words` does."""
-    digits = [own[own >= 0] for own in row.reshape(-1, MAX_RANK)]
-    names = TENSORS.get(opcode, ("output", "input", "kernel"))
-    words = [f"{name} {{{','.join(map(str, own))}}}" for name, own in zip(names, digits) if len(own)]
-    return " ".join(words) or "nothing"
 
 
 def _module(data, label):
@@ -249,24 +286,24 @@ def _check_instructions(module, label):
                         f"{SAVE}")
 
 
-def _options_by_node(module, label):
-    """{configurable node: its options, sorted rows of 18 digits}, and their agreement with the saved layouts."""
+def configurable_nodes(module, label):
+    """The nodes of a module that can be configured -> {number: ConfigurableNode}."""
     fused = {called for computation in module.computations for instruction in computation.instructions
              if instruction.opcode == "fusion" for called in instruction.called_computation_ids}
-    found, agreement, first = {}, [], 0
+    found, first = {}, 0
     for computation in module.computations:
         shapes = {instruction.id: instruction.shape for instruction in computation.instructions}
         for node, instruction in enumerate(computation.instructions, first):
             given = [shapes[i] for i in (instruction.id, *instruction.operand_ids)]
-            tensors = [tuple(shape.dimensions) for shape in given]
+            tensors = tuple(tuple(shape.dimensions) for shape in given)
             arity = len(TENSORS.get(instruction.opcode, ()))
             if len(tensors) == arity and max(map(len, tensors)) <= MAX_RANK and computation.id not in fused:
-                layouts = [tuple(shape.layout.minor_to_major) for shape in given]
+                layouts = tuple(tuple(shape.layout.minor_to_major) for shape in given)
                 for layout, tensor in zip(layouts, tensors):
                     if sorted(layout) != list(range(len(tensor))):
                         raise DataError(f"{label}: {instruction.opcode} {instruction.name!r} has the layout "
                                         f"{list(layout)} of a tensor of {len(tensor)} dimensions")
-                found[node] = operation_options(instruction, tensors, label)
-                agreement.append(layout_agreement(found[node], layouts))
+                found[node] = ConfigurableNode(instruction.name, instruction.opcode, instruction.metadata.op_name,
+                                               tensors, layouts, operation_options(instruction, tensors, label))
         first += len(computation.instructions)
-    return found, agreement
+    return found

@@ -1,1 +1,6 @@
 """What the notebooks share: pictures, the store of a run, sample data, jobs on Kaggle, kernels, studies."""
+from pathlib import Path
+
+# where tables and programs lie that come with the notebooks: beside the notebooks, or where a bundle is unpacked.
+# A notebook may be started from any folder
+BESIDE = Path(__file__).resolve().parents[1]

@@ -41,7 +41,7 @@ from kit.recipes import recipes_for  # noqa: E402
 from kit.submit import check_submission, write_submission  # noqa: E402
 from kit.train import predict, train  # noqa: E402
 from kit.training import load_checkpoint, save_checkpoint  # noqa: E402
-from lab.run.workflow import load_costs, save_costs  # noqa: E402
+from lab.run import load_costs  # noqa: E402
 from lab.sample.write import write_sample  # noqa: E402
 
 COLLECTION = "layout:xla:random"
@@ -223,7 +223,9 @@ def predictions(root, name):
     model = recipe.network(recipe.shape)
     load_checkpoint(root / f"{name}.pt", model)
     start = time.perf_counter()
-    save_costs(root / f"{name}.npz", {f"{COLLECTION}:{graph.graph_id}": predict(model, graph) for graph in graphs})
+    costs = {f"{COLLECTION}:{graph.graph_id}": predict(model, graph) for graph in graphs}
+    with open(root / f"{name}.npz", "wb") as file:
+        np.savez_compressed(file, **costs)
     seconds, count = time.perf_counter() - start, sum(len(graph.config_runtime) for graph in graphs)
     return (f"{len(graphs)} test programs, {count:,} configurations, {count / seconds:,.0f} per second",
             {"seconds": seconds, "files": len(graphs)})

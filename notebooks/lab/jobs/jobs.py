@@ -1,8 +1,8 @@
-"""Training on Kaggle's machines: push one notebook per job, watch them, fetch checked predictions.
+"""Training on Kaggle's machines: push one notebook per job, watch them, fetch checked results.
 
 A file notes the state of each job before and after every request, so that an interrupted call resumes. Each push has
 its own name: if the answer to a push is lost, asking Kaggle for this name tells whether the push arrived. A job is
-"planned", "pushing", "running", "complete" (its predictions are still on Kaggle), "fetched" or "failed". A session that
+"planned", "pushing", "running", "complete" (its results are still on Kaggle), "fetched" or "failed". A session that
 ends before its models are trained is followed by another one, see `lab.jobs.sessions`.
 """
 import hashlib
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kit.files import file_sha256, write_json
+from kit.files import write_json
 from kit.kaggle import TRANSIENT, KaggleError, notebook_status, push_notebook
-from lab.jobs.results import collect_predictions, printable
+from lab.jobs.results import collect_results, is_section, printable
 from lab.jobs.sessions import (
     NONE_YET,
     asked_machine,
@@ -25,13 +25,15 @@ from lab.jobs.sessions import (
     says_to_be_continued,
     session_ended,
 )
+from lab.run import Folder, step_of
 
 AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs at the same time per account
 ROUNDS = 10                      # the watch ends after this many rounds in a row without an answer from Kaggle
 STATES = ("planned", "pushing", "running", "complete", "fetched", "failed")
 _FULL = re.compile(r"session count", re.I)       # "Maximum batch GPU session count of 2 reached."
 _NO_HOURS = re.compile(r"quota", re.I)           # "Maximum weekly GPU quota of 30.00 hours reached."
-_NEW = {"state": "planned", "attempt": 1, "files": {}, "reason": None, "log": [], "told": False, **NONE_YET}
+_NEW = {"state": "planned", "attempt": 1, "section": None, "reason": None, "log": [], "told": False,
+        **NONE_YET}
 
 
 def plan_jobs(collections, seeds=None, groups=1, first_seed=0):
@@ -57,7 +59,7 @@ def read_jobs(path):
     try:
         jobs = json.loads(Path(path).read_text("utf-8"))
         if all(job["state"] in STATES and isinstance(job["ref"], str) and type(job["attempt"]) is int
-               and isinstance(job["files"], dict) and isinstance(job["log"], list)
+               and (job.get("section") is None or is_section(job["section"], job)) and isinstance(job["log"], list)
                and isinstance(job.get("run", ""), str) and good_notes(job) for job in jobs.values()):
             return jobs
     except FileNotFoundError:
@@ -68,22 +70,22 @@ def read_jobs(path):
                       "notebooks that still run, then delete this file; all notebooks will be pushed again")
 
 
-def renew(jobs, known, owner, out, fresh=False):
+def renew(jobs, known, owner, out, root):
     """Set each planned job to its known state; a failed job that was reported gets a new name and attempt.
 
-    The new attempt goes on from the checkpoints of the failed one, if there are any.
+    The new attempt goes on from the checkpoints of the failed one, if there are any. Results that are gone, or that do
+    not fit the data and the code that are here now, are fetched again.
     """
-    # known: from `read_jobs`; owner: the account; out: folder of the run; fresh: plan every job once more
+    # known: from `read_jobs`; owner: the account; out: folder of the run; root: the data set
+    folder = Folder(out, root)
     for name, job in jobs.items():
         old = known.get(name, {})
         job.update({"ref": f"{owner}/{name}", **_NEW, **old})
-        kept = {Path(out, file): sha for file, sha in job["files"].items() if file.endswith(".npz")}
-        whole = all(path.is_file() and file_sha256(path) == sha for path, sha in kept.items())
-        if job["state"] == "fetched" and not whole:
-            job["state"] = "complete"            # its predictions are fetched again
-        if old and ((job["state"] == "failed" and job["told"]) or fresh):
-            kept = {} if fresh else {key: job[key] for key in ("after", "reached")}
-            job.update({**_NEW, **next_name(job), **kept})
+        if job["state"] == "fetched" and (job["section"] is None or folder.section_fault(
+                step_of(job["collection"]), job["collection"], job["section"])):
+            job["state"] = "complete"
+        if old and job["state"] == "failed" and job["told"]:
+            job.update({**_NEW, **next_name(job), **{key: job[key] for key in ("after", "reached")}})
 
 
 def watch_jobs(jobs, notebooks, out, root, path, known=None, every=60.0, client=None):
@@ -92,7 +94,7 @@ def watch_jobs(jobs, notebooks, out, root, path, known=None, every=60.0, client=
     Jobs that wait for GPU hours of the next week are among the failed ones; they stay planned.
     """
     # notebooks: {name: folder with the notebook and its kernel-metadata.json}; out: folder of the run; root: the data
-    # set, to check predictions by; path: the file of states; known: jobs of other plans in that file; every: seconds
+    # set, to check results by; path: the file of states; known: jobs of other plans in that file; every: seconds
     def save():
         write_json(path, {**(known or {}), **jobs})
 
@@ -140,7 +142,7 @@ def _advance(job, notebook, jobs, out, root, save, client, no_hours):
         changes = _look(job, notebook, client)
     elif before == "complete":
         names, log = look_at_session(job, asked_machine(notebook), client)
-        changes = {} if says_to_be_continued(names) else collect_predictions(job, out, root, client)
+        changes = {} if says_to_be_continued(names) else collect_results(job, out, root, client)
         if changes.get("state", "failed") == "failed":
             changes = session_ended(job, names, log, changes.get("reason"), client, may_go_on=not changes)
     if changes:

@@ -1,7 +1,8 @@
 """What follows a session on Kaggle that ended before its models were trained: the next session, or a sentence.
 
-A session leaves checkpoints, and beside each one a mark that says how many steps are done. If these are more steps than
-before, the next session gets the output as an input. Else another session would bring no more, so the job has failed.
+A session leaves checkpoints, and beside each one a record that says how many steps are done. If these are more steps
+than before, the next session gets the output as an input. Else another session would bring no more, so the job has
+failed.
 """
 import json
 import re
@@ -9,19 +10,19 @@ import tempfile
 from pathlib import Path
 
 from kit.kaggle import GPUS, TRANSIENT, KaggleError, notebook_output
-from lab.jobs.results import RESULTS, printable, tail
-from lab.run import MARK, UNFINISHED, steps_trained
+from lab.jobs.results import RESULTS, TRAINED, get_files, printable, tail
+from lab.run import UNFINISHED, steps_trained
 
 NONE_YET = {"after": [], "reached": {}, "idle": 0, "session": 1}         # of a job before its first session
-_CHECKPOINT = re.compile(rf"{RESULTS}/(checkpoints/[a-z][a-z0-9_+-]{{0,150}}\.pt)")
+_TRAINING = re.compile(rf"{RESULTS}/store/({TRAINED})\.json")
 _RECORD = re.compile(rf"{RESULTS}/{UNFINISHED}/0[34]_[a-z_]+\.json")
 _GPUS = re.compile(r"^GPUs: (.+); models trained at the same time: ", re.M)          # of `kit.training.find_device`
 # words of a session that Kaggle ended, and of a notebook that ended itself by an error
 _ENDED = re.compile(r"time.?out|timed out|time limit|run.?time limit|max\w* (run|time|session)|exceeded.* (time|sec)"
                     r"|disconnect|preempt|evict|interrupted|shut ?down|lost", re.I)
 _THREW = re.compile(r"\bthrew\b|Traceback \(most recent call last\)|\b[A-Z]\w*(Error|Exception)\b|out of memory", re.I)
-_MARK_MOST = 1 << 20             # bytes of a mark
-_MARKS_MOST = 400                # checkpoints per notebook
+_MOST = 1 << 20                  # bytes of a record of a training
+_RECORDS_MOST = 400              # trainings per notebook
 
 
 def look_at_session(job, shape=None, client=None):
@@ -105,32 +106,24 @@ def _words(reached):
 
 def _reached(job, names, client):
     """Steps that the checkpoints of a session hold -> ({name: steps}, names of checkpoints that are lost)."""
-    found = {name: match[1] for name in names if (match := _CHECKPOINT.fullmatch(name.removesuffix(MARK)))
-             and name.endswith(MARK)}
-    reached, lost = {}, [name for mark, name in found.items() if mark.removesuffix(MARK) not in names]
+    found = [match[1] for name in names if (match := _TRAINING.fullmatch(name))][:_RECORDS_MOST]
     with tempfile.TemporaryDirectory() as folder:
-        _fetch_marks(job["ref"], folder, [*found][:_MARKS_MOST], client)
-        for name in [name for name in found.values() if name not in lost]:
-            steps = steps_trained(Path(folder, RESULTS, name))
-            if steps is None:
-                lost.append(name)
-            else:
-                reached[Path(name).name] = steps
-    return reached, sorted(lost)
+        _fetch_records(job["ref"], folder, [f"store/{name}.json" for name in found], client)
+        steps = {name: steps_trained(Path(folder, RESULTS, "store", f"{name}.json"), None) for name in found
+                 if f"{RESULTS}/store/{name}.pt" in names}
+    reached = {name: done for name, done in steps.items() if done is not None}
+    return reached, sorted({*found} - reached.keys())
 
 
-def _fetch_marks(ref, folder, names, client):
-    """Fetch marks; those that cannot be fetched are left out."""
-    if not names:
-        return
-    some = "|".join(map(re.escape, names))
+def _fetch_records(ref, folder, names, client):
+    """Fetch records of trainings; those that cannot be fetched are left out."""
     try:
-        notebook_output(ref, folder, rf"\A(?:{some})\Z", _MARK_MOST, client=client)
+        get_files(ref, folder, names, _MOST, client)
     except KaggleError as fault:
         if fault.kind in TRANSIENT:
             raise
         for name in names if len(names) > 1 else ():         # which one is it?
-            _fetch_marks(ref, folder, [name], client)
+            _fetch_records(ref, folder, [name], client)
 
 
 def good_notes(job):

@@ -3,22 +3,24 @@ import csv as tables
 import hashlib
 import json
 import math
+import os
 import re
 import subprocess
 import time
 from pathlib import Path
 
+import kit
 from kit.data import COLLECTIONS, DataError
 from kit.files import write_json
-from lab.run.provenance import read_mark
 
+CLONE = Path(kit.__file__).resolve().parents[1]            # the kit's own clone, if it is one
 RUN_NAME = re.compile(r"(?!\.\.?$)[^/\\\x00-\x1f]+")      # a possible folder name; a run has the name of its folder
 
 
-def record_run(folder, run, csv, data, parameters, validation):
+def record_run(folder, run, csv, data, parameters, validation, made_from=None):
     """Write the ledger entry of one run, `folder`/`run`.json; see submissions/README.md.
 
-    The entry keeps the sha256 of the submission `csv`, not the file, and what the CSV was made from, as `origin` says.
+    The entry keeps the sha256 of the submission `csv`, not the file. `made_from`: as from `Folder.origin`.
     `data` says what the submission was made from, for example "sample data". `parameters` are the settings that make it
     again; paths become text, nan becomes null.
     `validation`: {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}. An entry that is
@@ -46,39 +48,13 @@ def record_run(folder, run, csv, data, parameters, validation):
     same = next((one for one in (back, old) if one.get("sha256") == digest), None)
     leaderboard = same["leaderboard"] if same else {"public": None, "private": None}
     recorded = same.get("recorded") if same else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    new = {"run": run, "data": data, "sha256": digest, "recorded": recorded, "commit": _commit(folder),
-           "parameters": parameters, "validation": validation, "leaderboard": leaderboard, "made_from": origin(csv)}
+    new = {"run": run, "data": data, "sha256": digest, "recorded": recorded, "commit": _commit(CLONE),
+           "parameters": parameters, "validation": validation, "leaderboard": leaderboard, "made_from": made_from or {}}
     added = {name: value for name, value in {**old, **back}.items() if name not in new}
     write_json(entry, {**new, **added}, indent=2)
     if back and same is back:
         before.unlink()
     return entry
-
-
-def origin(csv):
-    """What a submission was made from, as the marks beside it and beside its sources say (see `lab.run.provenance`).
-
-    Returns {"data": {"COLLECTION SPLIT": digest}, "code": {"MODULE ...": digest}, "predictions": {model: digest},
-    "weights": {model: digest}}, with the first 16 hex digits of each SHA-256. A model is called COLLECTION/NAME, as its
-    predictions are. The digest of its weights is that of the checkpoint, even if the checkpoint is on another machine.
-    What no mark says is not in it.
-    """
-    found = {"data": {}, "code": {}, "predictions": {}, "weights": {}}
-    todo = [(Path(csv).name, hashlib.sha256(Path(csv).read_bytes()).hexdigest())]
-    for name, digest in todo:                            # grows on the way
-        mark, model = read_mark(Path(csv).parent / name), re.fullmatch(r"predictions/(.+)\.test\.npz", name)
-        if model:
-            found["predictions"][model[1]] = digest[:16]
-        # the mark of a file that was replaced later is about another one
-        for source, sha in mark["made_from"].items() if mark and mark["sha256"] == digest else ():
-            kind, _, about = source.removeprefix("weights ").partition(" ")      # "weights data ...": of their training
-            if kind == "file" and (about, sha) not in todo and ".." not in Path(about).parts:
-                todo.append((about, sha))
-            elif kind in ("data", "code"):
-                found[kind][about] = sha[:16]
-            elif source == "weights" and model:
-                found["weights"][model[1]] = sha[:16]
-    return {kind: dict(sorted(pairs.items())) for kind, pairs in found.items()}
 
 
 def graph_scores(path, validation):
@@ -181,11 +157,18 @@ def _keep(entry, old):
     return place
 
 
-def _commit(folder):
-    """The commit of the working tree around `folder`, "-dirty" if files differ from it; None without git."""
+def _commit(clone):
+    """The commit of a clone of the kit, "-dirty" if files differ from it; None without git or where it is no clone.
+
+    A kit that was unpacked inside another repository, or committed into it, does not have that repository's commit.
+    """
+    # git itself sets such variables, for example for a hook; they point to another repository
+    around = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    words = (["rev-parse", "--show-prefix"], ["ls-files", "--error-unmatch", "kit/__init__.py"],
+             ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"])
     try:
-        answer = subprocess.run(["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40",
-                                 "--exclude=*"], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        prefix, _, commit = (subprocess.run(["git", "-C", str(clone), *some], capture_output=True, text=True,
+                                            timeout=20, env=around, check=True).stdout.strip() for some in words)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None if answer.returncode == 0 else None
+    return None if prefix else commit or None

@@ -2,25 +2,27 @@
 
 Not imported by `lab.run` itself, because it loads PyTorch.
 """
+import re
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from kit.data import content_digest
 from kit.ensemble import mean_zscore
-from kit.files import file_sha256
+from kit.files import write_json
 from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.prune import hold_out_configs
 from kit.recipes import Recipe
 from kit.train import train, train_parallel
-from kit.training import CheckpointError, default_workers, run_jobs
-from lab.run.provenance import check_code, from_code, from_settings, own_code, set_aside
-from lab.run.sessions import TRAINED, earlier_checkpoints, marking, note_unfinished, steps_trained, take_over
-from lab.run.workflow import checkpoint_path, modules_of
+from kit.training import CheckpointError, default_workers, join_team, read_checkpoint, run_jobs
+from lab.run.code import code_digest, things_digest
+from lab.run.store import Store
+from lab.run.unfinished import note_unfinished, steps_trained
 
 FEW_GRAPHS = 5           # with fewer validation graphs, their mean score is mostly chance
 VALID_CONFIGS = 200      # of each validation graph, while a model is trained; whole graphs are ranked at the end
@@ -32,7 +34,6 @@ class Material(NamedTuple):
     valid: list              # to choose the best weights by
     score: Callable          # (cost, runtime) -> float, higher is better
     ranked: dict             # {name of a set of graphs: {ID: graph}}
-    made_from: dict          # where `graphs` and `valid` come from, as from `from_data`
     folds: dict = {}         # {graph_id of `graphs`: number of its fold}, as from `kit.baselines.fold_numbers`
 
 
@@ -47,12 +48,18 @@ class Member(NamedTuple):
     fold: int = None         # is left out of training, and ranked as "train"; None: nothing is left out
 
 
+class Corrected(NamedTuple):
+    """What a Specialist says of a program; see `kit.baselines.Specialist`."""
+    cost: np.ndarray         # (c,)
+    same: bool               # it learned from other configurations of the same program
+
+
 class Trained(NamedTuple):
     """The result of training and ranking with one member, or with the models of all folds in its place."""
     history: dict            # as `train` returns it; of several models: mean curves, and sums of seconds and counts
     costs: dict              # {name of a set of graphs: {ID: cost (c,)}}
-    made_from: dict          # where the weights come from: data, code, settings
-    corrected: dict          # {name of a set of graphs: {ID: Specialist}}; graphs without a Specialist are not in it
+    corrected: dict          # {name of a set of graphs: {ID: Corrected}}; graphs without relatives are not in it
+    model: str               # name of the checkpoint in the store; "" for the models of all folds
 
 
 def adapted(recipe, device="cpu", precision=None, processes=1, **settings):
@@ -69,7 +76,7 @@ def adapted(recipe, device="cpu", precision=None, processes=1, **settings):
         graphs_per_step=max(changed.graphs_per_step, processes)))
 
 
-def layout_material(graphs, valid, held_out, ranked=None, made_from=None):
+def layout_material(graphs, valid, held_out, ranked=None):
     """What layout models are trained on, without a share `held_out` of each graph's configurations.
 
     Parameters
@@ -80,7 +87,7 @@ def layout_material(graphs, valid, held_out, ranked=None, made_from=None):
         Of each, `VALID_CONFIGS` configurations choose the best weights.
     held_out : float
         From 0 to below 1. Equal shares of equal graphs hold out equal configurations.
-    ranked, made_from : dict, optional
+    ranked : dict, optional
         As of `Material`.
 
     Returns
@@ -92,7 +99,7 @@ def layout_material(graphs, valid, held_out, ranked=None, made_from=None):
     seen, held = zip(*[hold_out_configs(g, held_out, np.random.default_rng(0)) for g in graphs])
     chosen_by = [hold_out_configs(g, min(1, VALID_CONFIGS / len(g.config_runtime)), np.random.default_rng(0))[1]
                  for g in valid]
-    return Material(seen, chosen_by, kendall_tau, ranked or {}, made_from or {}), list(held)
+    return Material(seen, chosen_by, kendall_tau, ranked or {}), list(held)
 
 
 def join_together(kinds, materials):
@@ -115,8 +122,7 @@ def join_together(kinds, materials):
     alone = {key: {name: one for name, one in recipes.items() if not one.together} for key, recipes in kinds.items()}
     parts = [materials[key] for key in keys]
     whole = Material([g for m in parts for g in m.graphs], [g for m in parts for g in m.valid], parts[0].score,
-                     {name: {i: g for m in parts for i, g in m.ranked[name].items()} for name in parts[0].ranked},
-                     {source: digest for m in parts for source, digest in m.made_from.items()})
+                     {name: {i: g for m in parts for i, g in m.ranked[name].items()} for name in parts[0].ranked})
     return {**alone, everything: joint}, {**materials, everything: whole}
 
 
@@ -152,63 +158,114 @@ def without_fold(material, fold):
     return material._replace(graphs=[g for g in material.graphs if material.folds[g.graph_id] != fold], ranked=ranked)
 
 
-def train_members(members, materials, results, workers=None, processes=1, report=print, deadline=None):
+def train_members(members, materials, run, workers=None, processes=1, report=print, deadline=None):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 
-    `materials`: {collections that are trained on: Material}. `results`: the Results of the step. `workers`: models that
-    are trained at the same time; None: one per CPU core, or one per GPU. With `processes` above 1, models are trained
-    one after another, each by this number of processes. A member with `correct`, such as
-    `kit.baselines.rank_by_relatives`, also gives the Specialists of validation and test graphs. A member that ranks
-    "train" is trained once per fold of its Material (`in_folds`); its costs are means of the z-scores of these models,
-    and each program of "train" is ranked by the model that was trained without its fold. Returns one Trained per
-    member, in the order of `members`; the costs do not depend on `workers`. A model with a checkpoint in the folder of
-    the run resumes from it, or from its checkpoint in an earlier session's output. RuntimeError if training fails in
-    another process.
+    `materials`: {collections that are trained on: Material}. `run`: the Run of the step. `workers`: models that are
+    trained at the same time; None: one per CPU core, or one per GPU. With `processes` above 1, models are trained one
+    after another, each by this number of processes. A member with `correct`, such as `kit.baselines.rank_by_relatives`,
+    also gives the Specialists of validation and test graphs. A member that ranks "train" is trained once per fold of
+    its Material (`in_folds`); its costs are means of the z-scores of these models, and each program of "train" is
+    ranked by the model that was trained without its fold. Returns one Trained per member, in the order of `members`;
+    the costs do not depend on `workers`. What was trained or ranked before is read from the store, and an interrupted
+    training goes on. RuntimeError if training fails in another process.
 
     `deadline`: from `kit.training.find_deadline`. A member that is unfinished then has a checkpoint, and None in place
     of its Trained; a record in the folder of the run names these members, and one line says so.
     """
-    if not members:
-        note_unfinished(results.out, results.step, {})
-        return []
     folds = [sorted({*materials[one.trained_on].folds.values()}) if "train" in one.ranks and one.fold is None else []
              for one in members]
     each = [one._replace(fold=fold) for one, own in zip(members, folds) for fold in own or [one.fold]]
-    earlier = earlier_checkpoints()
-    jobs = [(member.trained_on, _job(member, materials, results, processes, deadline, earlier)) for member in each]
-    if workers is None:
+    known = {}                                           # digests of graphs, which many members share
+    jobs = [(member.trained_on, _job(member, materials, run, processes, deadline, known)) for member in each]
+    if workers is None and members:
         workers = default_workers(members[0].recipe.settings.device)
-    trained = run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report)
-    left = {}
-    for (_, (member, path, *_)), result in zip(jobs, trained):
-        steps = member.recipe.settings.steps
-        if result is None:
-            left[_title(member)] = steps_trained(path) or 0, steps
-        else:
-            results.mark(path, result.made_from | {TRAINED: f"{steps} of {steps}"})
-            results.mark(path.with_suffix(".json"), result.made_from)
-    note_unfinished(results.out, results.step, left)
+    trained = run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report) if jobs else []
+    note_unfinished(run.out, run.step, {
+        _title(job.member): (steps_trained(run.store.path(job.trained, ".json")), job.member.recipe.settings.steps)
+        for (_, job), result in zip(jobs, trained) if result is None})
     found = iter(trained)
     return [_together([next(found) for _ in own], materials[member.trained_on]) if own else next(found)
             for member, own in zip(members, folds)]
 
 
-def _job(member, materials, results, processes, deadline, earlier):
-    """What a process needs to train one member, beside its Material; its settings and its checkpoint are fixed here."""
+class _Job(NamedTuple):
+    """What a process needs to train one member, beside its Material."""
+    member: Member           # with the settings of its seed
+    trained: str             # name of the checkpoint in the store
+    ranked: str              # name of the costs in the store
+    code: str                # digest of the code that trains
+    store: tuple             # folder of the store, and other stores
+    processes: int
+    deadline: object
+
+
+def _job(member, materials, run, processes, deadline, known):
     material, recipe = without_fold(materials[member.trained_on], member.fold), member.recipe
-    keep = "best" if len(material.valid) >= FEW_GRAPHS else "last"
-    recipe = recipe._replace(shape=replace(recipe.shape, seed=member.seed),
-                             settings=replace(recipe.settings, seed=member.seed, keep=keep))
+    recipe = with_seed(recipe, member.seed, material.valid)
     name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}{_fold_name(member)}"
-    model = recipe.network(recipe.shape)
-    functions = [recipe.loss, *[material.score] * (keep == "best")]          # scores choose weights
-    path = checkpoint_path(results.out, name, model, recipe.settings, material.graphs, material.valid, functions)
-    take_over(path, results.out, results.step, results.data_root, earlier)
-    made_from = (material.made_from
-                 | from_code("kit.train", "kit.predict", type(model).__module__, *modules_of(functions))
-                 | own_code(type(model), *functions) | from_settings(settings=recipe.settings, shape=model.settings))
-    save = partial(marking, path, results.out, results.step, made_from, recipe.settings.steps)
-    return member._replace(recipe=recipe), path, processes, results.out, made_from, deadline, save
+    trained = training_name(run.store, name, recipe, material, known)
+    ranked = {name: {i: _digest(graph, known) for i, graph in material.ranked[name].items()} for name in member.ranks}
+    asked = [trained, ranked, ranking_code(), *[things_digest(member.correct)] * (member.correct is not None)]
+    return _Job(member._replace(recipe=recipe), trained, run.store.name("ranked", asked), code_digest("kit.train"),
+                (run.store.folder, run.store.others), processes, deadline)
+
+
+def ranking_code():
+    """A digest of the code that ranks with a trained model."""
+    return code_digest("kit.predict")
+
+
+def with_seed(recipe, seed, valid=()):
+    """A recipe for one seed; with enough validation graphs, they choose the weights."""
+    return recipe._replace(shape=replace(recipe.shape, seed=seed), settings=replace(
+        recipe.settings, seed=seed, keep="best" if len(valid) >= FEW_GRAPHS else "last"))
+
+
+def training_name(store, name, recipe, material, known=None):
+    """The name of a training in a store: other settings, graphs or code give another one.
+
+    `name` is for readers. The digest is of the model's settings, the settings of the training but for the device, the
+    content of the graphs, and the code of the training, the model, the loss, and the score where it chooses weights.
+    """
+    known = {} if known is None else known
+    functions = [recipe.loss, *[material.score] * (recipe.settings.keep == "best" and len(material.valid) > 0)]
+    about = [recipe.network(recipe.shape).settings, replace(recipe.settings, device=""), code_digest("kit.train"),
+             things_digest(recipe.network, *functions),
+             [[_digest(graph, known) for graph in some] for some in (material.graphs, material.valid)]]
+    return store.name(re.sub(r"[^A-Za-z0-9+_-]+", "-", name.replace(":", "_")), about)
+
+
+def _digest(graph, known):
+    """The digest of the content of a graph; `known` {id of a graph: digest} saves to calculate it again."""
+    if id(graph) not in known:
+        known[id(graph)] = content_digest(graph)
+    return known[id(graph)]
+
+
+def train_or_read(store, name, recipe, material, report=print, deadline=None, processes=1):
+    """A trained model: read if its training is finished in the store, else trained on from its checkpoint.
+
+    Returns
+    -------
+    Module
+    dict
+        The history, as `train` returns it; "unfinished" steps if the deadline came first.
+    """
+    path, record = store.path(name, ".pt"), store.path(name, ".json")
+    model, saved = recipe.network(recipe.shape), _checkpoint(store, name)
+    if saved and saved["step"] == recipe.settings.steps:
+        model.load_state_dict(saved["best"])
+        return model.to(join_team(recipe.settings.device).device), {**saved["history"], "unfinished": 0}
+
+    @contextmanager
+    def saving(done):
+        yield
+        write_json(record, {"steps_done": done, "steps": recipe.settings.steps})
+    fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path, "report": report,
+           "record": record, "deadline": deadline, "saving": saving}
+    run = train if processes == 1 else partial(train_parallel, processes=processes)
+    return model, run(model, material.graphs, recipe.settings, **fit)
 
 
 def _fold_name(member):
@@ -232,10 +289,7 @@ def _together(parts, material):
                                            [part.costs[name][i] for part in parts])
                         for i in costs[name] if any(i in part.corrected[name] for part in parts)}
                  for name in parts[0].corrected}
-    made_from = {name: digest for part in parts for name, digest in part.made_from.items() if name != "weights"}
-    made_from |= {f"weights, fold {fold}": part.made_from["weights"] for fold, part in enumerate(parts)}
-    made_from |= from_code("kit.ensemble") | from_settings(folds=sorted(material.folds.items()))
-    return Trained(history, costs, made_from, corrected)
+    return Trained(history, costs, corrected, "")
 
 
 def _one_specialist(found, costs):
@@ -243,14 +297,9 @@ def _one_specialist(found, costs):
 
     If a fold has other configurations of the same program, only such folds count.
     """
-    there = [one for one in found if one is not None]
-    same = [one for one in there if one.same]
+    same = [one for one in found if one is not None and one.same]
     said = [one.cost for one in same] or [cost if one is None else one.cost for one, cost in zip(found, costs)]
-    counted = same or there
-    names = dict.fromkeys(name for one in counted for name in one.weights)
-    return counted[0]._replace(
-        cost=mean_zscore(said), relatives=list(dict.fromkeys(name for one in counted for name in one.relatives)),
-        weights={name: float(np.mean([one.weights.get(name, 0) for one in counted])) for name in names})
+    return Corrected(mean_zscore(said), bool(same))
 
 
 def finished(members, trained):
@@ -265,29 +314,57 @@ def _title(member):
 
 def _train_member(job, material, report):
     """Train one member from its checkpoint on, and rank -> Trained, or None if the deadline comes first."""
-    member, path, processes, out, made_from, deadline, save = job
-    if deadline is not None and deadline.passed():
+    if job.code != code_digest("kit.train"):             # of this process, which may be a later one
+        raise RuntimeError("files of the kit changed after this run started; run it again")
+    member, store, material = job.member, Store(*job.store, report), without_fold(material, job.member.fold)
+    costs, saved = store.find(job.ranked), _checkpoint(store, job.trained)
+    history = {**saved["history"], "unfinished": 0} if saved and saved["step"] == member.recipe.settings.steps else None
+    if costs is None or history is None:
+        if job.deadline is not None and job.deadline.passed():
+            return None
+        model, history = train_or_read(store, job.trained, member.recipe, material,
+                                       lambda line: report(f"{_title(member)}: {line}"), job.deadline, job.processes)
+        if history["unfinished"]:
+            return None
+        costs = store.made(job.ranked, lambda: _rank(model, member, material))
+    return _unpacked(costs, history, job)
+
+
+def _checkpoint(store, name):
+    """What the checkpoint of a training holds, or None; a damaged one, or that of another training, is moved away."""
+    path = store.take(name, ".pt")
+    if not path.exists():
         return None
-    check_code(made_from)                                # of this process, which may be a later one
-    recipe, title, material = member.recipe, _title(member), without_fold(material, member.fold)
-    model = recipe.network(recipe.shape)
-    fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path,
-           "report": lambda line: report(f"{title}: {line}"), "record": Path(path).with_suffix(".json"),
-           "deadline": deadline, "saving": save}
-    run = train if processes == 1 else partial(train_parallel, processes=processes)
     try:
-        history = run(model, material.graphs, recipe.settings, **fit)
-    except CheckpointError as fault:
-        report(f"note  {fault}; it is kept as {set_aside(path, out)}, and training starts anew")
-        model = recipe.network(recipe.shape)
-        history = run(model, material.graphs, recipe.settings, **fit)
-    if history["unfinished"]:
-        return None
-    costs = {name: {i: predict(model, graph) for i, graph in material.ranked[name].items()} for name in member.ranks}
-    corrected = {}
-    for name in {"train", "valid", "test"}.intersection(member.ranks) if member.correct else ():
-        # no relative of "train" was trained on: families are in one fold
-        found = {i: member.correct(graph, material.graphs, partial(predict, model))
-                 for i, graph in material.ranked[name].items() if name != "train"}
-        corrected[name] = {i: specialist for i, specialist in found.items() if specialist is not None}
-    return Trained(history, costs, made_from | {"weights": file_sha256(path)}, corrected)
+        saved = read_checkpoint(path)
+        if saved["name"] == path.name:
+            return saved
+    except (CheckpointError, KeyError):
+        pass
+    store.set_aside(path)
+
+
+def _rank(model, member, material):
+    """What a trained model says of graphs, as named arrays: costs, and those of Specialists."""
+    found = {}
+    for name in member.ranks:
+        for i, graph in material.ranked[name].items():
+            found[f"cost|{name}|{i}"] = predict(model, graph)
+            # no relative of "train" was trained on: families are in one fold
+            if member.correct and name in ("valid", "test"):
+                one = member.correct(graph, material.graphs, partial(predict, model))
+                if one is not None:
+                    found[f"{'same' if one.same else 'relatives'}|{name}|{i}"] = one.cost
+    return found
+
+
+def _unpacked(arrays, history, job):
+    """Named arrays of `_rank` -> Trained."""
+    costs, corrected = {name: {} for name in job.member.ranks}, {name: {} for name in job.member.ranks}
+    for key, cost in arrays.items():
+        kind, name, i = key.split("|", 2)
+        if kind == "cost":
+            costs[name][i] = cost
+        else:
+            corrected[name][i] = Corrected(cost, kind == "same")
+    return Trained(history, costs, corrected if job.member.correct else {}, job.trained)

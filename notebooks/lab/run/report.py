@@ -1,6 +1,6 @@
 """One self-contained page about a run: scores, what was trained, pictures, warnings, and the next command.
 
-The page is made from the files in the folder of a run (see lab/run/workflow.py), so it can be written again at any
+The page is made from the files in the folder of a run (see lab/run/folder.py), so it can be written again at any
 time. It loads no file and no address.
 """
 import base64
@@ -14,11 +14,11 @@ import jinja2
 import numpy as np
 import pandas as pd
 
-from kit.data import DataError
-from kit.files import file_sha256, replace_file
-from lab.run.provenance import MARK, read_mark
+from kit.data import COLLECTIONS, DataError
+from kit.files import replace_file
+from lab.run.folder import TRAINS, Folder
+from lab.run.scoring import SCORE_COLUMNS
 from lab.run.season import read_season
-from lab.run.workflow import SCORE_COLUMNS, noted_settings
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
 _NUMBERS = ("score", "low", "high", "ceiling", "lead", "lead low", "lead high", "graphs", "seeds")      # in scores.csv
@@ -107,8 +107,8 @@ mean over the collections; brackets hold 95% intervals. This run is in bold.</p>
 """
 
 
-def write_report(out, next_step, problems=(), title=None, ledger=None, now=None):
-    """Write `out`/report.html and give back its path. Sections without files in the folder are left out.
+def write_report(path, out, next_step, problems=(), title=None, ledger=None, now=None):
+    """Write the page about the run in `out` to `path`. Sections without files in the folder are left out.
 
     `next_step` is the command to type next. `problems` are (path, reason) for each file that was left out, or for each
     fault of the submission. `title` says what was run on which data; None: the name of the folder. `ledger`: the folder
@@ -128,16 +128,15 @@ def write_report(out, next_step, problems=(), title=None, ledger=None, now=None)
         "pictures": [(stem, opened and (now is None or stem in now), figures)
                      for stem, opened, figures in _readable(_figures, books, unread) if figures],
         **_season(out, Path(ledger or out.parent), unread)}
-    noted = {step: own for some in _readable(noted_settings, [out], unread) for step, own in some.items()}
+    noted = Folder(out, out).settings(COLLECTIONS)
     shown["on_valid"] = ", ".join(step for step, own in noted.items() if own.get("use_valid"))
     for _, why in unread:
         print(f"not in the report: {why}", flush=True)
     page = jinja2.Environment(autoescape=True).from_string(PAGE)
-    replace_file(out / "report.html", page.render(
+    replace_file(path, page.render(
         title=title or out.name, rows=sum(map(bool, lines)) - 1 if lines else None,
         faulty=any(Path(path) == submission for path, _ in problems),
         problems=[*problems, *unread], next_step=next_step, now=now, **shown))
-    return out / "report.html"
 
 
 def _season(out, ledger, unread):
@@ -163,12 +162,12 @@ def _drawn(points):
 
 
 def _records(out):
-    """The records of the trainings that predictions come from; without weights here, they were trained on Kaggle."""
-    marks = [read_mark(str(path).removesuffix(MARK)) for path in out.glob(f"*s/*/*{MARK}")]
-    used = {sha for mark in marks if mark for name, sha in mark["made_from"].items() if name.startswith("weights")}
-    paths = [path for path in sorted(out.glob("checkpoints/*.json")) if not path.name.endswith(MARK)]
-    weights = [path.with_suffix(".pt") for path in paths]
-    return [path for path, file in zip(paths, weights) if not file.is_file() or file_sha256(file) in used]
+    """The records of the finished trainings that predictions come from."""
+    folder = Folder(out, out)
+    used = {name for step in TRAINS.values() for section in folder.record(step)["sections"].values()
+            for name in section["used"]}
+    paths = [path for path in sorted(out.glob("store/*.json")) if path.stem in used]
+    return [path for path in paths if b'"steps_done"' not in path.read_bytes()]
 
 
 def _readable(read, paths, unread):
@@ -247,7 +246,7 @@ def _training_row(path):
     low, high, last = min(losses, default=0), max(losses, default=0), max(len(losses) - 1, 1)
     memory = about["peak_memory"]
     return {
-        "trained on, model, seed": re.sub(r"-[0-9a-f]{8}$", "", path.stem), "network": about["model"],
+        "trained on, model, seed": re.sub(r"-[0-9a-f]{16}$", "", path.stem), "network": about["model"],
         "weights": f"{about['parameters']:,}", "graphs": about["graphs"], "steps": about["settings"]["steps"],
         "configurations seen": f"{about['configs_seen']:,}", "seconds": f"{about['seconds']:.0f}",
         "MiB at most": "" if memory is None else f"{memory >> 20:,}",

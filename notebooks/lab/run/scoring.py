@@ -4,6 +4,8 @@ import numpy as np
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids
 
+SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")     # of scores.csv
+
 
 def scores_of(by_seed, known, score):
     """How well each seed of a model ranks the graphs whose runtimes are known.

@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     commit: str              # "" without git
     parameters: dict         # {step: {setting: value}}
     validation: dict         # {collection: {"score": float, "low": float or None, "high": ..., "graphs": ..., ...}}
-    made_from: dict          # as `lab.run.ledger.origin` gives it; {} in an entry of an earlier kit
+    made_from: dict          # as `lab.run.folder.Folder.origin` gives it; {} in an entry of an earlier kit
     public: float
     private: float
 

@@ -1,14 +1,12 @@
 """Compare ways of training by their scores on programs that no model was trained on; differences with intervals."""
-from dataclasses import replace
-
 import numpy as np
 
-from kit.data import SPLITS, npz_paths, teaches
+from kit.data import SPLITS, content_digest, npz_paths, teaches
 from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.prepare import prepare
-from kit.train import train
-from lab.run import checkpoint_path, from_code, read_split
+from lab.run import read_split
+from lab.run.members import Material, ranking_code, train_or_read, training_name, with_seed
 from lab.sample import write_sample
 
 
@@ -38,27 +36,21 @@ def _with_truth(graph, path):
         return graph._replace(**{name: npz[name] for name in npz.files if name in graph._fields})
 
 
-def rank_unseen(recipe, name, seed, graphs, unseen, results, passes=1, report=None):
-    """Train by a `recipe` and rank `unseen` programs -> {graph_id: cost (c,)}; what was trained before is read.
+def rank_unseen(recipe, name, seed, graphs, unseen, store, passes=1, report=print):
+    """Train by a `recipe` and rank `unseen` programs -> {graph_id: cost (c,)}; what was made before is read.
 
     The last weights are kept, because the unseen programs must choose nothing. `name`, of the recipe and its training
-    data, names the checkpoint. `seed` is that of the initial weights and of the draws in training. Checkpoint and costs
-    go to checkpoints/ in the folder of the run that `results` (Results) belongs to. `passes` is as for `predict`,
-    `report` as for `train`.
+    data, is for readers. `seed` is that of the initial weights and of the draws in training. `store`: a Store. `passes`
+    is as for `predict`, `report` as for `train`.
     """
-    model = recipe.network(replace(recipe.shape, seed=seed))
-    settings = replace(recipe.settings, seed=seed, keep="last")
-    out, loss = results.out, recipe.loss
-    code = from_code("kit.train", "kit.predict", type(model).__module__, getattr(loss, "func", loss).__module__)
-    costs = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, unseen, [loss])
-    costs = costs.with_suffix(f".{passes}.npz")
-    if results.unfit(costs):
-        # whatever is ranked with it
-        checkpoint = checkpoint_path(out, f"{name} {seed}", model, settings, graphs, (), [loss])
-        train(model, graphs, settings, loss, checkpoint=checkpoint, report=report)
-        results.mark(checkpoint, code)
-        results.save_costs(costs.relative_to(out), {g.graph_id: predict(model, g, passes=passes) for g in unseen}, code)
-    return results.load_costs(costs)
+    material, one = Material(graphs, (), None, {}), with_seed(recipe, seed)
+    trained = training_name(store, f"{name} {seed}", one, material)
+    ranked = store.name("ranked", [trained, [content_digest(g) for g in unseen], ranking_code(), passes])
+
+    def rank():
+        model, _ = train_or_read(store, trained, one, material, report)
+        return {g.graph_id: predict(model, g, passes=passes) for g in unseen}
+    return store.made(ranked, rank)
 
 
 def differences(scores, reference):

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from kit.data import content_digest
 from kit.prune import config_ids, prune
 from kit.search import droplet, genetic, on_codes, random_search, relaxed_token_cost
 from kit.training import versions
-from lab.run.kept import fingerprint
+from lab.run.store import digest_of
 from lab.sample import LayoutSimulator
 
 MEASURED_WHOLE = 100_000   # points of a space; the simulator answers them in seconds
@@ -28,8 +29,8 @@ class SearchSpace(NamedTuple):
     ranked: np.ndarray     # (r,) ns of the different rows of the file, the model's best first
     default: float         # ns of the compiler's default; NaN if the file does not tell
     device: str            # of the model
-    program: str           # fingerprint of everything that decides over `truth` and `dims`
-    model: str             # fingerprint of everything that decides over `relaxed` and `ranked`
+    program: str           # digest of everything that decides over `truth` and `dims`
+    model: str             # digest of everything that decides over `relaxed` and `ranked`
 
 
 def search_space(graph):
@@ -65,11 +66,11 @@ def open_space(collection, graph, model, k_hops=1, device="cpu"):
     relaxed = relaxed_token_cost(model, model.prepare(prune(graph, k_hops)))
     rows = graph.config_codes[np.sort(np.unique(config_ids(graph), return_index=True)[1])].astype(np.int64)
     ranked = truth(rows[np.argsort(on_codes(relaxed, dims, device)(rows), kind="stable")])
-    program = fingerprint([graph.node_feat, graph.node_opcode, graph.edge_index, graph.node_config_ids,
+    program = digest_of([graph.node_feat, graph.node_opcode, graph.edge_index, graph.node_config_ids,
                            graph.node_group, graph.code_rows, dims, versions()])
     return SearchSpace(collection, graph.graph_id, dims, truth, relaxed, ranked,
                        np.nan if default is None else float(truth(default[None])[0]), str(device), program,
-                       fingerprint([program, tuple(graph), model, k_hops, str(device), torch.get_num_threads()]))
+                       digest_of([program, content_digest(graph), model, k_hops, str(device), torch.get_num_threads()]))
 
 
 def best_known(space, questions=10_000):

@@ -19,7 +19,7 @@ from kit.search import (
     search_rows,
 )
 from kit.training import versions
-from lab.run.kept import fingerprint, kept
+from lab.run.code import code_digest
 from lab.studies.search_spaces import simulated_runtime
 
 WITHOUT_MODEL = ("random", "annealing", "genetic", "droplet", "explore then droplet")
@@ -28,45 +28,48 @@ ROW_SEARCHES = ("searched", "searched with model")
 SECONDS_PER_LINE = 60      # a line per seed would fill a stored notebook
 
 
-def study_searches(spaces, budgets, seeds, queries, results, report=print):
+def study_searches(spaces, budgets, seeds, queries, store, report=print):
     """Search every space with every strategy, budget and seed (0, 1, 2...); earlier results are read from disk.
 
     `budgets` are ascending numbers of measurements; explore-then-droplet is run up to 300, because its Gaussian process
-    remembers no more points. `queries` are those of the model, per search of a whole space. Finished searches go to
-    checkpoints/searches/ in the folder of the run that `results` (Results) belongs to. There are two files per space
-    and seed: with a model, and without one, which all models share. Their names depend on program, weights, settings,
-    code and versions. `report` gets a line per space, and one per minute.
+    remembers no more points. `queries` are those of the model, per search of a whole space. Finished searches go to the
+    `store` (Store), two for each space and seed: with a model, and without one, which all models share. `report` gets a
+    line per space, and one per minute.
 
     Returns {strategy: (3, seeds, spaces, budgets)}: ns of the best measured, measurements, queries; NaN: not run.
     """
     found = {name: np.full((3, seeds, len(spaces), len(budgets)), np.nan) for name in (*WITHOUT_MODEL, *WITH_MODEL)}
-    size, shown = 3 * len(budgets), -np.inf
+    shown = -np.inf
     for place, space in enumerate(spaces):
         for seed in range(seeds):
             if seed == 0 or time.monotonic() - shown > SECONDS_PER_LINE:
                 shown = time.monotonic()
                 report(f"{place + 1} of {len(spaces)}  {space.collection}, seed {seed + 1} of {seeds}: "
                        f"{space.graph_id}")
-            free = kept(results, "free", WITHOUT_MODEL, size, [space.program, budgets, seed],
-                        partial(_search_free, space, budgets, seed), report)
-            guided_by_model = kept(results, "guided", WITH_MODEL, size, [space.model, budgets, seed, queries],
-                                   partial(_search_guided, space, budgets, seed, queries), report)
+            free = _kept(store, "free", [space.program, budgets, seed], partial(_search_free, space, budgets, seed))
+            guided_by_model = _kept(store, "guided", [space.model, budgets, seed, queries],
+                                    partial(_search_guided, space, budgets, seed, queries))
             for name, numbers in (free | guided_by_model).items():
                 found[name][:, seed, place] = numbers.reshape(3, -1)
     return found
 
 
-def study_rows(graph, cost, budgets, seeds, results, report=print):
+def study_rows(graph, cost, budgets, seeds, store):
     """Search the rows of a file with every budget and seed, with a model and without; resumed as by `study_searches`.
 
-    `graph` has each configuration once, else a ValueError; `cost` (c,) is predicted by the model. `report` gets a line
-    where a kept search was damaged. Returns {"searched" or "searched with model": (seeds, budgets)}: the runtime of the
-    best measured.
+    `graph` has each configuration once, else a ValueError; `cost` (c,) is predicted by the model. Returns {"searched"
+    or "searched with model": (seeds, budgets)}: the runtime of the best measured.
     """
-    key = fingerprint([graph.config_runtime, graph.config_codes, cost, versions()])
-    found = [kept(results, "rows", ROW_SEARCHES, len(budgets), [key, budgets, seed],
-                  partial(_search_rows, graph, cost, budgets, seed), report) for seed in range(seeds)]
+    key = [graph.config_runtime, graph.config_codes, cost, versions()]
+    found = [_kept(store, "rows", [key, budgets, seed], partial(_search_rows, graph, cost, budgets, seed))
+             for seed in range(seeds)]
     return {name: np.array([one[name] for one in found]) for name in ROW_SEARCHES}
+
+
+def _kept(store, kind, about, search):
+    """{strategy: numbers}: read where it was kept, else `search()`, which is then kept."""
+    return store.made(store.name(kind, [about, code_digest(__name__)]), lambda: {
+        name: np.array(numbers, np.float64).ravel() for name, numbers in search().items()})
 
 
 def _told(results):

@@ -81,7 +81,7 @@ def rival_rows(slower, budgets, speed_up):
     return rows
 
 
-def file_rows(graph, cost, budgets, seeds, results):
+def file_rows(graph, cost, budgets, seeds, store):
     """How much slower than the best row of a file the searches among its rows end.
 
     Parameters
@@ -93,7 +93,7 @@ def file_rows(graph, cost, budgets, seeds, results):
     budgets : sequence of int
         Those above `ROW_BUDGET` or half of the rows are left out.
     seeds : int
-    results : Results
+    store : Store
         Keeps what is finished, as for `study_rows`.
 
     Returns
@@ -103,7 +103,7 @@ def file_rows(graph, cost, budgets, seeds, results):
     """
     runtime, rows = graph.config_runtime, []
     few = [budget for budget in budgets if budget <= min(ROW_BUDGET, len(runtime) / 2)]
-    searched = study_rows(graph, cost, few, seeds, results)
+    searched = study_rows(graph, cost, few, seeds, store)
     for b, budget in enumerate(few):
         costs = {"random": [np.random.default_rng(s).permutation(runtime)[:budget].min() for s in range(20)],
                  "searched": searched["searched"][:, b],

@@ -1,36 +1,29 @@
-"""What notebooks share: bad files are reported and left out, and results of earlier steps are never lost."""
+"""The data of a run: found and prepared, bad files reported and left out, changes noticed."""
 import json
 import re
 import shutil
-from functools import partial
-from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import pytest
 from drawn import arrays_of, rewrite
 
-from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, teaches
-from kit.losses import pairwise_hinge_loss
-from kit.metrics import kendall_tau, tile_score
+from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, read_layout, read_tile, teaches
+from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, prune
-from kit.train import TrainSettings
-from lab.run import from_data, workflow
-from lab.run.workflow import (
-    checkpoint_path,
+from lab.run import (
+    Prediction,
+    Run,
+    data,
     left_out,
-    load_costs,
-    note_settings,
-    noted_settings,
+    locate_data,
     open_data,
     read_split,
     report_problems,
     sample_truth,
-    save_costs,
     training_graphs,
     wanted,
-    write_table,
 )
+from lab.run.folder import data_digest
 
 LAYOUTS = COLLECTIONS[1:]
 
@@ -73,19 +66,17 @@ def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
     """A model of one collection may be trained on others, so what it was made from must be known to have changed."""
     first, other = "layout:xla:random", "layout:nlp:random"
     place, _ = open_data(root, collections=[first, other])
-    before = from_data(place, [other], "train")
+    before = data_digest(place, other, "train")
     path = npz_paths(root, other, "train")[0]
-    with np.load(path) as file:
-        arrays = dict(file)
-    np.savez(path, **arrays | {"config_runtime": arrays["config_runtime"][::-1]})
+    rewrite(path, config_runtime=read_layout(path).config_runtime[::-1])
     open_data(root, collections=first)
-    assert from_data(place, [other], "train") != before
+    assert data_digest(place, other, "train") != before
     assert not (place / "tile").exists()                         # what nobody asked for is still not prepared
 
 
 def test_on_colab_the_prepared_data_live_on_a_mounted_drive(root, tmp_path, monkeypatch):
     shutil.rmtree(root.parent / "truth")
-    monkeypatch.setattr(workflow, "DRIVE", tmp_path)
+    monkeypatch.setattr(data, "DRIVE", tmp_path)
     assert open_data(root, collections="tile:xla") == (tmp_path / "tpugraphs-prepared", False)
 
 
@@ -157,8 +148,16 @@ def test_a_damaged_file_is_reported_and_the_others_go_on(root, collection, tmp_p
     assert len(problems.read_text().splitlines()) == 2
 
 
+def with_own_names(root):
+    """Give the test files names of their own, so that none of them is a stranger in the data set."""
+    shutil.rmtree(root.parent / "truth")
+    for path in [*root.rglob("test/*.npz")]:
+        path.rename(path.with_name(f"own-{path.name}"))
+
+
 @pytest.mark.parametrize("collection", ["tile:xla", "layout:xla:random"])
 def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, collection, tmp_path):
+    with_own_names(root)
     (test, *others), valid = (npz_paths(root, collection, split) for split in ("test", "valid"))
     shutil.copy(test, valid[0])
     assert len(read_split(root, collection, "valid", tmp_path / "problems.jsonl")) == len(valid) - 1
@@ -177,6 +176,7 @@ def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, col
     ("a:b", ("test",), "its name cannot stand in a submission; expected no space, comma, colon, semicolon or quote"),
     ("a\udcffb", ("train", "valid", "test"), "its name is not UTF-8; rename the file")])
 def test_a_file_whose_name_would_stop_a_later_step_is_left_out(root, tmp_path, capsys, name, splits, words):
+    with_own_names(root)
     for split in splits:
         good = npz_paths(root, "layout:xla:random", split)
         try:
@@ -302,70 +302,6 @@ def test_what_teaches(root):
     assert not any(map(teaches, read_split(root, "layout:xla:random", "test"))), "placeholders teach nothing"
 
 
-def test_costs_come_back_bit_for_bit_and_the_file_is_replaced_whole(tmp_path):
-    rng = np.random.default_rng(0)
-    costs = {"layout:xla:random:unet_3d.4x4.bf16": rng.normal(size=50), "tile:xla:a_-12": rng.normal(size=3)}
-    path = tmp_path / "predictions" / "layout:xla:random" / "m_seed0.valid.npz"
-    for expected in (costs, {}, {"tile:xla:b": np.array([1.0, np.inf])}):
-        save_costs(path, expected)
-        found = load_costs(path)
-        assert list(found) == list(expected)
-        assert all(found[name].tobytes() == expected[name].tobytes() for name in expected)
-        assert [p.name for p in path.parent.iterdir()] == [path.name], "no half-written file stays"
-
-
-def test_an_interrupted_save_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "m.npz"
-    save_costs(path, {"tile:xla:a": np.arange(3.0)})
-    monkeypatch.setattr(np, "savez_compressed", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        save_costs(path, {"tile:xla:a": np.zeros(3)})
-    assert load_costs(path)["tile:xla:a"].tolist() == [0, 1, 2]
-
-
-def test_a_table_is_written_whole_and_rounded(tmp_path):
-    write_table(tmp_path / "run" / "scores.csv", pd.DataFrame({"model": ["gnn"], "score": [1 / 3]}))
-    assert (tmp_path / "run" / "scores.csv").read_bytes() == b"model,score\ngnn,0.3333\n"
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["scores.csv"]
-
-
-def test_a_table_of_nothing_can_be_read_again(tmp_path):
-    write_table(tmp_path / "scores.csv", pd.DataFrame([]))
-    table = pd.read_csv(tmp_path / "scores.csv")
-    assert len(table) == 0 and {"collection", "model", "score", "low", "high", "graphs", "split"} <= set(table.columns)
-
-
-def test_a_checkpoint_is_named_after_all_that_it_depends_on(tmp_path):
-    class Model(NamedTuple):
-        settings: tuple
-    class Graph(NamedTuple):
-        graph_id: str = "a"
-        node_feat: tuple = (0, 0)
-        config_runtime: tuple = (1, 2, 3)
-    known = (Model(("width", 8)), TrainSettings(steps=5), [Graph()], [Graph()])
-    path = checkpoint_path(tmp_path, "tile:xla node alone 0", *known)
-    assert path.parent == tmp_path / "checkpoints" and path.name.startswith("tile_xla-node-alone-0-")
-    assert checkpoint_path(tmp_path, "tile:xla node alone 0", Model(("width", 8)),
-                           TrainSettings(steps=5, device="cuda"), [Graph()], [Graph()]) == path
-    for place, other in ((0, Model(("width", 9))), (1, TrainSettings(steps=6)), (2, [Graph(), Graph()]),
-                         (2, [Graph(node_feat=(0,))]), (2, [Graph(config_runtime=(1, 2))]), (3, [])):
-        changed = [other if i == place else part for i, part in enumerate(known)]
-        assert checkpoint_path(tmp_path, "tile:xla node alone 0", *changed) != path
-    paths = [checkpoint_path(tmp_path, "a", *known, functions) for functions in (
-        [], [pairwise_hinge_loss], [partial(pairwise_hinge_loss, margin=2)], [pairwise_hinge_loss, kendall_tau],
-        [pairwise_hinge_loss, tile_score])]
-    assert len({*paths}) == 5
-
-
-def test_settings_come_back_step_by_step(tmp_path):
-    assert noted_settings(tmp_path) == {}
-    note_settings(tmp_path, "04_train_layout", {"steps": 3, "device": "cpu"})
-    note_settings(tmp_path, "03_train_tile", {"steps": 1})
-    note_settings(tmp_path, "03_train_tile", {"steps": 2})
-    assert list(noted_settings(tmp_path).items()) == [("03_train_tile", {"steps": 2}),
-                                                      ("04_train_layout", {"steps": 3, "device": "cpu"})]
-
-
 def test_problems_pile_up_one_line_each(tmp_path):
     for reasons in (["too short", "no header"], [], ["again"]):
         report_problems(tmp_path / "run" / "problems.jsonl", "a.csv", reasons)
@@ -376,8 +312,54 @@ def test_problems_pile_up_one_line_each(tmp_path):
 def test_a_folder_called_truth_beside_real_files_makes_no_sample_of_them(root, tmp_path):
     shutil.copytree(root, tmp_path / "npz")
     (tmp_path / "truth").mkdir()
-    assert workflow.locate_data(tmp_path / "npz", folder=tmp_path)[2] is False
-    assert workflow.locate_data(root, folder=tmp_path)[2] is True
+    assert locate_data(tmp_path / "npz", folder=tmp_path)[2] is False
+    assert locate_data(root, folder=tmp_path)[2] is True
+
+
+def test_the_content_of_a_graph_is_all_its_arrays_and_not_its_file(root):
+    path = npz_paths(root, "layout:xla:random", "train")[0]
+    graph, file = read_layout(path), path.read_bytes()
+    rewrite(path)                                                        # the same arrays, without compression
+    assert content_digest(read_layout(path)) == content_digest(graph) and path.read_bytes() != file
+    others = [graph._replace(graph_id="other"), graph._replace(config_runtime=graph.config_runtime[::-1]),
+              graph._replace(config_runtime=graph.config_runtime.astype(np.int32))]
+    for name in ("node_feat", "node_opcode", "edge_index", "config_codes", "code_rows", "config_runtime"):
+        array = getattr(graph, name).copy()
+        array.flat[0] += 1
+        others.append(graph._replace(**{name: array}))
+    assert len({content_digest(one) for one in [graph, *others]}) == 10
+
+
+def test_data_that_changed_in_content_alone_are_other_data_until_they_are_restored(root):
+    def digests():
+        place, _ = open_data(root)
+        return {(c, split): data_digest(place, c, split) for c in COLLECTIONS for split in SPLITS}
+    before, path = digests(), npz_paths(root, "layout:nlp:random", "train")[0]
+    with np.load(path) as npz:
+        runtime = npz["config_runtime"]
+    rewrite(path, config_runtime=runtime[::-1])
+    after = digests()
+    assert [key for key in before if before[key] != after[key]] == [("layout:nlp:random", "train")]
+    rewrite(path, config_runtime=runtime)                                # in another file than before
+    assert digests() == before
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_results_of_data_that_changed_while_a_step_ran_are_refused(root, tmp_path, prepared):
+    c = "layout:nlp:random"
+    run = Run("04_train_layout", root, tmp_path / "out", collections=["tile:xla", c])
+    path = npz_paths(run.root if prepared else root, c, "test")[0]
+    with np.load(path) as npz:
+        name = "config_codes" if prepared else "node_config_feat"
+        changed = npz[name][::-1]
+    rewrite(path, **{name: changed})
+    if not prepared:
+        prepare(root, run.root, progress=False)                          # what another run does meanwhile
+    with pytest.raises(DataError, match=f"{c} test changed while 04_train_layout ran; run it again"):
+        run.publish([Prediction(c, "a_seed0", "test", {f"{c}:a": np.arange(3.0)})], [c], [c])
+    assert run.section("04_train_layout", c) is None
+    run.publish([Prediction("tile:xla", "a_seed0", "test", {"tile:xla:a": np.arange(3.0)})], (), ["tile:xla"])
+    assert run.costs("04_train_layout", ["tile:xla", c]).keys() == {"tile:xla:a"}
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS)

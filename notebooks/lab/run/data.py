@@ -1,17 +1,9 @@
-"""What the notebooks share: the data, whole splits with bad files reported, training graphs, files between steps.
-
-The folder of a run holds `predictions/<collection>/<model>_seed<k>.<split>.npz` (split "train": out of fold), the same
-for `baselines/`, the combined predictions in `ensemble/` and their weights in `weights.json`, `checkpoints/`,
-`settings/` (the parameters of each step), `problems/` (files that a step could not read or use), the executed
-`notebooks/`, `scores.csv`, `graph_scores.csv` and `submission.csv`. Beside each result NAME lies NAME.made.json, which
-says what it was made from (see `lab.run.provenance`). Files that made room for newer results are in `aside/`.
-"""
+"""The data of a run: found or written, prepared, and read split by split with bad files named and left out."""
 import hashlib
 import json
 import os
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,25 +12,23 @@ import polars as pl
 from kit.data import (
     COLLECTIONS,
     SPLITS,
+    STRANGER,
     DataError,
     clone_folder,
-    content_digest,
     find_data_root,
     npz_paths,
+    own_files,
     target,
     teaches,
 )
 from kit.factored import read_graph
-from kit.files import as_text, file_sha256, replace_file, unwritable_named, whole_file
+from kit.files import as_text, unwritable_named
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
-from kit.training import CheckpointError, read_checkpoint
-from lab.run.provenance import from_code, own_code, read_mark, set_aside, without_places
 from lab.sample import write_sample
 
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
-SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")
 
 
 def open_data(data_root=None, size="small", collections=None, folder=None):
@@ -111,12 +101,7 @@ def _known_collections(root, place):
         known = {*open_prepared(place).catalogue["collection"]} if is_prepared(place) else set()
     except DataError:                            # damaged, or of another version of the kit
         return set()
-    return {c for c in known if any(npz_paths(root, c, split) for split in SPLITS)}
-
-
-def run_folder(out_dir=None):
-    """The folder of a run; None: `submissions/by-hand` in the clone around the working directory."""
-    return Path(out_dir) if out_dir else clone_folder() / "submissions" / "by-hand"
+    return {c for c in known if any(own_files(root, c, split)[0] for split in SPLITS)}
 
 
 def left_out(data_root, collections):
@@ -152,11 +137,11 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
     that gets {"path", "reason"} per left-out file. `k_hops`: prune each layout graph to this neighbourhood when it is
     read, so that a split takes little memory.
     """
-    paths, graphs, start = npz_paths(data_root, collection, split), [], time.monotonic()
-    shown = start
+    (own, strangers), graphs, start = own_files(data_root, collection, split), [], time.monotonic()
+    paths, shown = sorted(own + strangers), start
     for number, path in enumerate(paths, 1):
         try:
-            graph = _read_graph(path, collection, split)
+            graph = _read_graph(path, collection, split, path in strangers)
             graphs.append(graph if k_hops is None or collection == "tile:xla" else prune(graph, k_hops))
         except DataError as fault:
             print(f"left out: {fault}")
@@ -168,7 +153,7 @@ def read_split(data_root, collection, split, problems=None, k_hops=None):
     return graphs
 
 
-def _read_graph(path, collection, split):
+def _read_graph(path, collection, split, stranger=False):
     """Read one file; DataError if it is damaged or cannot be used in its split."""
     if as_text(path.name) != path.name:
         raise DataError(f"{as_text(path)}: its name is not UTF-8; rename the file")
@@ -178,6 +163,8 @@ def _read_graph(path, collection, split):
     if split == "valid" and ":" in path.stem:
         raise DataError(f"{path}: its name holds a colon, which separates the collection from the name in predictions; "
                         "rename the file")
+    if stranger:
+        raise DataError(f"{path}: {STRANGER}")
     return read_graph(path, collection, split)
 
 
@@ -228,109 +215,6 @@ def runtimes_of(data_root, collection, splits, predictions):
             if len(np.unique(runtime)) > 1 and all(len(costs[name]) == len(runtime) for costs in predictions):
                 found[name] = runtime
     return found
-
-
-def read_weights(path, collection, kinds):
-    """The weights of some kinds of models in an earlier run, from its weights.json: {kind: share}, sum 1.
-
-    A kind that the earlier run did not have gets 0. DataError if the file holds no weight for any of the kinds.
-    """
-    try:
-        own = json.loads(Path(path).expanduser().read_text("utf-8"))[collection]
-        found = {kind: own.get(kind, 0) for kind in kinds}
-        good = all(type(share) in (int, float) and 0 <= share < np.inf for share in found.values()) and any(
-            found.values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        good = False
-    if not good:
-        raise DataError(f"{path}: has no weights of {', '.join(kinds)} for {collection}; expected the weights.json of "
-                        "a run with these models and this collection")
-    return {kind: share / sum(found.values()) for kind, share in found.items()}
-
-
-def checkpoint_path(out, name, model, settings, graphs, valid=(), functions=()):
-    """The checkpoint of a training run; other settings or other graphs give another file.
-
-    `out`/checkpoints/`name`-<8 hex digits>.pt. The digits change with the settings, the content of the graphs and the
-    code that trains. If a file of this name is damaged, or is a copy of another training's checkpoint, it is moved
-    aside, and a line says so; training then starts anew. `model` has its `settings`; `graphs` and `valid` are as for
-    `train`. `functions`: the loss, and the score if it chooses weights; their names and arguments count, and so do
-    their modules of the kit, or their own code if it is not of the kit; see `lab.run.provenance.own_code`.
-    """
-    # where validation chooses the weights, the scores count, too
-    modules = [*modules_of(functions), *["kit.metrics"] * (settings.keep == "best" and bool(valid))]
-    code = from_code("kit.train", type(model).__module__, *modules) | own_code(type(model), *functions)
-    about = repr((model.settings, replace(settings, device=""), sorted(code.values()),
-                  [[content_digest(graph) for graph in some] for some in (graphs, valid)],
-                  [without_places(function) for function in functions]))
-    stem = name.replace(":", "_").replace(" ", "-")
-    path = Path(out, "checkpoints", f"{stem}-{hashlib.sha256(about.encode()).hexdigest()[:8]}.pt")
-    mark = read_mark(path)
-    if path.is_file() and (fault := _unfit_checkpoint(path, mark)):
-        print(f"note  {path} {fault}; it is kept as {set_aside(path, out)}, and training starts anew")
-    return path
-
-
-def _unfit_checkpoint(path, mark):
-    """Why a checkpoint is not the one that a training wrote under this name, or ""."""
-    try:
-        saved = read_checkpoint(path)
-    except CheckpointError:
-        saved = None
-    if saved is None or mark and mark["sha256"] != file_sha256(path):
-        return "is damaged, or was changed"
-    name = saved.get("name")
-    return "" if name == path.name else f"was written as {name}, the checkpoint of another training"
-
-
-def modules_of(functions):
-    """The modules where functions are defined, also those that a functools.partial calls."""
-    return [getattr(function, "func", function).__module__ for function in functions]
-
-
-def save_costs(path, costs):
-    """Write predictions {"collection:file stem": cost (c,)} to an npz file, whole or not at all."""
-    with whole_file(path) as part, open(part, "wb") as file:        # given a name, NumPy appends .npz to it
-        np.savez_compressed(file, **costs)
-
-
-def load_costs(path):
-    """Read predictions {ID: cost (c,)} that `save_costs` wrote; DataError if the file holds anything else."""
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as npz:
-            costs = {name: npz[name] for name in npz.files}
-    except FileNotFoundError:
-        raise
-    except Exception as fault:               # zipfile and NumPy raise a dozen types
-        raise DataError(f"{path}: unreadable predictions ({type(fault).__name__}: {fault}); delete the file and "
-                        "predict again") from fault
-    for name, cost in costs.items():
-        if cost.ndim != 1 or cost.dtype.kind not in "fiu":
-            raise DataError(f"{path}: {name} has shape {cost.shape} and dtype {cost.dtype}, expected one axis of costs")
-    return costs
-
-
-def write_table(path, table):
-    """Write a DataFrame as CSV with four decimals, whole or not at all; without columns, it gets SCORE_COLUMNS."""
-    table = table if len(table.columns) else table.reindex(columns=SCORE_COLUMNS)
-    replace_file(path, table.round(4).to_csv(index=False, lineterminator="\n"))
-
-
-def note_settings(out, step, settings):
-    """Note the settings of a step, {name: plain value}, in the folder of the run, for the ledger."""
-    replace_file(Path(out, "settings", f"{step}.json"), json.dumps(settings, indent=1) + "\n")
-
-
-def noted_settings(out):
-    """The noted settings of a run as {step: settings}; DataError if a file is damaged."""
-    noted = {}
-    for path in sorted(Path(out, "settings").glob("*.json")):
-        try:
-            noted[path.stem] = dict(json.loads(path.read_text()).items())
-        except (ValueError, AttributeError, RecursionError) as fault:
-            raise DataError(f"{path}: holds no settings in JSON ({type(fault).__name__}); delete it and run that step "
-                            "again") from fault
-    return noted
 
 
 def report_problems(log, path, reasons):

@@ -1,0 +1,321 @@
+"""The folder of a run: what its steps publish, what they read from each other, and the files that people open.
+
+- `store/`: results by the digest of their inputs (see `lab.run.store`)
+- `steps/STEP.json`: what a step published, by collection: which results in the store, with which settings, from which
+  data, by which code, and from what other steps had published
+- views, made again at any time: `submission.csv`, `scores.csv`, `graph_scores.csv`, `weights.json`, `report.html`,
+  `notebooks/` (as they were executed). A view that somebody changed is kept under another name before it is written
+- `problems/STEP.jsonl`: files that a step could not use. `unfinished/STEP.json`: what is to be continued
+"""
+import hashlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder
+from kit.files import file_sha256, part_name, plain, put_in_place, unwritable_named, write_json
+from kit.prepare import content_digests
+from kit.submit import write_submission
+from lab.run.code import code_digest
+from lab.run.data import open_data, report_problems, wanted
+from lab.run.store import Store, free_name
+from lab.run.unfinished import earlier_stores
+
+_RESULT = re.compile(r"(?!submission-)[A-Za-z0-9+_-]+-[0-9a-f]{16}\.(?:npz|pt|json)")
+TRAINS = {"tile": "03_train_tile", "layout": "04_train_layout"}         # {kind of collection: step that predicts}
+COMBINES = "05_ensemble"
+_REMEMBERED = 20         # earlier versions of a view that are known to be of this run
+# the modules that decide what a step publishes; a change of others leaves it as it is
+_CODE = {**dict.fromkeys(TRAINS.values(), ("lab.run.members", "kit.recipes", "kit.models", "kit.baselines")),
+         COMBINES: ("kit.ensemble", "kit.metrics", "kit.prune")}
+
+
+class Prediction(NamedTuple):
+    """What one model says of the graphs of a split."""
+    collection: str
+    member: str              # KIND_seedK
+    split: str               # "train": out of fold
+    costs: dict              # {ID: cost (c,)}
+    model: str = ""          # name of the checkpoint in the store, if one gives these costs
+    specialists: tuple = ()  # IDs whose costs are those of specialists
+    baseline: bool = False   # compared with, and not combined
+
+
+class Folder:
+    """What steps published in the folder of a run, checked against the data and the code that are here now.
+
+    Parameters
+    ----------
+    out : str or Path
+        The folder of the run.
+    root : str or Path, optional
+        A prepared folder, to compare the data with.
+    """
+
+    def __init__(self, out, root=""):
+        self.out, self.root, self.store = Path(out), Path(root), Store(Path(out, "store"), earlier_stores())
+        self.read = {}                                   # {collection: {step: digest of the section that was read}}
+
+    def record(self, step):
+        """What a step published: {"sections": {collection: section}, "views": {name: [SHA-256, the last one now]}}."""
+        path = self.out / "steps" / f"{step}.json"
+        try:
+            found = json.loads(path.read_bytes())
+            if found.pop("digest") == _digest(found):
+                return found
+        except FileNotFoundError:
+            return {"sections": {}, "views": {}}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass
+        self.store.set_aside(path)
+        return {"sections": {}, "views": {}}
+
+    def section(self, step, collection):
+        """What a step published for a collection, or None; DataError if the data, code or results changed since."""
+        section = self.record(step)["sections"].get(collection)
+        if section is None:
+            return None
+        if why := self._stale(step, collection, section):
+            raise DataError(f"{self.out / 'steps' / step}.json: {collection}: {why}; run {step[:2]} again")
+        self.read.setdefault(collection, {})[step] = _digest(section)
+        return section
+
+    def _stale(self, step, collection, section):
+        """Why a section cannot be used now, or None."""
+        for name, digest in section["data"].items():
+            if digest != data_digest(self.root, *name.rsplit(" ", 1)):
+                return f"made from other data, {name} has changed since"
+        if section["code"] != _code_of(step):
+            return "made by other code of the kit"
+        for other, digest in section["read"].items():
+            now = self.record(other)["sections"].get(collection)
+            if now is None or _digest(now) != digest:
+                return f"made from other results of {other[:2]} than those that are there"
+            if why := self._stale(other, collection, now):
+                return f"made from results of {other[:2]} that cannot be used: {why}"
+        return None
+
+    def results_fault(self, step, collections):
+        """Why what a step published for collections cannot be used, or is not whole; None if it can."""
+        sections = self.record(step)["sections"]
+        for collection in [one for one in collections if one in sections]:
+            if why := self.section_fault(step, collection, sections[collection]):
+                return f"{collection}: {why}"
+        return None
+
+    def section_fault(self, step, collection, section):
+        """Why a section of a step cannot be used, or its results are not whole; None if it can."""
+        gone = [one["file"] for one in section["costs"] if self.store.find(one["file"]) is None]
+        return f"{gone[0]} is gone" if gone else self._stale(step, collection, section)
+
+    def fault(self, step, collections):
+        """As `results_fault`; or what is wrong with the views of a step."""
+        views = self.record(step)["views"]
+        return self.results_fault(step, collections) or next(filter(None, (
+            self.view_fault(step, name) for name in views)), None)
+
+    def view_fault(self, step, name):
+        """Why a view is not as a step wrote it last, or None."""
+        path, written = self.out / name, self.record(step)["views"].get(name)
+        if not path.is_file():
+            return f"{path} is gone"
+        return None if written and file_sha256(path) == written[-1] else f"{path} was changed, or not made by {step}"
+
+    def unused(self):
+        """The results in the store that no step of this folder needs now; submissions and kept files stay."""
+        used = set()
+        for path in (self.out / "steps").glob("*.json"):
+            record = self.record(path.stem)
+            used |= {*record.get("used", ())}.union(*(section["used"] for section in record["sections"].values()))
+        return [path for path in sorted(self.store.folder.glob("*")) if _RESULT.fullmatch(path.name)
+                and path.stem not in used]
+
+    def write_record(self, step, record):
+        """Write what a step published."""
+        write_json(self.out / "steps" / f"{step}.json", {**record, "digest": _digest(record)})
+
+    def view(self, step, name, write):
+        """Write a file that people open with `write(path)`; what somebody put or changed there gets another name."""
+        path, record = self.out / name, self.record(step)
+        part = part_name(path)
+        with unwritable_named(path):
+            part.mkdir(parents=True)
+            try:
+                write(part / path.name)
+                sha, written = file_sha256(part / path.name), record["views"].setdefault(name, [])
+                if path.is_file() and file_sha256(path) not in (sha, *written):
+                    place = free_name(path)
+                    path.replace(place)
+                    print(f"note  {path} was changed, or not made by this run; it is kept as {place.name}", flush=True)
+                written[:] = [*[one for one in written if one != sha][-_REMEMBERED:], sha]
+                record["used"] = sorted(self.store.used) or record.get("used", [])
+                self.write_record(step, record)          # first: after a kill, the file is known to be of this run
+                put_in_place(part / path.name, path)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
+        return path
+
+    def view_table(self, step, name, table):
+        """Write a DataFrame as a view, as CSV with four decimals."""
+        return self.view(step, name, lambda path: path.write_text(
+            table.round(4).to_csv(index=False, lineterminator="\n"), "utf-8"))
+
+    def costs(self, step, collections, split="test"):
+        """{ID: cost (c,)} that a step published for a split; collections that it did not publish are left out."""
+        found = {}
+        for collection in collections:
+            for one in (self.section(step, collection) or {"costs": ()})["costs"]:
+                found |= self.store.read(one["file"]) if one["split"] == split else {}
+        return found
+
+    def settings(self, collections):
+        """The settings of the steps that a submission comes from: {step: settings}; apart where collections differ."""
+        found = {}
+        for step in (*TRAINS.values(), COMBINES):
+            own = {c: section["settings"] for c, section in self.record(step)["sections"].items() if c in collections}
+            alike = len({json.dumps(one, sort_keys=True) for one in own.values()}) == 1
+            found |= {step: [*own.values()][0]} if alike else {f"{step} {c}": one for c, one in own.items()}
+        return found
+
+    def origin(self, collections):
+        """What a submission was made from, for the ledger; the first 16 hex digits of each digest.
+
+        {"data": {"COLLECTION SPLIT": digest}, "code": {step: digest}, "predictions": {"COLLECTION/MEMBER": digest},
+        "weights": {the same: name of the checkpoint}}.
+        """
+        found = {"data": {}, "code": {}, "predictions": {}, "weights": {}}
+        for step in (*TRAINS.values(), COMBINES):
+            sections = self.record(step)["sections"]
+            for collection in sections.keys() & {*collections}:
+                found["data"] |= {name: digest[:16] for name, digest in sections[collection]["data"].items()}
+                found["code"][step] = sections[collection]["code"][:16]
+                for one in sections[collection]["costs"] if step != COMBINES else ():
+                    if one["split"] == "test" and not one["baseline"]:
+                        member = f"{collection.replace(':', '_')}/{one['member']}"
+                        found["predictions"][member] = one["file"].rpartition("-")[2]
+                        found["weights"] |= {member: one["model"]} if one["model"] else {}
+        return {kind: dict(sorted(pairs.items())) for kind, pairs in found.items()}
+
+    def checkpoints(self, kind, collection):
+        """Paths of the checkpoints of a kind of model, such as "token", by seed; [] if they cannot be used now."""
+        step = step_of(collection)
+        found = {} if self.results_fault(step, [collection]) else self.record(step)["sections"].get(collection, {})
+        names = {int(one["member"].rpartition("_seed")[2]): one["model"] for one in found.get("costs", ())
+                 if one["model"] and one["member"].rpartition("_seed")[0] == kind}
+        return [path for _, name in sorted(names.items()) if (path := self.store.path(name, ".pt")).is_file()]
+
+
+class Run(Folder):
+    """One step of a run: the data, what it publishes, and what it reads from the steps before.
+
+    Parameters
+    ----------
+    step : str
+        The name of the notebook.
+    data_root, size, collections
+        As for `open_data`.
+    out_dir : str or Path, optional
+        The folder of the run. None: `submissions/by-hand` in the clone around the working directory.
+
+    Attributes
+    ----------
+    root, is_sample : Path, bool
+        The prepared folder, and whether it holds sample data.
+    source : str
+        "sample data" or "real files", for tables and pictures.
+    collections : list of str
+    problems : Path
+        The log for `read_split`.
+    """
+
+    def __init__(self, step, data_root=None, out_dir=None, size="small", collections=None):
+        root, self.is_sample = open_data(data_root, size, collections)
+        super().__init__(run_folder(out_dir), root)
+        self.step, self.collections = step, wanted(collections)
+        self.source = "sample data" if self.is_sample else "real files"
+        self.problems = self.out / "problems" / f"{step}.jsonl"
+        self._data = {f"{c} {split}": data_digest(self.root, c, split) for c in COLLECTIONS for split in SPLITS}
+
+    def publish(self, predictions, sources=(), collections=None, **settings):
+        """Publish predictions; what this step published for these collections before is replaced.
+
+        Parameters
+        ----------
+        predictions : sequence of Prediction
+        sources : sequence of str
+            Collections that the models were trained on.
+        collections : sequence of str, optional
+            None: those of the step. A collection without predictions is published as such.
+        **settings
+            Plain values, for the ledger.
+
+        Raises
+        ------
+        DataError
+            If the data changed while the step ran.
+        """
+        record = self.record(self.step)
+        for c in self.collections if collections is None else collections:
+            data = {f"{one} {split}": data_digest(self.root, one, split)
+                    for one in dict.fromkeys([c, *sources]) for split in SPLITS}
+            changed = [name for name, digest in data.items() if self._data.get(name, digest) != digest]
+            if changed:
+                raise DataError(f"{self.root}: {', '.join(changed)} changed while {self.step} ran; run it again")
+            costs = [one._asdict() | {"costs": None, "file": self.store.keep("costs", one.costs)}
+                     for one in predictions if one.collection == c]
+            record["sections"][c] = plain({
+                "settings": settings, "data": data, "code": _code_of(self.step), "read": self.read.get(c, {}),
+                "costs": costs, "used": sorted(self.store.used)})
+        self.write_record(self.step, record)
+
+    def save(self, name, write):
+        """Write a view; as `view`."""
+        return self.view(self.step, name, write)
+
+    def save_table(self, name, table):
+        """Write a DataFrame as a view, as CSV with four decimals."""
+        return self.view_table(self.step, name, table)
+
+    def save_submission(self, costs):
+        """Write submission.csv, a view; the store keeps each submission."""
+        path = self.save("submission.csv", lambda place: write_submission(costs, place))
+        kept = self.store.path(f"submission-{file_sha256(path)[:16]}", ".csv")
+        if not kept.exists():
+            shutil.copyfile(path, _made(kept.parent) / kept.name)
+        return path
+
+    def note(self, path, reason):
+        """Say that something was left out, and report it as a problem of the run."""
+        print(f"left out: {reason}")
+        report_problems(self.problems, path, [reason])
+
+
+def run_folder(out_dir=None):
+    """The folder of a run; None: `submissions/by-hand` in the clone around the working directory."""
+    return Path(out_dir) if out_dir else clone_folder() / "submissions" / "by-hand"
+
+
+def step_of(collection):
+    """The step that publishes predictions for a collection."""
+    return TRAINS[collection.partition(":")[0]]
+
+
+def data_digest(root, collection, split):
+    """A digest of the content of all prepared graphs of a split, with their names."""
+    return _digest(content_digests(root, collection, split))
+
+
+def _code_of(step):
+    return code_digest(*_CODE.get(step, ()))
+
+
+def _digest(value):
+    return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()
+
+
+def _made(folder):
+    os.makedirs(folder, exist_ok=True)
+    return folder
