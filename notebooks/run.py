@@ -236,8 +236,10 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
     scores, submission = out / "scores.csv", out / "submission.csv"
     judged, there = any(n.stem < STUDIES for n in selected), [p for p in (scores, submission) if p.is_file()]
     folder = Folder(out, root)
-    stale = [(str(path), why) for step, path in (("05_ensemble", scores), ("06_submit", submission))
-             if path in there and (why := folder.view_fault(step, path.name))]
+    stale = [(str(path), f"{path} was changed, or not made by this run") for path in there
+             if not folder.is_view(path.name)]
+    if scores in there and (why := folder.results_fault(f"{COMBINES}_ensemble", COLLECTIONS)):
+        stale.append((str(scores), f"{scores}: {why}"))
     for _, why in stale:
         print(f"not of this run: {why}")
     if scores in there and str(scores) not in dict(stale) and judged:

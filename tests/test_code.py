@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ import kit
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from lab.run.code import all_sources, code_digest, imports, plain_code, text_digest, things_digest
 
+PROJECT = Path(__file__).resolve().parents[1]
 CODE = 'def double(x):\n    """Twice x."""\n    return 2 * x\n'
 
 
@@ -85,10 +87,10 @@ def test_code_that_changes_while_a_process_runs_counts_in_the_next_process(copy)
 @pytest.mark.parametrize("moves", [
     [("models/tile.py", "search/tile.py")], [("scale.py", "scaling.py")],
     [("losses.py", "new/losses.py"), ("recipes.py", "new/recipes.py")],
-    [(f"programs/{name}.py", f"own/{name}.py") for name in ("__init__", "hlo", "options", "own")]])
+    [(f"search/{path.name}", f"seek/{path.name}") for path in sorted((PROJECT / "kit" / "search").glob("*.py"))]])
 def test_a_file_that_is_moved_with_the_imports_that_follow_is_the_same_code(copy, moves):
     text = "from kit.recipes import recipes_for\nfrom kit.losses import list_mle_loss as mine\nimport numpy as np\n"
-    asked, renamed = ["kit.train", "kit.recipes", "kit.losses", "kit.models.tile", "kit.programs"], {}
+    asked, renamed = ["kit.train", "kit.recipes", "kit.losses", "kit.models.tile", "kit.search"], {}
 
     def digests():
         forget()

@@ -79,7 +79,7 @@ def test_only_the_short_recipe_of_several_programs_trains_one_token_model_for_al
 def test_one_model_takes_the_place_of_several_and_ranks_what_they_would_rank():
     one, two, three = (("layout:xla:random",), ("layout:xla:default",), ("layout:nlp:random",))
     own, few = recipes_for(one[0], "short", 20), recipes_for(three[0], "short", 2)
-    materials = {key: Material([f"graph of {key[0]}"], [], max, {"test": {f"{key[0]}:a": key}}, {f"data {key[0]}": "1"})
+    materials = {key: Material([f"graph of {key[0]}"], [], max, {"test": {f"{key[0]}:a": key}})
                  for key in (one, two, three)}
     kinds, found = join_together({one: own, two: own, three: few}, materials)
     assert {key: list(recipes) for key, recipes in kinds.items()} == {
@@ -89,7 +89,6 @@ def test_one_model_takes_the_place_of_several_and_ranks_what_they_would_rank():
     whole = found.pop(one + two)
     assert found == materials and whole.graphs == ["graph of layout:xla:random", "graph of layout:xla:default"]
     assert whole.ranked == {"test": {"layout:xla:random:a": one, "layout:xla:default:a": two}}
-    assert whole.made_from == {"data layout:xla:random": "1", "data layout:xla:default": "1"}
     for alone in ({one: own}, {one: own, three: few}):
         assert join_together(alone, materials) == (alone, materials)
 
