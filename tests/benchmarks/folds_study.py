@@ -20,12 +20,12 @@ import torch
 from weights_study import Scores, Situation, greedy, prepared_sample, table
 
 from kit.baselines import fit_digit_ridge, fold_numbers
-from kit.data import COLLECTIONS
+from kit.data import COLLECTIONS, clone_folder
 from kit.ensemble import PRIOR, mean_zscore
 from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.recipes import recipes_for
-from lab.run import Results, run_folder, training_graphs, wanted
+from lab.run import Store, training_graphs, wanted
 from lab.studies.compare import rank_unseen, unseen_programs
 
 SIZES = (0, 1, 2, 3, 5, 8)       # numbers of validation programs
@@ -41,7 +41,7 @@ class Sides(NamedTuple):
     members: dict                # {kind: [{ID: cost} per seed]}, trained on all programs; the ranked programs alone
 
 
-def both_sides(args, results):
+def both_sides(args, store):
     """{collection: Sides}: every kind of model of the recipe, and ridge regression."""
     taught, others = {}, {}
     for c in wanted(args.collections):
@@ -56,7 +56,7 @@ def both_sides(args, results):
             # as the run does, copies of a program in two collections are in one fold: they have the same name here
             fold_of = fold_numbers([g for c in group for g in taught[c]], args.folds)
             graphs = [(fold_of[g.graph_id], g._replace(graph_id=f"{c}:{g.graph_id}")) for c in group for g in taught[c]]
-            rank = ranker(kind, recipes, group, args, results)
+            rank = ranker(kind, recipes, group, args, store)
             ranked, own, parts = [g for c in group for g in others[c]], {}, []
             for fold in range(args.folds):
                 left = [g for number, g in graphs if number == fold]
@@ -75,7 +75,7 @@ def both_sides(args, results):
     return {c: Sides(one[c], seeds[c], folds[c], runtimes[c], len(others[c]), members[c]) for c in taught}
 
 
-def ranker(kind, recipes, group, args, results):
+def ranker(kind, recipes, group, args, store):
     """(words, seed, graphs to train on, graphs to rank) -> {graph_id: cost}, by one kind of model."""
     if kind == "ridge":
         def rank(words, seed, seen, ranked):
@@ -86,7 +86,7 @@ def ranker(kind, recipes, group, args, results):
     recipe = recipes[kind]._replace(settings=replace(settings, steps=round(args.share * len(group) * settings.steps)))
     where = group[0] if len(group) == 1 else f"{len(group)} collections"
     name = f"{where} {kind} of sample {args.taught} on sample {args.ranked}"
-    return lambda words, seed, seen, ranked: rank_unseen(recipe, f"{name} {words}", seed, seen, ranked, results)
+    return lambda words, seed, seen, ranked: rank_unseen(recipe, f"{name} {words}", seed, seen, ranked, store)
 
 
 def chosen(case, count, size, draws, extra=()):
@@ -140,11 +140,11 @@ def main():
     parser.add_argument("--share", type=float, default=1)
     parser.add_argument("--recipe", default="short")
     parser.add_argument("--collections", default=",".join(COLLECTIONS[1:]))
-    parser.add_argument("--out", type=Path, default=run_folder().with_name("folds-study"))
+    parser.add_argument("--out", type=Path, default=clone_folder() / "submissions" / "folds-study")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     found, best, programs, taus_of = {}, {}, [], {}
-    for collection, sides in both_sides(args, Results(args.out, "folds_study", prepared_sample(0))).items():
+    for collection, sides in both_sides(args, Store(args.out)).items():
         for words, taus in of_members(sides).items():
             taus_of.setdefault(words, []).append(taus)
         programs += [name.partition(" ")[2].split(":", 3) for name in list(sides.runtimes)[:sides.count]]

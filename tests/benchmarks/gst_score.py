@@ -33,7 +33,7 @@ from kit.models.segments import subgraph
 from kit.noise import bootstrap_interval
 from kit.train import TrainSettings, predict, train
 from kit.training.sampling import Task, saved_bytes
-from lab.run.workflow import read_split, sample_truth, training_graphs, wanted
+from lab.run import read_split, sample_truth, training_graphs, wanted
 from lab.sample.write import SAMPLE_SIZES, write_sample
 
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)

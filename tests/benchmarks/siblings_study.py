@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.baselines import nearest_relatives, rank_by_relatives
 from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees
-from kit.data import COLLECTIONS, find_data_root
+from kit.data import COLLECTIONS, clone_folder, find_data_root
 from kit.ensemble import PRIOR, choose_weights, mean_zscore
 from kit.files import whole_file
 from kit.metrics import kendall_tau
@@ -39,7 +39,8 @@ from kit.noise import bootstrap_interval
 from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import predict
-from lab.run import from_code, read_split, run_folder, sample_truth, training_graphs
+from lab.run import read_split, sample_truth, training_graphs
+from lab.run.code import code_digest
 from lab.sample import write_sample
 from lab.sample.architectures import DIFFERENCES
 
@@ -197,7 +198,7 @@ def ranked_sample(out, sample, seed, relatives, kinds="usual"):
     One token model is trained on all layout collections, as in the default run on sample data. Its last weights are
     kept, so the ranked programs choose nothing.
     """
-    made_from = [*from_code(*CODE).values()], sample, seed, relatives, kinds
+    made_from = code_digest(*CODE), sample, seed, relatives, kinds
     digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
     path = Path(out, f"sample{sample}-seed{seed}-relatives{relatives}-{kinds}-{digest}.npz")
     if not path.is_file():
@@ -327,7 +328,7 @@ def main():
     parser.add_argument("--relatives", type=int, default=1, help="of each program, in `families`")
     parser.add_argument("--samples", type=int, help="how many sample data sets: 2 in `families`, 5 in `differences`")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=run_folder().with_name("siblings-study"))
+    parser.add_argument("--out", type=Path, default=clone_folder() / "submissions" / "siblings-study")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     wanted = args.parts.split(",")

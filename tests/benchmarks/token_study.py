@@ -32,7 +32,7 @@ from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import TrainSettings, predict, train
-from lab.run.workflow import open_data, training_graphs
+from lab.run import open_data, training_graphs
 from lab.sample import write_sample
 from lab.sample.runtimes import LayoutSimulator
 from lab.studies.compare import unseen_programs

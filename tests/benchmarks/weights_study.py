@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.baselines.ridge import fit_digit_ridge
-from kit.data import COLLECTIONS
+from kit.data import COLLECTIONS, clone_folder
 from kit.ensemble import PRIOR, choose_weights, combine, mean_zscore
 from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
 from kit.prepare import prepare
 from kit.recipes import recipes_for
-from lab.run import Results, open_data, run_folder, training_graphs
+from lab.run import Store, open_data, training_graphs
 from lab.sample import write_sample
 from lab.studies.compare import rank_unseen, unseen_programs
 
@@ -49,7 +49,7 @@ def prepared_sample(seed):
     return prepare(root, root.parent / "prepared").folder
 
 
-def ranked(collection, scale, taught, seed, results):
+def ranked(collection, scale, taught, seed, store):
     """({kind: {ID: cost}}, {ID: runtime}): members trained on one sample rank all programs of another sample.
 
     The kinds are those of the recipes, and ridge regression. A kind is the mean over the seeds of its recipe.
@@ -59,7 +59,7 @@ def ranked(collection, scale, taught, seed, results):
     kinds = {}
     for kind, recipe in recipes_for(collection, scale, len(graphs)).items():
         name = f"{collection} {kind} of sample {taught} on sample {seed}"
-        members = [rank_unseen(recipe, name, number, graphs, others, results) for number in range(recipe.seeds)]
+        members = [rank_unseen(recipe, name, number, graphs, others, store) for number in range(recipe.seeds)]
         kinds[kind] = combine(members, mean_zscore)
     ridge = fit_digit_ridge(graphs)
     kinds["ridge"] = combine([{g.graph_id: ridge(g) for g in others}], mean_zscore)
@@ -171,9 +171,9 @@ class Situation(NamedTuple):
         return found
 
 
-def situations(collection, scale, args, results):
+def situations(collection, scale, args, store):
     """{name: Situation}: two kinds with their prior and with each other's, and three kinds with a poor one."""
-    kinds, runtimes = ranked(collection, scale, args.taught, args.ranked, results)
+    kinds, runtimes = ranked(collection, scale, args.taught, args.ranked, store)
     prior = np.array([PRIOR.get(kind, 1) for kind in kinds])
     two, three = Scores({kind: kinds[kind] for kind in list(kinds)[:2]}, runtimes), Scores(kinds, runtimes)
     return {"prior of the kit": Situation(two, prior[:2] / prior[:2].sum()),
@@ -190,8 +190,8 @@ def table(head, rows):
 
 def found_situations(args):
     """{(collection, scale): {name: Situation}}."""
-    results = Results(args.out, "weights_study", prepared_sample(0))
-    return {(c, scale): situations(c, scale, args, results)
+    store = Store(args.out)
+    return {(c, scale): situations(c, scale, args, store)
             for scale in args.recipes.split(",") for c in COLLECTIONS[1:]}
 
 
@@ -260,7 +260,7 @@ def main():
     for name, default in (("taught", 3), ("ranked", 4), ("draws", 200), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--recipes", default="quick,short")
-    parser.add_argument("--out", type=Path, default=run_folder().with_name("weights-study"))
+    parser.add_argument("--out", type=Path, default=clone_folder() / "submissions" / "weights-study")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     for name in args.parts.split(","):
