@@ -95,7 +95,7 @@ def test_all_settings_are_in_the_parameters_cell(name):
         assert isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name), ast.unparse(node)
         ast.literal_eval(node.value)
     settings = {node.targets[0].id for node in body}
-    assert "data_root" in settings
+    assert {"data_root", "out_dir"} & settings
     words = " ".join(cell.source for cell in code(name) if cell is not tagged[0])
     unused = [setting for setting in settings if not re.search(rf"\b{setting}\b", words)]
     assert not unused, f"no cell uses {unused}"
@@ -387,7 +387,7 @@ def test_every_part_of_the_token_model_is_compared_with_the_whole(studied):
 def test_searches_use_the_token_model_of_04_and_keep_within_their_budgets(finished):
     out = finished[0] / "out"
     for stem in ("layout_xla_default", "layout_nlp_random", "layout_nlp_default"):
-        assert len(list((out / "checkpoints").glob(f"{stem}-token-0-*.pt"))) == 1, "07 trained another one"
+        assert len(list((out / "store").glob(f"{stem}-token-0-*.pt"))) == 1, "07 trained another one"
     table, rows = pd.read_csv(out / "searches.csv"), pd.read_csv(out / "searches_rows.csv")
     assert set(table["data"]) == set(rows["data"]) == {"sample data"}
     assert table["collection"].nunique() == rows["collection"].nunique() == 4 and table["strategy"].nunique() == 9
@@ -423,7 +423,7 @@ def test_searches_take_the_model_of_04_where_validation_files_are_cut_too(tiny_s
                             "layout:xla:random", "-p", "most_configs=20",
                             "-p", "programs=1", "-p", "budgets=[5]", "-p", "queries=50")
     assert status == 0, errors
-    assert len(list((tmp_path / "out" / "checkpoints").glob("*-token-0-*.pt"))) == 1, "07 trained another one"
+    assert len(list((tmp_path / "out" / "store").glob("*-token-0-*.pt"))) == 1, "07 trained another one"
 
 
 def test_a_study_of_searches_shows_where_it_is_and_keeps_each_program_and_seed(finished):
@@ -433,7 +433,7 @@ def test_a_study_of_searches_shows_where_it_is_and_keeps_each_program_and_seed(f
     shown = [line for line in lines if re.match(r"\d+ of \d+  ", line)]
     assert re.fullmatch(r"1 of 8  layout:xla:random, seed 1 of 2: \w+", shown[0])
     assert sum(" of 8  layout:" in line for line in shown) >= 8 and shown[-1] == "1 of 1  tile:xla tile"
-    kept = [path.name.split("-")[0] for path in (out / "checkpoints" / "searches").glob("*.npz")]
+    kept = [path.name.split("-")[0] for path in (out / "store").glob("*.npz")]
     tables = len(pd.read_csv(out / "searches_rows.csv")[["collection", "graph", "rows of a"]].drop_duplicates())
     assert (kept.count("guided"), kept.count("rows")) == (2 * 4 * 2, 2 * tables)
     assert 2 * 2 * 2 <= kept.count("free") < 2 * 4 * 2           # of both collections of a source, where spaces agree

@@ -68,6 +68,8 @@ def measure_layers(plan, folder, minutes=None, starts=STARTS, after=lambda: None
         As of `run_race`.
     after : function
         Called after each race.
+    report : function
+        Takes a line about each search and each race.
 
     Returns
     -------

@@ -215,10 +215,12 @@ class Run(Folder):
     ----------
     step : str
         The name of the notebook.
-    data_root, size, collections
-        As for `open_data`.
+    data_root : str or Path, optional
     out_dir : str or Path, optional
         The folder of the run. None: `submissions/by-hand` in the clone around the working directory.
+    size : str
+    collections : str or sequence of str, optional
+        These two and `data_root` as for `open_data`.
 
     Attributes
     ----------

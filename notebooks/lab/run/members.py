@@ -246,11 +246,7 @@ def _digest(graph, known):
 def train_or_read(store, name, recipe, material, report=print, deadline=None, processes=1):
     """A trained model: read if its training is finished in the store, else trained on from its checkpoint.
 
-    Returns
-    -------
-    Module
-    dict
-        The history, as `train` returns it; "unfinished" steps if the deadline came first.
+    Returns the model, and its history as `train` returns it: with "unfinished" steps if the deadline came first.
     """
     path, record = store.path(name, ".pt"), store.path(name, ".json")
     model, saved = recipe.network(recipe.shape), _checkpoint(store, name)
