@@ -86,11 +86,11 @@ def test_code_that_changes_while_a_process_runs_counts_in_the_next_process(copy)
 @pytest.mark.parametrize("moves", [
     [("models/tile.py", "search/tile.py")], [("scale.py", "scaling.py")],
     [("losses.py", "new/losses.py"), ("recipes.py", "new/recipes.py")],
-    [(f"programs/{path.name}", f"own/{path.name}")
-     for path in sorted(Path(kit.__file__).with_name("programs").glob("*.py"))]])
+    [(f"search/{path.name}", f"found/{path.name}")
+     for path in sorted(Path(kit.__file__).with_name("search").glob("*.py"))]])
 def test_a_file_that_is_moved_with_the_imports_that_follow_is_the_same_code(copy, moves):
     text = "from kit.recipes import recipes_for\nfrom kit.losses import list_mle_loss as mine\nimport numpy as np\n"
-    asked, renamed = ["kit.train", "kit.recipes", "kit.losses", "kit.models.tile", "kit.programs"], {}
+    asked, renamed = ["kit.train", "kit.recipes", "kit.losses", "kit.models.tile", "kit.search"], {}
 
     def digests():
         forget()

@@ -230,7 +230,8 @@ def test_a_bundle_and_the_key_of_a_step_do_not_know_of_outputs(tmp_path):
     for one in (bare, outputs.with_outputs(bare, shown)):
         path.parent.mkdir(exist_ok=True)
         path.write_text(outputs.text_of(one))
-        found.append((nbformat.writes(make({path: {"size": "tiny"}})), step(path, {}, Folder(tmp_path / "out", tmp_path)).code()))
+        key = step(path, {}, Folder(tmp_path / "out", tmp_path)).code()
+        found.append((nbformat.writes(make({path: {"size": "tiny"}})), key))
     assert found[0] == found[1] and "an old score" not in found[1][0]
 
 
