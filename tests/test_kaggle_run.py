@@ -11,7 +11,7 @@ from kaggle_server import PYTHON, hurried
 
 from kit.data import npz_paths
 from kit.submit import write_submission
-from lab.run import Prediction, Run
+from lab.run import Prediction, Run, sample_truth
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")
@@ -25,6 +25,16 @@ def run(folder, root, *args):
     return done.returncode, done.stdout, done.stderr
 
 
+def combine(data, out, costs):
+    """What notebook 05 leaves in the folder of a run."""
+    run = Run("05_ensemble", data, out, collections="tile:xla")
+    run.publish([Prediction("tile:xla", "ensemble", "test", costs)])
+    run.save_table("scores.csv", pd.DataFrame({
+        "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
+        "split": "valid"}))
+    run.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]))
+
+
 @pytest.fixture(scope="module")
 def predicted(tmp_path_factory, tiny_sample):
     """(data of one collection that is not known to be sample data, the folder of a run that has predicted it)."""
@@ -35,12 +45,7 @@ def predicted(tmp_path_factory, tiny_sample):
     for path in npz_paths(data, "tile:xla", "test"):
         with np.load(path) as npz:
             costs[f"tile:xla:{path.stem}"] = rng.random(len(npz["config_runtime"]))
-    run = Run("05_ensemble", data, out, collections="tile:xla")
-    run.publish([Prediction("tile:xla", "ensemble", "test", costs)])
-    run.save_table("scores.csv", pd.DataFrame({
-        "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
-        "split": "valid"}))
-    run.save_table("graph_scores.csv", pd.DataFrame(columns=["collection", "graph", "score"]))
+    combine(data, out, costs)
     write_submission(costs, folder / "expected.csv")
     write_submission(costs, data / "sample_submission.csv")          # so the competition wants these rows alone
     return data, out
@@ -76,7 +81,7 @@ def test_a_failure_ends_the_run_with_its_sentence_and_loses_nothing(kaggle, subm
     lines = errors.splitlines()
     assert status == 1 and len(lines) == 3 and lines[0].startswith("run.py: 06_submit failed after ")
     assert lines[1].startswith(f"    KaggleError: {sentence}")
-    assert lines[2] == "the partly executed notebook: out/notebooks/06_submit.partial.ipynb"
+    assert lines[2] == "the partly executed notebook: out/.run/06_submit.ipynb"
     assert [s["status"] for s in kaggle.submissions] == (["ERROR"] if fault == "scoring" else [])
 
 
@@ -101,12 +106,14 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
 
 @pytest.mark.long
 def test_what_cannot_be_submitted_is_never_sent(kaggle, submit, predicted, tmp_path, tiny_sample):
-    status, _, errors = run(tmp_path, tiny_sample, *SUBMIT)
+    combine(tiny_sample, tmp_path / "sample", sample_truth(tiny_sample / "npz", "tile:xla"))
+    status, _, errors = run(tmp_path, tiny_sample, *SUBMIT, "--out", "sample")
     assert status == 1 and "    KaggleError: Kaggle cannot score sample data; nothing was sent: give the" in errors
-    shutil.rmtree(tmp_path / "out" / "ensemble")
+    step = tmp_path / "out" / "steps" / "05_ensemble.json"
+    step.unlink()
     status, _, errors = run(tmp_path, predicted[0], *SUBMIT)
     assert status == 1 and "    KaggleError: no predictions in " in errors and "run 03, 04 and 05 first" in errors
-    shutil.copytree(predicted[1] / "ensemble", tmp_path / "out" / "ensemble")
+    shutil.copy(predicted[1] / "steps" / step.name, step)
     shutil.copytree(predicted[0], tmp_path / "data")
     (tmp_path / "data" / "sample_submission.csv").unlink()
     status, _, errors = run(tmp_path, tmp_path / "data", *SUBMIT)

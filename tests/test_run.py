@@ -37,10 +37,10 @@ print("NAME saw", len(npz_paths(data_root, "tile:xla", "train")), "kernels")
 """
 SUBMISSION = NOTE + """
 from lab.run import Run
-run = Run("NAME", data_root, out_dir)
 row = "collection,model,score,low,high,graphs,seeds,split\\ntile:xla,one,0.5,,,1,1,test\\n"
-for name, text in (("submission.csv", "ID,TopConfigs\\n"), ("scores.csv", row)):
-    run.save(name, lambda path: path.write_text(text))
+Run("06_submit", data_root, out_dir).save("submission.csv", lambda path: path.write_text("ID,TopConfigs\\n"))
+run = Run("05_ensemble", data_root, out_dir)
+run.save("scores.csv", lambda path: path.write_text(row))
 print("NAME wrote")
 """
 PROBLEM = NOTE + """
@@ -387,8 +387,9 @@ def test_a_file_in_the_place_of_a_folder_is_named(clone, below):
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
     write_notebook(clone / "notebooks" / f"{name}.ipynb", PARAMETERS,
-                   "import pandas as pd\nfrom lab.run import Run\n"
-                   "Run('NAME', data_root, out_dir).save_table('scores.csv', pd.DataFrame([]))")
+                   "import pandas as pd\nfrom lab.run import SCORE_COLUMNS, Run\n"
+                   "table = pd.DataFrame(columns=SCORE_COLUMNS)\n"
+                   "Run('05_ensemble', data_root, out_dir).save_table('scores.csv', table)")
     status, lines, errors = run(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")
     assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to score them by"
@@ -399,10 +400,12 @@ def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentenc
 def test_scores_that_cannot_be_read_are_named_and_the_run_ends_with_its_submission(clone, text):
     write_notebook(clone / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION,
                    f"run.save('scores.csv', lambda path: path.write_text('{text}'))")
-    (clone / "out" / "checkpoints").mkdir(parents=True)
-    (clone / "out" / "checkpoints" / "mine.json").write_text("{}")
+    Folder(clone / "out", clone).write_record("04_train_layout", {"views": {}, "sections": {"layout:xla:random": {
+        "settings": {}, "costs": [], "data": {}, "code": "", "read": {}, "used": ["mine"]}}})
+    (clone / "out" / "store").mkdir()
+    (clone / "out" / "store" / "mine.json").write_text("{}")
     status, lines, errors = run(clone)
-    scores, mine = (os.path.join("out", *name) for name in (("scores.csv",), ("checkpoints", "mine.json")))
+    scores, mine = (os.path.join("out", *name) for name in (("scores.csv",), ("store", "mine.json")))
     assert (status, errors) == (0, "") and lines[-1] == os.path.join("out", "submission.csv")
     assert re.match(rf"none: .*{scores}: ", lines[lines.index("scores") + 1])
     unread = [line for line in lines if line.startswith("not in the report: ")]
@@ -416,7 +419,7 @@ def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_the
     status, lines, errors = run(clone)
     assert status == 1
     assert "01_last failed after" in errors and "ValueError: no such luck" in errors
-    partial = os.path.join("out", "notebooks", "01_last.partial.ipynb")
+    partial = os.path.join("out", ".run", "01_last.ipynb")
     assert errors.rstrip().endswith(f"the partly executed notebook: {partial}")
     assert "so far" in (clone / partial).read_text()
     write_notebook(last, PARAMETERS, SUBMISSION)
