@@ -67,7 +67,7 @@ def submission(folder, seed=1):
 
 def predictions(folder, seed=1):
     rng = np.random.default_rng(seed)
-    Store(folder / "out" / "store").keep("costs", {f"tile:xla:{stem}": rng.normal(size=200) for stem in STEMS})
+    Store(folder / "out" / "store")._write("costs", {f"tile:xla:{stem}": rng.normal(size=200) for stem in STEMS})
 
 
 def checkpoint(folder, seed=1):
@@ -414,7 +414,7 @@ class Clone:
     def results(self):
         """What a run is for; checkpoints hold seconds and executed notebooks times."""
         return {name: data for name, data in tree(self.out).items()
-                if name in ("submission.csv", "scores.csv") or name.startswith("store") and name.endswith("z")}
+                if name in ("submission.csv", "scores.csv") or name.endswith("z") and ".kept-" not in name}
 
     def finish(self, expected, *words):
         """The next run ends as an undisturbed one and says these words on the way."""
