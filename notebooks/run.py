@@ -218,7 +218,7 @@ def dry_run(args, planned, selected, size, collections):
 
 def combined(folder):
     """Whether notebook 05 combined any predictions."""
-    return any(one["costs"] for one in folder.record("05_ensemble")["sections"].values())
+    return any(section["costs"] for section in folder.sections("05_ensemble"))
 
 
 def next_command(out, source, is_sample):

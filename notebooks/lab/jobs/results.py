@@ -6,7 +6,6 @@ before all of them have passed the checks.
 """
 import os
 import re
-import shutil
 import tempfile
 import zipfile
 from pathlib import Path
@@ -14,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from kit.data import COLLECTIONS, SPLITS, DataError, NpzFile, npz_paths
-from kit.files import whole_file
 from kit.kaggle import SECRET, KaggleError, notebook_output
-from lab.run import Folder, Prediction, read_kept, read_record, step_of
+from lab.run import Folder, Prediction, copy_whole, read_kept, read_record, step_of
 
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
 FILE_MOST = 1 << 28              # bytes of one file, also unpacked; the costs of the public test split take 20 MB
@@ -73,8 +71,7 @@ def put_in_store(file, out):
     """Put a fetched file into the store of a run, where a file of the same name is left as it is."""
     place = Path(out, "store", file.name)
     if not place.exists():
-        with whole_file(place) as part:                  # the store may lie on another disk
-            shutil.copyfile(file, part)
+        copy_whole(file, place)
 
 
 def _published(job, there, root):

@@ -9,7 +9,6 @@
 """
 import hashlib
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -21,7 +20,7 @@ from kit.prepare import content_digests
 from kit.submit import write_submission
 from lab.run.code import code_digest
 from lab.run.data import open_data, report_problems, wanted
-from lab.run.store import Store, free_name
+from lab.run.store import Store, copy_whole, free_name
 from lab.run.unfinished import earlier_stores
 
 _RESULT = re.compile(r"(?!submission-)[A-Za-z0-9+_-]+-[0-9a-f]{16}\.(?:npz|pt|json)")
@@ -72,6 +71,10 @@ class Folder:
             pass
         self.store.set_aside(path)
         return {"sections": {}, "views": {}}
+
+    def sections(self, *steps):
+        """The sections of some steps, of all collections; whether they can be used now is not checked."""
+        return [section for step in steps for section in self.record(step)["sections"].values()]
 
     def section(self, step, collection):
         """What a step published for a collection, or None; DataError if the data, code or results changed since."""
@@ -292,7 +295,7 @@ class Run(Folder):
         path = self.save("submission.csv", lambda place: write_submission(costs, place))
         kept = self.store.path(f"submission-{file_sha256(path)[:16]}", ".csv")
         if not kept.exists():
-            shutil.copyfile(path, _made(kept.parent) / kept.name)
+            copy_whole(path, kept)
         return path
 
     def note(self, path, reason):
@@ -323,7 +326,3 @@ def _code_of(step):
 def _digest(value):
     return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()
 
-
-def _made(folder):
-    os.makedirs(folder, exist_ok=True)
-    return folder

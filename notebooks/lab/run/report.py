@@ -163,9 +163,7 @@ def _drawn(points):
 
 def _records(out):
     """The records of the finished trainings that predictions come from."""
-    folder = Folder(out, out)
-    used = {name for step in TRAINS.values() for section in folder.record(step)["sections"].values()
-            for name in section["used"]}
+    used = {name for section in Folder(out).sections(*TRAINS.values()) for name in section["used"]}
     paths = [path for path in sorted(out.glob("store/*.json")) if path.stem in used]
     return [path for path in paths if b'"steps_done"' not in path.read_bytes()]
 

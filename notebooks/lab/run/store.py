@@ -98,8 +98,7 @@ class Store:
         if found and not path.exists():
             source = self._source[path] = max(found, key=lambda one: steps_trained(one.with_suffix(".json")))
             for one in [source.with_suffix(".json")] * source.with_suffix(".json").is_file() + [source]:
-                with whole_file(self.folder / one.name) as part:
-                    shutil.copyfile(one, part)
+                copy_whole(one, self.folder / one.name)
         return path
 
     def set_aside(self, path):
@@ -115,6 +114,12 @@ class Store:
         # given a name, NumPy appends .npz to it
         with whole_file(self.path(name, ".npz")) as part, open(part, "wb") as file:
             np.savez_compressed(file, **arrays, **{DIGEST: np.array(f"{name} {content_of(arrays)}")})
+
+
+def copy_whole(source, place):
+    """Copy a file, all or nothing; the two may lie on two disks."""
+    with whole_file(place) as part:
+        shutil.copyfile(source, part)
 
 
 def read_whole(path):

@@ -13,7 +13,6 @@ Nothing is unpickled. Not imported by `lab.run` itself, because it loads PyTorch
 """
 import json
 import re
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from kit.data import COLLECTIONS, DataError, find_data_root
-from kit.files import file_sha256, plain, whole_file, write_json
+from kit.files import file_sha256, plain, write_json
 from kit.predict import predict
 from kit.prepare import is_prepared, prepare
 from kit.prune import fewer_configs
@@ -31,7 +30,7 @@ from lab.run.code import code_digest
 from lab.run.data import left_out, locate_data, open_data, read_split, wanted
 from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of
 from lab.run.report import read_record
-from lab.run.store import Store, read_kept
+from lab.run.store import Store, copy_whole, read_kept
 
 LIST, FORMAT = "weights.json", 2
 RANKED = ("valid", "test")
@@ -60,8 +59,7 @@ class Weights(NamedTuple):
 
 def models_of(out):
     """Names of the checkpoints that the predictions of a run come from."""
-    sections = [one for step in TRAINS.values() for one in Folder(out, "").record(step)["sections"].values()]
-    return sorted({one["model"] for section in sections for one in section["costs"]
+    return sorted({one["model"] for section in Folder(out).sections(*TRAINS.values()) for one in section["costs"]
                    if one["model"] and one["split"] in RANKED and not one["baseline"]})
 
 
@@ -117,8 +115,7 @@ def _pack_checkpoint(store, name, folder):
         made_by = read_checkpoint(source)["made_by"]
     except (CheckpointError, KeyError) as fault:
         raise DataError(f"{source}: is damaged ({fault}); delete it and run the step again that makes it") from fault
-    with whole_file(target) as part:
-        shutil.copyfile(source, part)
+    copy_whole(source, target)
     settings = {key.removeprefix("model "): value for key, value in made_by.items() if key.startswith("model ")}
     return {name: {"sha256": file_sha256(target), "network": network, "settings": settings,
                    "code": _code(_networks()[network][0])}}
@@ -134,9 +131,9 @@ def _pack_costs(store, one, has_checkpoint, folder):
 
 def _say_what_stays(run):
     """Say so if the ensemble of a run was made from more than the predictions that travel."""
-    sections = [one for step in TRAINS.values() for one in run.record(step)["sections"].values()]
-    combined = [one["settings"] for one in run.record(COMBINES)["sections"].values()]
-    folds = any(one["split"] == "train" and not one["baseline"] for section in sections for one in section["costs"])
+    combined = [section["settings"] for section in run.sections(COMBINES)]
+    folds = any(one["split"] == "train" and not one["baseline"]
+                for section in run.sections(*TRAINS.values()) for one in section["costs"])
     if any(own.get("weights_from") or own.get("choose", True) and folds for own in combined):
         print("note  training programs, or another run, chose the weights of this run's ensemble; a notebook that "
               "predicts from these weights chooses them from validation graphs alone, so its submission may be another "
@@ -149,7 +146,7 @@ def _say_what_stays(run):
 def combined_by(out):
     """How notebook 05 combined the models of a run: {parameter: value} where it is not the usual value."""
     usual, found = {"how": "mean_zscore", "choose": True}, {}
-    for section in Folder(out, "").record(COMBINES)["sections"].values():
+    for section in Folder(out).sections(COMBINES):
         found |= {name: section["settings"].get(name, value) for name, value in usual.items()}
     return {name: value for name, value in found.items() if value != usual[name]}
 
