@@ -30,8 +30,8 @@ LAYOUTS = COLLECTIONS[1:]
 
 @pytest.fixture
 def root(tiny_sample, tmp_path):
-    """The folder with tile/ and layout/ of a copy of the tiny sample, to be damaged."""
-    shutil.copytree(tiny_sample, tmp_path / "copy")
+    """The folder with tile/ and layout/ of a copy of the tiny sample, to be damaged; what other tests prepared stays there."""
+    shutil.copytree(tiny_sample, tmp_path / "copy", ignore=shutil.ignore_patterns("prepared*"))
     return tmp_path / "copy" / "npz"
 
 
