@@ -6,13 +6,14 @@ on the files. JAX is needed: pip install ".[own]".
 """
 import argparse
 import sys
+from itertools import product
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.data import DataError  # noqa: E402
 from kit.programs import BenchError, BenchSettings, MeasureSettings  # noqa: E402
-from lab.measured import PROGRAMS, CollectSettings, collect  # noqa: E402
+from lab.measured import KINDS, PROGRAMS, CollectSettings, collect  # noqa: E402
 
 
 def listed():
@@ -26,27 +27,29 @@ def main(argv=None):
     parser.add_argument("--out", metavar="DIR", help="where the files are written; the same folder goes on")
     parser.add_argument("--programs", metavar="A,B", help="default: all; --list names them")
     parser.add_argument("--list", action="store_true", help="name the programs, and measure nothing")
+    parser.add_argument("--kinds", metavar="A,B", default=",".join(KINDS), help="of files; all programs have the first "
+                        "kind before one has the second; default: %(default)s")
     parser.add_argument("--device", choices=("cpu", "gpu", "tpu"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU; each has a core; default: 1")
     parser.add_argument("--configs", type=int, default=CollectSettings.configs, help="per file; default: %(default)s")
     parser.add_argument("--passes", type=int, default=MeasureSettings.passes, help="over all; default: %(default)s")
     args = parser.parse_args(argv)
     names = list(PROGRAMS) if args.programs is None else args.programs.split(",")
-    unknown = [name for name in names if name not in PROGRAMS]
+    kinds = args.kinds.split(",")
+    unknown = [name for name in names if name not in PROGRAMS] + [kind for kind in kinds if kind not in KINDS]
     if args.list:
         print("\n".join(listed()))
         return 0
     if unknown or args.out is None:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(PROGRAMS)}" if unknown else
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*KINDS, *PROGRAMS])}" if unknown else
                      "--out DIR is needed")
     failed = 0
     try:
         settings = CollectSettings(args.configs, max(args.configs // 10, 1), max(args.configs // 4, 1))
         measuring, bench = MeasureSettings(args.passes), BenchSettings(args.device, args.threads)
-        for name in names:
+        for kind, name in product(kinds, names):
             try:
-                for path in collect(name, Path(args.out).expanduser(), settings, measuring, bench):
-                    print(path, flush=True)
+                print(*collect(name, Path(args.out).expanduser(), settings, measuring, bench, [kind]), flush=True)
             except BenchError as error:                             # of this program; the others go on
                 failed += 1
                 print(f"measure.py: {error}", file=sys.stderr)

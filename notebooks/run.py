@@ -46,7 +46,17 @@ from kit.files import as_text  # noqa: E402
 from kit.kaggle import MACHINE, KaggleError, gpu_quota  # noqa: E402
 from kit.prepare import is_prepared  # noqa: E402
 from lab.jobs import plan_jobs  # noqa: E402
-from lab.run import Folder, left_out, locate_data, open_data, read_scores, unfinished, wanted, write_report  # noqa: E402
+from lab.run import (  # noqa: E402
+    Folder,
+    is_measured,
+    left_out,
+    locate_data,
+    open_data,
+    read_scores,
+    unfinished,
+    wanted,
+    write_report,
+)
 from lab.run.folder import data_digest  # noqa: E402
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
@@ -68,7 +78,8 @@ def terminate(number, _):
 def parse(argv):
     """Command line -> namespace; `p` holds (name, Python value)."""
     parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/")
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/; or sample; or "
+                        "measured: the measured programs that come with the kit")
     parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")
     parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start with these; notebooks from "
                         f"{STUDIES} on compare models and run only if named here")
@@ -183,6 +194,8 @@ def expect_token(args, size):
 
 def run_name(root, on):
     """The name of the folder of a run, after the folder where its data are prepared."""
+    if is_measured(root):
+        return f"measured-{root.parent.name}" + (f"-{on}" if on else "")
     name = root.name.replace("prepared-", "data-") if root.parent == PROJECT / "data" else (
         root.parent.name if root.parent.parent == PROJECT / "data" else f"data-{digest(str(root))[:8]}")
     return name + (f"-{on}" if on else "")
@@ -222,11 +235,11 @@ def combined(folder):
 
 
 def next_command(out, source, is_sample):
-    """What to type after a run: the rest of it, then submit it, or, after sample data, run it on the data set."""
+    """What to type after a run: the rest of it, then submit it, or, after other data, run it on the data set."""
     command = f"{quote(show(sys.executable))} notebooks/run.py"
     if not (out / "submission.csv").is_file():
         return f"{command} --data-root {'sample' if is_sample else quote(source)} --out {quote(show(out))}"
-    if is_sample:
+    if is_sample or is_measured(source):
         return f"{command} --data-root path/to/npz_all"
     return f"{command} --data-root {quote(source)} --out {quote(show(out))} --only 06 -p submit_to_kaggle=True"
 
@@ -249,7 +262,8 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
                 "none: no predictions, or no runtimes to score them by")
         except DataError as fault:
             text = f"none: {fault}"
-        print(f"\nscores{' on sample data' if is_sample else ''}\n{text}\n")
+        of = " on sample data" if is_sample else " on measured programs" if is_measured(root) else ""
+        print(f"\nscores{of}\n{text}\n")
     for path, reason in problems:
         kind = "submission" if path == str(submission) else "unreadable, left out"
         print(f"{kind}: {reason if path in reason else f'{path}: {reason}'}")
@@ -280,7 +294,7 @@ def run(args):
     check(selected, asked, args.on)
     if args.jobs is not None and args.jobs < 1:
         raise RunError(f"--jobs {args.jobs}: expected a whole number of at least 1")
-    if args.data_root and args.data_root != "sample":
+    if args.data_root and args.data_root not in ("sample", "measured"):
         folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
     out = folder("--out", args.out) if args.out else None
     shown = as_text(out.name) if out else ""
@@ -302,7 +316,7 @@ def run(args):
         raise RunError(f"{root}: no npz file of {', '.join(collections)}")
     parameters = share_out(selected, run_options(args, root, out, size, is_sample, collections), asked)
     on_cpu = asked.get("device", "cpu") == "cpu"                 # else two notebooks would share a GPU
-    at_once = args.jobs or (min(2, os.cpu_count() or 1) if is_sample and on_cpu else 1)
+    at_once = args.jobs or (min(2, os.cpu_count() or 1) if (is_sample or is_measured(root)) and on_cpu else 1)
     with lock(out):
         print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
@@ -314,7 +328,7 @@ def run(args):
         basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
         problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
-    source = str(root if is_sample else find_data_root(args.data_root))         # not where it is prepared
+    source = str(root if is_sample or is_measured(root) else find_data_root(args.data_root))    # not where prepared
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
     if all(step.startswith(MEASURES) for step in left) or combined(Folder(out, root)):
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed,

@@ -11,7 +11,7 @@ from kaggle_server import PYTHON, hurried
 
 from kit.data import npz_paths
 from kit.submit import write_submission
-from lab.run import Prediction, Run, sample_truth
+from lab.run import Prediction, Run, known_truth
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")
@@ -106,7 +106,7 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
 
 @pytest.mark.long
 def test_what_cannot_be_submitted_is_never_sent(kaggle, submit, predicted, tmp_path, tiny_sample):
-    combine(tiny_sample, tmp_path / "sample", sample_truth(tiny_sample / "npz", "tile:xla"))
+    combine(tiny_sample, tmp_path / "sample", known_truth(tiny_sample / "npz", "tile:xla"))
     status, _, errors = run(tmp_path, tiny_sample, *SUBMIT, "--out", "sample")
     assert status == 1 and "    KaggleError: Kaggle cannot score sample data; nothing was sent: give the" in errors
     step = tmp_path / "out" / "steps" / "05_ensemble.json"

@@ -14,12 +14,12 @@ from lab.run import (
     Prediction,
     Run,
     data,
+    known_truth,
     left_out,
     locate_data,
     open_data,
     read_split,
     report_problems,
-    sample_truth,
     training_graphs,
     wanted,
 )
@@ -30,7 +30,7 @@ LAYOUTS = COLLECTIONS[1:]
 
 @pytest.fixture
 def root(tiny_sample, tmp_path):
-    """The folder with tile/ and layout/ of a copy of the tiny sample, to be damaged; what other tests prepared stays there."""
+    """The folder with tile/ and layout/ of a copy of the tiny sample, to be damaged; without what was prepared."""
     shutil.copytree(tiny_sample, tmp_path / "copy", ignore=shutil.ignore_patterns("prepared*"))
     return tmp_path / "copy" / "npz"
 
@@ -364,7 +364,7 @@ def test_results_of_data_that_changed_while_a_step_ran_are_refused(root, tmp_pat
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
 def test_the_truth_of_the_sample_is_there_for_every_test_graph_and_configuration(root, collection):
-    truth = sample_truth(root, collection)
+    truth = known_truth(root, collection)
     graphs = {f"{collection}:{g.graph_id}": g for g in read_split(root, collection, "test")}
     assert list(truth) == list(graphs)
     for name, graph in graphs.items():

@@ -33,7 +33,7 @@ from kit.models.segments import subgraph
 from kit.noise import bootstrap_interval
 from kit.train import TrainSettings, predict, train
 from kit.training.sampling import Task, saved_bytes
-from lab.run import read_split, sample_truth, training_graphs, wanted
+from lab.run import known_truth, read_split, training_graphs, wanted
 from lab.sample.write import SAMPLE_SIZES, write_sample
 
 NETWORK = dict(width=32, config_attention=False, both_directions=True, agreement=True, dropout=0.1)
@@ -133,7 +133,7 @@ def programs(collection, args):
     root = write_sample(Path(args.folder or clone_folder() / "data") / f"sample-large-seed{args.sample}",
                         seed=args.sample, size=size)
     graphs, _ = training_graphs(root, collection)
-    truth = {name.rsplit(":", 1)[1]: value for name, value in sample_truth(root, collection).items()}
+    truth = {name.rsplit(":", 1)[1]: value for name, value in known_truth(root, collection).items()}
     large = [[g for g in some if len(g.node_feat) >= args.least]
              for some in (graphs, read_split(root, collection, "test"))]
     return *large, truth

@@ -39,7 +39,7 @@ from kit.noise import bootstrap_interval
 from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import predict
-from lab.run import read_split, run_folder, sample_truth, training_graphs
+from lab.run import known_truth, read_split, run_folder, training_graphs
 from lab.run.code import code_digest
 from lab.sample import write_sample
 from lab.sample.architectures import DIFFERENCES
@@ -228,7 +228,7 @@ def rank_sample(data, sample, seed):
     print(f"sample {sample}, seed {seed}: token model trained in {seconds:.0f} s", flush=True)
     rows, base = [], partial(predict, model)
     for collection, programs in taught.items():
-        truth, own = sample_truth(data, collection), own_relatives(programs)
+        truth, own = known_truth(data, collection), own_relatives(programs)
         unrelated = [g for g in programs if "_relative_" not in g.graph_id]
         graphs = [(split, g) for split in ("valid", "test") for g in read_split(data, collection, split, k_hops=1)]
         for split, g in graphs:

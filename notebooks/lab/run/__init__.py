@@ -2,13 +2,14 @@
 from lab.run.code import module_digest
 from lab.run.data import (
     UNQUOTED,
+    is_measured,
+    known_truth,
     left_out,
     locate_data,
     open_data,
     read_split,
     report_problems,
     runtimes_of,
-    sample_truth,
     teaching_graphs,
     training_graphs,
     wanted,
@@ -24,9 +25,9 @@ from lab.run.unfinished import UNFINISHED, note_unfinished, steps_trained, unfin
 
 __all__ = [
     "Folder", "Prediction", "Run", "SCORE_COLUMNS", "Store", "UNFINISHED", "UNQUOTED", "copy_whole",
-    "gather_predictions", "graph_scores", "lead_row", "left_out", "list_runs", "load_costs", "locate_data",
-    "mean_ceiling", "module_digest", "note_unfinished", "open_data", "read_kept", "read_record", "read_scores",
-    "read_season", "read_split", "read_weights", "record_leaderboard", "record_run", "report_problems", "run_folder",
-    "runtimes_of", "sample_truth", "score_row", "scores_of", "step_of", "steps_trained", "teaching_graphs",
-    "training_graphs", "unfinished", "wanted", "write_report",
+    "gather_predictions", "graph_scores", "is_measured", "known_truth", "lead_row", "left_out", "list_runs",
+    "load_costs", "locate_data", "mean_ceiling", "module_digest", "note_unfinished", "open_data", "read_kept",
+    "read_record", "read_scores", "read_season", "read_split", "read_weights", "record_leaderboard", "record_run",
+    "report_problems", "run_folder", "runtimes_of", "score_row", "scores_of", "step_of", "steps_trained",
+    "teaching_graphs", "training_graphs", "unfinished", "wanted", "write_report",
 ]

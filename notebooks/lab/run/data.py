@@ -29,19 +29,21 @@ from lab.sample import write_sample
 
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
+MEASURED = Path(__file__).resolve().parents[1] / "measured" / "cpu"      # the measured programs that come with the kit
 
 
 def open_data(data_root=None, size="small", collections=None, folder=None):
     """Find the data set, or write the sample data, prepare it, and print what is used.
 
-    `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand. The
-    sample data of `size` "tiny" or "small" goes to `folder`/sample-`size`. Only `collections` are prepared (None: all);
-    others that were prepared earlier are prepared again where their files have changed.
-    If a layout collection among them has no graph to train on, the other layout collections are prepared, too. The
-    prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample data beside it; on Colab on Google
-    Drive if it is mounted, so that the next session finds it. What is prepared already is not read again. A prepared
-    folder is taken as it is. `folder` None: `data` in the clone around the working directory; outside of a clone, in
-    the working directory. Returns the prepared folder, and whether it is sample data.
+    `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand, and
+    "measured" for the measured programs that come with the kit. The sample data of `size` "tiny" or "small" goes to
+    `folder`/sample-`size`. Only `collections` are prepared (None: all); others that were prepared earlier are prepared
+    again where their files have changed. If a layout collection among them has no graph to train on, the other layout
+    collections are prepared, too. The prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample
+    data and measured programs beside it; on Colab on Google Drive if it is mounted, so that the next session finds it.
+    What is prepared already is not read again. A prepared folder is taken as it is. `folder` None: `data` in the clone
+    around the working directory; outside of a clone, in the working directory. Returns the prepared folder, and whether
+    it is sample data.
     DataError if `data_root` holds no data, or if one of these places holds something else.
     """
     root, place, is_sample = locate_data(data_root, size, folder)
@@ -50,7 +52,8 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
             root = Path(write_sample(place.parent, size=size, progress=True))
         except ValueError as fault:
             raise DataError(str(fault)) from fault
-    print(f"{'sample data, simulated runtimes' if is_sample else 'data set'}: {root}")
+    kind = "sample data, simulated runtimes" if is_sample else "measured programs" if is_measured(root) else "data set"
+    print(f"{kind}: {root}")
     if place == root:
         return root, is_sample
     known = _known_collections(root, place)                      # a model of one collection may be made from others
@@ -73,7 +76,7 @@ def locate_data(data_root=None, size="small", folder=None):
     root, folder = None, clone_folder() / "data" if folder is None else folder
     if data_root != "sample":
         try:
-            root = find_data_root(data_root)
+            root = find_data_root(MEASURED / "prepared" if data_root == "measured" else data_root)
         except DataError:
             if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
                 raise
@@ -82,8 +85,8 @@ def locate_data(data_root=None, size="small", folder=None):
     is_sample = any((root.parent / "truth" / kind).is_dir() for kind in ("tile", "layout"))
     if is_prepared(root):
         return root, root, is_sample
-    if is_sample:
-        return root, root.parent / "prepared", True
+    if is_sample or is_measured(root):
+        return root, root.parent / "prepared", is_sample
     name = f"prepared-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
     return root, DRIVE / "tpugraphs-prepared" if DRIVE.is_dir() else Path(folder, name), False
 
@@ -224,12 +227,24 @@ def report_problems(log, path, reasons):
         file.writelines(json.dumps({"path": str(path), "reason": reason}) + "\n" for reason in reasons)
 
 
-def sample_truth(data_root, collection):
-    """True runtimes of the sample data's test graphs, {ID: runtime (c,)}; for tiles divided by the normalizers."""
-    truth = {}
-    for path in npz_paths(data_root, collection, "test"):
-        with np.load(Path(data_root).parent / "truth" / path.relative_to(data_root), allow_pickle=False) as npz:
-            runtime = npz["config_runtime"]
-            truth[f"{collection}:{path.stem}"] = (
-                runtime / npz["config_runtime_normalizers"] if collection == "tile:xla" else runtime)
+def is_measured(root):
+    """Whether a data root, or a folder prepared from it, was written by `notebooks/measure.py`."""
+    return (Path(root).parent / "measured.csv").is_file()
+
+
+def known_truth(data_root, collection):
+    """Runtimes of the test graphs, {ID: runtime (c,)}; for tiles divided by the normalizers.
+
+    Empty if only the competition knows them. Those of sample data lie beside the files, and those of measured programs
+    in them.
+    """
+    root, truth = Path(data_root), {}
+    for path in npz_paths(root, collection, "test"):
+        name, hidden = f"{collection}:{path.stem}", root.parent / "truth" / path.relative_to(root)
+        if hidden.is_file():
+            with np.load(hidden, allow_pickle=False) as npz:
+                runtime = npz["config_runtime"]
+                truth[name] = runtime / npz["config_runtime_normalizers"] if collection == "tile:xla" else runtime
+        elif is_measured(root):
+            truth[name] = target(read_graph(path, collection))
     return truth

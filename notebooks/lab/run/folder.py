@@ -19,7 +19,7 @@ from kit.files import file_sha256, part_name, plain, put_in_place, unwritable_na
 from kit.prepare import content_digests
 from kit.submit import write_submission
 from lab.run.code import code_digest
-from lab.run.data import open_data, report_problems, wanted
+from lab.run.data import is_measured, open_data, report_problems, wanted
 from lab.run.store import Store, copy_whole, free_name
 from lab.run.unfinished import earlier_stores
 
@@ -236,7 +236,9 @@ class Run(Folder):
     root, is_sample : Path, bool
         The prepared folder, and whether it holds sample data.
     source : str
-        "sample data" or "real files", for tables and pictures.
+        "sample data", "measured programs" or "real files", for tables and pictures.
+    scored : str
+        "test" where the runtimes of test graphs are known, else "valid": the split that tables of scores are of.
     collections : list of str
     problems : Path
         The log for `read_split`.
@@ -246,7 +248,9 @@ class Run(Folder):
         root, self.is_sample = open_data(data_root, size, collections)
         super().__init__(run_folder(out_dir), root)
         self.step, self.collections = step, wanted(collections)
-        self.source = "sample data" if self.is_sample else "real files"
+        measured = is_measured(self.root)
+        self.source = "sample data" if self.is_sample else "measured programs" if measured else "real files"
+        self.scored = "test" if self.is_sample or measured else "valid"
         self.problems = self.out / "problems" / f"{step}.jsonl"
         self._data = {f"{c} {split}": data_digest(self.root, c, split) for c in COLLECTIONS for split in SPLITS}
 

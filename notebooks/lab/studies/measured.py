@@ -1,0 +1,198 @@
+"""Which cost models rank real programs of families that they never saw, measured on this kind of machine.
+
+    python notebooks/lab/studies/measured.py [--data-root measured] [--seeds 3] [--out DIR] [--models A,B]
+
+A model learns from the training programs of one search, `random` or `default`, of both sources, and ranks validation
+and test programs of families that no training program has. Nothing is chosen on them. Two scores per program: Kendall's
+tau of all rows, as in the competition, and tau among pairs of configurations that differ from the compiler's default in
+equally many groups. A model that only counts these groups has 0 in the second one. The rows of the table are also
+written to `measured_study.csv`, one row per model, program and seed.
+"""
+import argparse
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from sklearn.linear_model import RidgeCV
+
+PROJECT = Path(__file__).resolve().parents[3]
+sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
+from kit.baselines import fit_digit_ridge, popularity  # noqa: E402
+from kit.files import whole_file  # noqa: E402
+from kit.metrics import kendall_tau  # noqa: E402
+from kit.noise import bootstrap_interval, noise_ceiling  # noqa: E402
+from kit.prune import config_ids, drop_duplicate_configs, prune  # noqa: E402
+from kit.recipes import recipes_for  # noqa: E402
+from lab.measured import families_of  # noqa: E402
+from lab.run import open_data, read_split  # noqa: E402
+from lab.run.store import Store  # noqa: E402
+from lab.studies.compare import rank_unseen  # noqa: E402
+from lab.studies.trees import fit_agreement_trees  # noqa: E402
+
+SOURCES = "xla", "nlp"
+COUNT = "count of deviations"
+OWN_HALF, NOISE = "ceiling: ridge on half of the same program", "ceiling: noise"
+PENALTIES = tuple(10.0 ** p for p in range(-3, 4))
+
+
+def deviations(graph):
+    """By how many groups each configuration differs from the one that was measured most often, the default; (c,)."""
+    ids = config_ids(graph)
+    default = graph.config_codes[np.argmax(ids == np.bincount(ids).argmax())]
+    return (graph.config_codes != default).sum(axis=1)
+
+
+def equal_distance_tau(cost, runtime, distance):
+    """Kendall's tau over the pairs of configurations with equal `distance`, whatever their runtimes; (c,) each.
+
+    Pairs of equal runtimes do not count, and pairs of equal costs count as half right. NaN without any pair.
+    """
+    first, second = np.triu_indices(len(cost), 1)
+    chosen = (distance[first] == distance[second]) & (runtime[first] != runtime[second])
+    first, second = first[chosen], second[chosen]
+    signs = np.sign(cost[first] - cost[second]) * np.sign(runtime[first] - runtime[second])
+    return float(signs.mean()) if len(signs) else np.nan
+
+
+def fit_same_program(graph, seed):
+    """Cost of each configuration by ridge regression on one-hot codes, fitted on the half that it is not in; (c,)."""
+    one_hot = np.concatenate([graph.config_codes[:, [g]] == np.arange(graph.config_codes[:, g].max() + 1)
+                              for g in range(graph.config_codes.shape[1])], axis=1).astype(float)
+    target = np.log(graph.config_runtime)
+    half = np.random.default_rng(seed).permutation(len(target)) % 2 == 0
+    cost = np.empty(len(target))
+    for seen in (half, ~half):
+        cost[~seen] = RidgeCV(PENALTIES).fit(one_hot[seen], target[seen]).predict(one_hot[~seen])
+    return cost
+
+
+def network_recipes(search, programs):
+    """{name: Recipe} of the networks that are compared."""
+    long = recipes_for(f"layout:xla:{search}", programs=programs)
+    short = recipes_for(f"layout:xla:{search}", programs=1)["token"]
+    token = long["token"]
+    return {"token model, long form": token,
+            "token model, long form, no bytes": token._replace(shape=replace(token.shape, bytes=False)),
+            "token model, long form, no pairs": token._replace(shape=replace(token.shape, pairs=False)),
+            "token model, short form": short, "GNN": long["gnn"]}
+
+
+def costs_of(name, search, seed, taught, unseen, simulated, store):
+    """What a model says of unseen programs, {graph_id: cost (c,)}."""
+    networks = network_recipes(search, len(taught))
+    if name in networks:
+        return rank_unseen(networks[name], f"measured {search} {name}", seed, taught, unseen, store, report=print)
+    if name == "token model, trained on the simulator alone":
+        return rank_unseen(networks["token model, long form"], f"simulated {search}", seed, simulated(search), unseen,
+                           store)
+    rank = {COUNT: lambda: deviations, "frequency of codes": lambda: popularity,
+            "ridge on digits": lambda: fit_digit_ridge(taught),
+            "boosted trees on agreement": lambda: fit_agreement_trees(taught, seed),
+            "boosted trees on agreement, monotonic": lambda: fit_agreement_trees(taught, seed, monotonic=True)}[name]()
+    return {graph.graph_id: rank(graph) for graph in unseen}
+
+
+MODELS = ("token model, long form", "token model, long form, no bytes", "token model, long form, no pairs",
+          "token model, short form", "GNN", "boosted trees on agreement", "boosted trees on agreement, monotonic",
+          "ridge on digits", "frequency of codes", COUNT, "token model, trained on the simulator alone")
+WITHOUT_SEEDS = "ridge on digits", "frequency of codes", COUNT
+
+
+def scored(graph, cost):
+    """(tau of all rows, tau at equal distance of distinct configurations)."""
+    first = np.unique(config_ids(graph), return_index=True)[1]
+    distinct = drop_duplicate_configs(graph)[0]
+    order = np.sort(first)                                      # as `drop_duplicate_configs` orders them
+    return (kendall_tau(cost, graph.config_runtime),
+            equal_distance_tau(cost[order], distinct.config_runtime, deviations(graph)[order]))
+
+
+def ceilings(graph):
+    """Rows (model, tau, tau at equal distance) of the two ceilings of a program."""
+    ids, distance = config_ids(graph), deviations(graph)
+    noise = noise_ceiling(graph.config_runtime, ids).mean
+    first = np.sort(np.unique(ids, return_index=True)[1])
+    equal = noise_ceiling(graph.config_runtime, ids, lambda cost, runtime: equal_distance_tau(
+        cost[first], runtime[first], distance[first])).mean
+    distinct, own = drop_duplicate_configs(graph)[0], []
+    for seed in range(3):
+        cost = fit_same_program(distinct, seed)
+        own.append((kendall_tau(cost, distinct.config_runtime),
+                    equal_distance_tau(cost, distinct.config_runtime, distance[first])))
+    return [(NOISE, noise, equal), (OWN_HALF, *np.mean(own, axis=0))]
+
+
+def study(root, search, seeds, names, store):
+    """All rows of one search, as a polars DataFrame."""
+    families = families_of(root)
+    taught = [drop_duplicate_configs(prune(g, 1))[0] for s in SOURCES
+              for g in read_split(root, f"layout:{s}:{search}", "train")]
+    known = {families[g.graph_id] for g in taught}
+    unseen = [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
+              if families[g.graph_id] not in known]
+    pruned = [prune(g, 1) for g in unseen]
+    rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in ceilings(g)]
+    for name in names:
+        for seed in range(1 if name in WITHOUT_SEEDS else seeds):
+            costs = costs_of(name, search, seed, taught, pruned, simulated_graphs, store)
+            rows += [(search, name, g.graph_id, families[g.graph_id], seed, *scored(g, costs[g.graph_id]))
+                     for g in unseen]
+    return pl.DataFrame(rows, ("search", "model", "program", "family", "seed", "tau", "equal_distance"), orient="row")
+
+
+def simulated_graphs(search):
+    """The training programs of the sample data, both sources of one search."""
+    root, _ = open_data("sample", collections=[f"layout:{s}:{search}" for s in SOURCES])
+    return [drop_duplicate_configs(prune(g, 1))[0] for s in SOURCES
+            for g in read_split(root, f"layout:{s}:{search}", "train")]
+
+
+def summary(table, reference):
+    """A row per search and model: means with intervals, and the difference of `reference` to the model."""
+    found = []
+    for (search, name), rows in table.group_by("search", "model", maintain_order=True):
+        row = {"search": search, "model": name, **{f"{of}s": rows[of].n_unique() for of in ("program", "seed")}}
+        for score in ("tau", "equal_distance"):
+            own, best = (_seeds_by_programs(table, search, model, score) for model in (name, reference))
+            row[score] = _with_interval(own)
+            row[f"{score}, {reference} is ahead by"] = "" if name == reference else _with_interval(
+                best.mean(axis=0, keepdims=True) - own.mean(axis=0, keepdims=True))
+        found.append(row)
+    return pl.DataFrame(found)
+
+
+def _seeds_by_programs(table, search, model, score):
+    rows = table.filter(search=search, model=model).sort("seed", "program")
+    return rows[score].to_numpy().reshape(rows["seed"].n_unique(), -1)
+
+
+def _with_interval(values):
+    low, high = bootstrap_interval(values)
+    return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
+
+
+def main(argv=None):
+    """Run the study and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-root", default="measured")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=PROJECT / "submissions" / "measured-study")
+    parser.add_argument("--models", type=partial(str.split, sep=";"), default=MODELS, help="joined by ;")
+    parser.add_argument("--searches", type=partial(str.split, sep=","), default=("random", "default"))
+    args = parser.parse_args(argv)
+    torch.set_num_threads(2)
+    root, _ = open_data(args.data_root)
+    table = pl.concat(study(root, search, args.seeds, args.models, Store(args.out / "store"))
+                      for search in args.searches)
+    with whole_file(args.out / "measured_study.csv") as part:
+        table.write_csv(part)
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, fmt_str_lengths=80, tbl_width_chars=250):
+        print(summary(table, args.models[0]))
+
+
+if __name__ == "__main__":
+    main()

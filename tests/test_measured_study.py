@@ -1,0 +1,88 @@
+"""Measured programs as data of a run, and the study of models on families that they never saw."""
+import shutil
+from itertools import combinations
+
+import numpy as np
+import polars as pl
+import pytest
+from drawn import rewrite
+
+from kit.data import npz_paths, read_layout
+from lab.run import Run, is_measured, known_truth, locate_data
+from lab.studies import measured as study
+
+RANDOM = "layout:xla:random", "layout:nlp:random"
+
+
+@pytest.fixture(scope="module")
+def measured(tiny_sample, tmp_path_factory):
+    """A folder as notebooks/measure.py writes it: the tiny sample's programs, with runtimes in the test files, too."""
+    root = tmp_path_factory.mktemp("measured")
+    families = []
+    for collection in RANDOM:
+        for split in ("train", "valid", "test"):
+            for path in npz_paths(tiny_sample, collection, split):
+                place = root / "npz" / path.relative_to(tiny_sample / "npz")
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, place)
+                families.append((path.stem, f"of {split}"))
+        for name, runtime in known_truth(tiny_sample / "npz", collection).items():
+            rewrite(root.joinpath("npz", *collection.split(":"), "test", f"{name.split(':')[-1]}.npz"),
+                    config_runtime=runtime)
+    pl.DataFrame(families, ("program", "family"), orient="row").write_csv(root / "measured.csv")
+    return root
+
+
+def test_test_runtimes_of_measured_programs_are_scored_and_never_taken_for_sample_data(measured, tiny_sample, tmp_path):
+    assert locate_data(measured) == (measured / "npz", measured / "prepared", False)
+    run = Run("05_ensemble", measured, tmp_path / "out", collections=RANDOM[0])
+    assert (run.source, run.scored, run.is_sample) == ("measured programs", "test", False)
+    assert is_measured(run.root) and not is_measured(tiny_sample / "npz")
+    found, expected = known_truth(run.root, RANDOM[0]), known_truth(tiny_sample / "npz", RANDOM[0])
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_tau_at_equal_distance_counts_pairs_one_by_one():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        cost, runtime, distance = (rng.integers(4, size=12) for _ in range(3))
+        signs = [np.sign(int(cost[i]) - int(cost[j])) * np.sign(int(runtime[i]) - int(runtime[j]))
+                 for i, j in combinations(range(12), 2) if distance[i] == distance[j] and runtime[i] != runtime[j]]
+        assert study.equal_distance_tau(cost, runtime, distance) == pytest.approx(sum(signs) / len(signs))
+    assert np.isnan(study.equal_distance_tau(np.arange(3), np.arange(3), np.arange(3)))
+
+
+def test_a_count_of_deviations_knows_nothing_at_equal_distance(measured):
+    graph = read_layout(npz_paths(measured, RANDOM[0], "train")[0])
+    distance = study.deviations(graph)
+    rows = [tuple(row) for row in graph.config_codes.tolist()]
+    default = max(rows, key=rows.count)
+    assert distance.tolist() == [sum(a != b for a, b in zip(row, default)) for row in rows]
+    assert study.equal_distance_tau(distance, graph.config_runtime, distance) == 0
+
+
+def test_ridge_on_half_of_a_program_finds_a_runtime_that_adds_up(measured):
+    rng = np.random.default_rng(0)
+    graph = read_layout(npz_paths(measured, RANDOM[0], "train")[0])
+    terms = rng.normal(size=(graph.config_codes.shape[1], graph.config_codes.max() + 1))
+    runtime = np.exp(10 + terms[np.arange(len(terms)), graph.config_codes].sum(axis=1))
+    graph = graph._replace(config_runtime=runtime.astype(np.int64))
+    assert np.corrcoef(study.fit_same_program(graph, 0), np.log(runtime))[0, 1] > 0.95
+
+
+def test_the_study_ranks_programs_of_families_that_no_model_has_seen(measured, tmp_path, capsys):
+    study.main(["--data-root", str(measured), "--out", str(tmp_path), "--searches", "random", "--seeds", "2",
+                "--models", "boosted trees on agreement;ridge on digits;count of deviations"])
+    table = pl.read_csv(tmp_path / "measured_study.csv")
+    programs = {path.stem for c in RANDOM for split in ("valid", "test") for path in npz_paths(measured, c, split)}
+    assert {*table["program"]} == programs
+    assert {*table["family"]} == {"of valid", "of test"}
+    seeds = dict(table.group_by("model").agg(pl.col("seed").n_unique()).iter_rows())
+    assert seeds == {"boosted trees on agreement": 2, "ridge on digits": 1, "count of deviations": 1,
+                     study.NOISE: 1, study.OWN_HALF: 1}
+    count = table.filter(model="count of deviations")
+    assert count["equal_distance"].abs().max() == 0 and count["tau"].abs().max() > 0
+    noise = table.filter(model=study.NOISE)
+    assert (noise["tau"] > 0.5).all()
+    assert "boosted trees on agreement is ahead by" in capsys.readouterr().out
