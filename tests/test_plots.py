@@ -386,3 +386,20 @@ def test_a_season_is_drawn_in_order_with_intervals_and_says_what_is_sample_data(
     assert sorted(text.get_text() for text in ax.texts) == ["1", "1", "2", "3", "4"]
     (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
     assert left < 0.4 < 0.7 < right and bottom < 0.5 < 0.7 < top
+
+
+def test_the_picture_of_a_layout_shows_both_orders_in_memory_and_a_copy():
+    left, right = plots.two_layouts().axes
+    letters = [text.get_text() for text in left.texts if len(text.get_text()) == 1]
+    table = np.array([list("abc"), list("def")])
+    assert letters == [*table.ravel(), *table.ravel("C"), *table.ravel("F")]
+    assert [text.get_text() for text in right.texts if text.get_text() in ("conv", "copy", "dot")] == [
+        "conv", "dot", "conv", "copy", "dot"]
+
+
+def test_a_perfect_prediction_lies_on_the_diagonal():
+    runtime = np.array([30, 10, 20])
+    _, dots = plots.predicted_against_measured(runtime * 2.0, runtime, title="x").lines
+    assert dots.get_xdata().tolist() == dots.get_ydata().tolist() == [3, 1, 2]
+    _, dots = plots.predicted_against_measured(np.array([1.0, 2.0, 3.0]), runtime).lines
+    assert dots.get_xdata().tolist() == [1, 2, 3] and dots.get_ydata().tolist() == [3, 1, 2]

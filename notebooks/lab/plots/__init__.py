@@ -4,9 +4,11 @@ from lab.plots.data import (
     graph_scatter,
     group_options,
     opcode_shares,
+    predicted_against_measured,
     program_graph,
     runtime_spread,
     table_of_terms,
+    two_layouts,
 )
 from lab.plots.scores import (
     ensemble_gain,
@@ -20,7 +22,7 @@ from lab.plots.style import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, r
 
 __all__ = [
     "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",
-    "learning_curve", "name_rows", "new_axes", "opcode_shares", "per_graph_scores", "program_graph", "regret_curves",
-    "row_marks", "runtime_spread", "scores_with_intervals", "spaced", "speed_up_curves", "table_of_terms",
-    "validation_against_leaderboard",
+    "learning_curve", "name_rows", "new_axes", "opcode_shares", "per_graph_scores", "predicted_against_measured",
+    "program_graph", "regret_curves", "row_marks", "runtime_spread", "scores_with_intervals", "spaced",
+    "speed_up_curves", "table_of_terms", "two_layouts", "validation_against_leaderboard",
 ]

@@ -273,3 +273,55 @@ def _positions(depth, edges, large):
         touching = large & large[:, None] & (np.abs(dx) < 0.7) & (np.abs(dy) < 0.04 * height)
         y = y + 0.004 * height * (touching * np.sign(dy)).sum(axis=1)
     return np.column_stack([x, y])
+
+
+def two_layouts():
+    """Draw what a layout is: one tensor in two orders in memory, and the copy where two operations disagree."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 2.7), dpi=100, layout="constrained",
+                                         width_ratios=(1.1, 1))
+    values, rows = np.array([list("abc"), list("def")]), np.array([[0] * 3, [4] * 3])
+    left.text(0, 2.75, "one tensor, 2 x 3", va="bottom")
+    for row in (0, 1):
+        _boxes(left, 0, 1.6 - 0.9 * row, values[row], rows[row])
+    for y, order, text in ((1.95, "C", "layout {1,0}: row after row"), (0.1, "F", "layout {0,1}: column after column")):
+        _boxes(left, 4.3, y, values.ravel(order), rows.ravel(order))
+        left.text(4.3, y + 1.0, text, va="bottom")
+        left.annotate("", (4.1, y + 0.45), (2.9, 1.2 + 0.6 * (order == "C")),
+                      arrowprops={"arrowstyle": "->", "color": QUIET})
+    left.set(xlim=(-0.2, 10), ylim=(-0.2, 3.4))
+    left.set_title("A layout is the order of a tensor in memory", loc="left", fontsize="medium")
+    for y, parts, text in (
+            (2.15, {0.0: ("conv", 0), 6.6: ("dot", 0)}, "both agree: no copy"),
+            (0.25, {0.0: ("conv", 0), 3.3: ("copy", 1), 6.6: ("dot", 4)}, "they disagree: the compiler adds a copy")):
+        for x, (name, colour) in parts.items():
+            _boxes(right, x, y, [name], [colour], 1.9, 0.8)
+        for start, end in zip([*parts], [*parts][1:]):
+            right.annotate("", (end, y + 0.4), (start + 1.9, y + 0.4), arrowprops={"arrowstyle": "->"})
+        right.text(0, y + 0.9, text, va="bottom")
+    right.set(xlim=(-0.2, 8.8), ylim=(-0.2, 3.4))
+    right.set_title("Two operations choose; a copy costs time", loc="left", fontsize="medium")
+    for ax in (left, right):
+        ax.axis("off")
+    return figure
+
+
+def _boxes(ax, x, y, texts, colours, width=0.9, height=0.9):
+    """A row of boxes; `colours` are places in the palette."""
+    for place, (text, colour) in enumerate(zip(texts, colours)):
+        ax.add_patch(plt.Rectangle((x + place * width, y), width, height, color=PALETTE[colour], ec="white", lw=2))
+        ax.text(x + (place + 0.5) * width, y + height / 2, text, color="white" if colour in _DARK else "black",
+                ha="center", va="center", weight="bold")
+
+
+def predicted_against_measured(cost, runtime, ax=None, title=""):
+    """Draw one dot per configuration: its measured rank against its predicted rank; on the diagonal both agree.
+
+    `cost` and `runtime`: (c,). Ranks, because only the order of the costs counts.
+    """
+    ax = new_axes(ax, height=4.2, width=5.0)
+    ranks = [np.argsort(np.argsort(values, kind="stable")) + 1 for values in (cost, runtime)]
+    ax.plot([1, len(ranks[0])], [1, len(ranks[0])], color=QUIET, linestyle="--", label="perfect order")
+    ax.plot(*ranks, linestyle="", marker=".", markersize=4, color=PALETTE[0], alpha=0.6, label="a configuration")
+    dress(ax, title, "predicted rank (1 is fastest)", "measured rank")
+    ax.legend(loc="upper left", frameon=False, fontsize="small")
+    return ax

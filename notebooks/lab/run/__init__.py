@@ -10,6 +10,7 @@ from lab.run.data import (
     read_split,
     report_problems,
     runtimes_of,
+    source_of,
     teaching_graphs,
     training_graphs,
     wanted,
@@ -28,6 +29,6 @@ __all__ = [
     "gather_predictions", "graph_scores", "is_measured", "known_truth", "lead_row", "left_out", "list_runs",
     "load_costs", "locate_data", "mean_ceiling", "module_digest", "note_unfinished", "open_data", "read_kept",
     "read_record", "read_scores", "read_season", "read_split", "read_weights", "record_leaderboard", "record_run",
-    "report_problems", "run_folder", "runtimes_of", "score_row", "scores_of", "step_of", "steps_trained",
+    "report_problems", "run_folder", "runtimes_of", "score_row", "scores_of", "source_of", "step_of", "steps_trained",
     "teaching_graphs", "training_graphs", "unfinished", "wanted", "write_report",
 ]

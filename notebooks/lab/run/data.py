@@ -82,7 +82,7 @@ def locate_data(data_root=None, size="small", folder=None):
                 raise
     if root is None:
         return None, Path(folder, f"sample-{size}", "prepared"), True
-    is_sample = any((root.parent / "truth" / kind).is_dir() for kind in ("tile", "layout"))
+    is_sample = _is_sample(root)
     if is_prepared(root):
         return root, root, is_sample
     if is_sample or is_measured(root):
@@ -225,6 +225,15 @@ def report_problems(log, path, reasons):
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     with unwritable_named(log), open(log, "a") as file:
         file.writelines(json.dumps({"path": str(path), "reason": reason}) + "\n" for reason in reasons)
+
+
+def _is_sample(root):
+    return any((Path(root).parent / "truth" / kind).is_dir() for kind in ("tile", "layout"))
+
+
+def source_of(root):
+    """What tables and pictures say of a data root: "sample data", "measured programs" or "real files"."""
+    return "sample data" if _is_sample(root) else "measured programs" if is_measured(root) else "real files"
 
 
 def is_measured(root):

@@ -19,7 +19,7 @@ from kit.files import file_sha256, part_name, plain, put_in_place, unwritable_na
 from kit.prepare import content_digests
 from kit.submit import write_submission
 from lab.run.code import code_digest
-from lab.run.data import is_measured, open_data, report_problems, wanted
+from lab.run.data import open_data, report_problems, source_of, wanted
 from lab.run.store import Store, copy_whole, free_name
 from lab.run.unfinished import earlier_stores
 
@@ -248,9 +248,8 @@ class Run(Folder):
         root, self.is_sample = open_data(data_root, size, collections)
         super().__init__(run_folder(out_dir), root)
         self.step, self.collections = step, wanted(collections)
-        measured = is_measured(self.root)
-        self.source = "sample data" if self.is_sample else "measured programs" if measured else "real files"
-        self.scored = "test" if self.is_sample or measured else "valid"
+        self.source = source_of(self.root)
+        self.scored = "valid" if self.source == "real files" else "test"
         self.problems = self.out / "problems" / f"{step}.jsonl"
         self._data = {f"{c} {split}": data_digest(self.root, c, split) for c in COLLECTIONS for split in SPLITS}
 
