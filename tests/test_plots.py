@@ -17,12 +17,14 @@ from lab.plots import (
     learning_curve,
     opcode_shares,
     per_graph_scores,
+    predicted_against_measured,
     program_graph,
     regret_curves,
     runtime_spread,
     scores_with_intervals,
     spaced,
     table_of_terms,
+    two_layouts,
     validation_against_leaderboard,
 )
 from lab.plots.data import _depths, _positions
@@ -389,7 +391,7 @@ def test_a_season_is_drawn_in_order_with_intervals_and_says_what_is_sample_data(
 
 
 def test_the_picture_of_a_layout_shows_both_orders_in_memory_and_a_copy():
-    left, right = plots.two_layouts().axes
+    left, right = two_layouts().axes
     letters = [text.get_text() for text in left.texts if len(text.get_text()) == 1]
     table = np.array([list("abc"), list("def")])
     assert letters == [*table.ravel(), *table.ravel("C"), *table.ravel("F")]
@@ -399,7 +401,7 @@ def test_the_picture_of_a_layout_shows_both_orders_in_memory_and_a_copy():
 
 def test_a_perfect_prediction_lies_on_the_diagonal():
     runtime = np.array([30, 10, 20])
-    _, dots = plots.predicted_against_measured(runtime * 2.0, runtime, title="x").lines
+    _, dots = predicted_against_measured(runtime * 2.0, runtime, title="x").lines
     assert dots.get_xdata().tolist() == dots.get_ydata().tolist() == [3, 1, 2]
-    _, dots = plots.predicted_against_measured(np.array([1.0, 2.0, 3.0]), runtime).lines
+    _, dots = predicted_against_measured(np.array([1.0, 2.0, 3.0]), runtime).lines
     assert dots.get_xdata().tolist() == [1, 2, 3] and dots.get_ydata().tolist() == [3, 1, 2]
