@@ -254,14 +254,18 @@ def train_or_read(store, name, recipe, material, report=print, deadline=None, pr
         model.load_state_dict(saved["best"])
         return model.to(join_team(recipe.settings.device).device), {**saved["history"], "unfinished": 0}
 
-    @contextmanager
-    def saving(done):
-        yield
-        write_json(record, {"steps_done": done, "steps": recipe.settings.steps})
+    saving = partial(_note_steps, record, recipe.settings.steps)
     fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path, "report": report,
            "record": record, "deadline": deadline, "saving": saving}
     run = train if processes == 1 else partial(train_parallel, processes=processes)
     return model, run(model, material.graphs, recipe.settings, **fit)
+
+
+@contextmanager
+def _note_steps(record, steps, done):
+    """Write how far a training is, once its checkpoint is written."""
+    yield
+    write_json(record, {"steps_done": done, "steps": steps})
 
 
 def _fold_name(member):
