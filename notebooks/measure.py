@@ -32,6 +32,8 @@ def main(argv=None):
     parser.add_argument("--device", choices=("cpu", "gpu", "tpu"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU; each has a core; default: 1")
     parser.add_argument("--configs", type=int, default=CollectSettings.configs, help="per file; default: %(default)s")
+    parser.add_argument("--seconds", type=float, default=BenchSettings.seconds, help="of a measurement, at most; "
+                        "default: %(default)s")
     parser.add_argument("--passes", type=int, default=MeasureSettings.passes, help="over all; default: %(default)s")
     args = parser.parse_args(argv)
     names = list(PROGRAMS) if args.programs is None else args.programs.split(",")
@@ -46,7 +48,7 @@ def main(argv=None):
     failed = 0
     try:
         settings = CollectSettings(args.configs, max(args.configs // 10, 1), max(args.configs // 4, 1))
-        measuring, bench = MeasureSettings(args.passes), BenchSettings(args.device, args.threads)
+        measuring, bench = MeasureSettings(args.passes), BenchSettings(args.device, args.threads, args.seconds)
         for kind, name in product(kinds, names):
             try:
                 print(*collect(name, Path(args.out).expanduser(), settings, measuring, bench, [kind]), flush=True)

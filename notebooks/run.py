@@ -194,8 +194,6 @@ def expect_token(args, size):
 
 def run_name(root, on):
     """The name of the folder of a run, after the folder where its data are prepared."""
-    if is_measured(root):
-        return f"measured-{root.parent.name}" + (f"-{on}" if on else "")
     name = root.name.replace("prepared-", "data-") if root.parent == PROJECT / "data" else (
         root.parent.name if root.parent.parent == PROJECT / "data" else f"data-{digest(str(root))[:8]}")
     return name + (f"-{on}" if on else "")
@@ -239,7 +237,7 @@ def next_command(out, source, is_sample):
     command = f"{quote(show(sys.executable))} notebooks/run.py"
     if not (out / "submission.csv").is_file():
         return f"{command} --data-root {'sample' if is_sample else quote(source)} --out {quote(show(out))}"
-    if is_sample or is_measured(source):
+    if is_sample or source == "measured":
         return f"{command} --data-root path/to/npz_all"
     return f"{command} --data-root {quote(source)} --out {quote(show(out))} --only 06 -p submit_to_kaggle=True"
 
@@ -328,7 +326,9 @@ def run(args):
         basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
         problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
-    source = str(root if is_sample or is_measured(root) else find_data_root(args.data_root))    # not where prepared
+    source = args.data_root                                      # not where it is prepared
+    if source != "measured":
+        source = str(root if is_sample else find_data_root(args.data_root))
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
     if all(step.startswith(MEASURES) for step in left) or combined(Folder(out, root)):
         summarise(out, root, source, is_sample, notebooks, selected, problems, failed,

@@ -34,7 +34,7 @@ def measured(tiny_sample, tmp_path_factory):
 
 
 def test_test_runtimes_of_measured_programs_are_scored_and_never_taken_for_sample_data(measured, tiny_sample, tmp_path):
-    assert locate_data(measured) == (measured / "npz", measured / "prepared", False)
+    assert locate_data(measured, folder=tmp_path)[2] is False
     run = Run("05_ensemble", measured, tmp_path / "out", collections=RANDOM[0])
     assert (run.source, run.scored, run.is_sample) == ("measured programs", "test", False)
     assert is_measured(run.root) and not is_measured(tiny_sample / "npz")

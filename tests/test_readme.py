@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import nbformat
-import pytest
+import numpy as np
 
 from kit.data import COLLECTIONS
 
@@ -73,50 +73,31 @@ def test_scores_are_those_of_notebook_05():
         assert ceiling == own[8]
 
 
-def test_searches_are_those_of_notebook_07():
-    rows, searches = shown("07"), {}
-    for row in rows:
-        if len(row) == 8 and row[0] in COLLECTIONS:
-            searches[row[0], row[1]] = dict(zip((5, 10, 30, 100, 300, 1000), row[2:]))
-    table = readme_rows("slower than the best known")
-    lines = [("model, explore then droplet", 30), ("explore then droplet", 30), ("random", 1000)]
-    assert len(table) == len(lines)
-    for (_, *cells), (search, budget) in zip(table, lines):
-        for source, cell in zip(("xla", "nlp"), cells):
-            for kind in ("random", "default"):
-                mean, ends = searches[f"layout:{source}:{kind}", search][budget].split(" ", 1)
-                assert cell == f"{mean}% {ends}"
-
-
-def test_gains_and_reasons_are_those_of_notebook_07():
-    rows = shown("07")
-    for source in ("xla", "nlp"):
-        for kind in ("random", "default"):
-            gain, = {row[5] for row in rows if row[:3] == [f"layout:{source}:{kind}", "whole space", "with model"]}
-            mean, ends = re.fullmatch(r"(\S+) \((.+)\)", gain).groups()
-            assert re.search(rf"{mean} times \({ends}\) (as fast as the compiler's default )?in `{source}`", README)
-    for undone, words in (("named", "the true runtime falls by"), ("at random", "drawn at random, by")):
-        falls = sorted(-float(row[2].strip("%")) for row in rows if len(row) > 2 and row[1] == undone)
-        assert len(falls) == 4 and f"{words} {falls[0]:.1f} to {falls[-1]:.1f}%" in README
-    low, high = next(row[3:5] for row in rows if row[:2] == ["layout:nlp:default", "difference"])
-    assert float(low.strip("%")) <= 0 <= float(high.strip("%"))          # README: no difference there
-
-
-@pytest.mark.parametrize("line, row", [
-    ("config-token model, long form", "all (long form) | real programs"), ("the kit's own GNN", "gnn"),
-    ("config-token model, short form",
-     "opcode and agreement alone (short form) | real programs"), ("GNN of the first place", "first place's network"),
-    ("boosted trees on agreement features, monotonic", "boosted trees, monotonic")])
-def test_the_real_program_is_that_of_the_studies(line, row):
-    mine, = (cells[1:] for cells in readme_rows("model, trained on two real programs") if cells[0].startswith(line))
-    assert f"| {row} | {' | '.join(mine)} |" in STUDIES
-
-
-def test_what_the_default_run_submits_for_the_real_program_stands_in_the_studies():
-    random, default = readme_rows("model, trained on two real programs")[-1][1:]
+def test_the_real_program_is_that_of_the_studies():
+    random, default, ceiling = re.search(r"tau of (\S+) on its `random` file, and (\S+) on its `default` file, whose "
+                                         r"ceiling is (\S+)\.", README).groups()
     assert f"The ensemble has {random} on the `random` file and {default} on the `default` file." in STUDIES
-    simulated = re.search(r"\| all \(long form\) \| sample data alone \| (.*?) \|", STUDIES)[1]
-    assert f"ranks this program at {simulated}." in README
+    assert f"default (ceiling {ceiling}" in STUDIES
+    long = re.search(r"whole data set gets has (\S+ \(.+?\)) and (\S+ \(.+?\))\.", README).groups()
+    assert f"| all (long form) | real programs | {' | '.join(long)} |" in STUDIES
+
+
+def test_measured_programs_are_those_of_the_studies():
+    rows = readme_rows("measured programs of families that no model has seen")
+    assert len(rows) >= 6
+    for name, *scores in rows:
+        assert f"| {name} | {' | '.join(scores)} |" in STUDIES, name
+
+
+def test_the_example_of_the_idea_adds_up():
+    own, other, copy = (float(re.search(words, README)[1]) for words in (
+        r"A costs (\S+) more", r"B (\S+) more with code 0", r"a copy (\S+) where"))
+    cells = [[float(cell.rpartition("=")[2]) for cell in row[1:]] for row in readme_rows("cost |")]
+    assert np.allclose(cells, [[other, copy], [own + other + copy, own]])
+
+
+def test_it_is_short():
+    assert len(README.split()) <= 1500 and len(README.splitlines()) <= 120
 
 
 def test_times_are_those_of_the_benchmarks():
@@ -131,4 +112,5 @@ def test_times_are_those_of_the_benchmarks():
 def test_hours_of_a_season_are_calculated():
     one, two = (sum(training_hours([c], {"recipe": "full", "seeds": 4 // groups}, "T4", groups) for c in COLLECTIONS)
                 * groups for groups in (1, 2))
-    assert f"about {one:.0f} hours of one T4, or {two:.0f} hours of Kaggle's machine with two T4" in README
+    guide = (PROJECT / "notebooks" / "README.md").read_text("utf-8")
+    assert f"about {one:.0f} hours of one T4, or {two:.0f} hours of Kaggle's machine with two T4" in guide

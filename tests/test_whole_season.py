@@ -1,4 +1,4 @@
-"""A whole season as README.md prints it, with the real client and real notebooks against a local server.
+"""A whole season as notebooks/README.md prints it, with the real client and real notebooks against a local server.
 
 From a token to a score in the ledger: the data set is pushed, trainings are pushed, cut, resumed, one fails and is
 repeated, weights travel, a notebook predicts from them, its CSV is submitted. Home trains the same for comparison.
@@ -181,7 +181,7 @@ def test_a_season_from_a_token_to_a_score_trains_and_pushes_nothing_twice(kaggle
     shutil.copytree(tmp_path / "npz_all", competition, ignore=shutil.ignore_patterns("train"))
     machine = Machines(kaggle, tmp_path / "machines", competition, drawn_endings(seed=0))
     kaggle.processing = ["BLOBS_RECEIVED", "BLOBS_DECOMPRESSED"]
-    train, publish, predict, submit = printed("README.md", "A season on Kaggle")
+    train, publish, predict, submit = printed("notebooks/README.md", "A season on Kaggle")
 
     # 0. the data set, prepared once
     guide = (PROJECT / "notebooks" / "README.md").read_text("utf-8")

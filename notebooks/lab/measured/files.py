@@ -160,12 +160,6 @@ def write_layout(path, program, measured):
     return path
 
 
-def families_of(root):
-    """{program: family} of measured programs, whose `measured.csv` lies beside the data root."""
-    table = pl.read_csv(Path(root).parent / "measured.csv")
-    return dict(table.select("program", "family").iter_rows())
-
-
 def write_catalogue(out):
     """Write `measured.csv` anew from what is there -> its path."""
     rows = [json.loads(path.read_text()) for path in sorted(Path(out, "rows").glob("*/*.json"))]

@@ -6,6 +6,7 @@ from lab.run.data import (
     known_truth,
     left_out,
     locate_data,
+    measured_table,
     open_data,
     read_split,
     report_problems,
@@ -27,8 +28,8 @@ from lab.run.unfinished import UNFINISHED, note_unfinished, steps_trained, unfin
 __all__ = [
     "Folder", "Prediction", "Run", "SCORE_COLUMNS", "Store", "UNFINISHED", "UNQUOTED", "copy_whole",
     "gather_predictions", "graph_scores", "is_measured", "known_truth", "lead_row", "left_out", "list_runs",
-    "load_costs", "locate_data", "mean_ceiling", "module_digest", "note_unfinished", "open_data", "read_kept",
-    "read_record", "read_scores", "read_season", "read_split", "read_weights", "record_leaderboard", "record_run",
-    "report_problems", "run_folder", "runtimes_of", "score_row", "scores_of", "source_of", "step_of", "steps_trained",
-    "teaching_graphs", "training_graphs", "unfinished", "wanted", "write_report",
+    "load_costs", "locate_data", "mean_ceiling", "measured_table", "module_digest", "note_unfinished", "open_data",
+    "read_kept", "read_record", "read_scores", "read_season", "read_split", "read_weights", "record_leaderboard",
+    "record_run", "report_problems", "run_folder", "runtimes_of", "score_row", "scores_of", "source_of", "step_of",
+    "steps_trained", "teaching_graphs", "training_graphs", "unfinished", "wanted", "write_report",
 ]

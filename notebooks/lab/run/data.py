@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -27,9 +28,10 @@ from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
 from lab.sample import write_sample
 
+MEASURED_TABLE = "measured.csv"
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
-MEASURED = Path(__file__).resolve().parents[1] / "measured" / "cpu"      # the measured programs that come with the kit
+MEASURED = Path(__file__).resolve().parents[1] / "measured" / "cpu" / "npz"      # come with the kit
 
 
 def open_data(data_root=None, size="small", collections=None, folder=None):
@@ -40,7 +42,7 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     `folder`/sample-`size`. Only `collections` are prepared (None: all); others that were prepared earlier are prepared
     again where their files have changed. If a layout collection among them has no graph to train on, the other layout
     collections are prepared, too. The prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample
-    data and measured programs beside it; on Colab on Google Drive if it is mounted, so that the next session finds it.
+    data beside it; on Colab on Google Drive if it is mounted, so that the next session finds it.
     What is prepared already is not read again. A prepared folder is taken as it is. `folder` None: `data` in the clone
     around the working directory; outside of a clone, in the working directory. Returns the prepared folder, and whether
     it is sample data.
@@ -61,6 +63,8 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
         others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
         prepared = prepare(root, place, others)                  # `training_graphs` will read counterparts
+    if is_measured(root) and not is_measured(place):
+        shutil.copyfile(measured_table(root), place / MEASURED_TABLE)
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
@@ -76,7 +80,7 @@ def locate_data(data_root=None, size="small", folder=None):
     root, folder = None, clone_folder() / "data" if folder is None else folder
     if data_root != "sample":
         try:
-            root = find_data_root(MEASURED / "prepared" if data_root == "measured" else data_root)
+            root = find_data_root(MEASURED if data_root == "measured" else data_root)
         except DataError:
             if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
                 raise
@@ -85,9 +89,11 @@ def locate_data(data_root=None, size="small", folder=None):
     is_sample = _is_sample(root)
     if is_prepared(root):
         return root, root, is_sample
-    if is_sample or is_measured(root):
-        return root, root.parent / "prepared", is_sample
+    if is_sample:
+        return root, root.parent / "prepared", True
     name = f"prepared-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
+    if data_root == "measured":
+        return root, Path(folder, "measured"), False
     return root, DRIVE / "tpugraphs-prepared" if DRIVE.is_dir() else Path(folder, name), False
 
 
@@ -238,7 +244,13 @@ def source_of(root):
 
 def is_measured(root):
     """Whether a data root, or a folder prepared from it, was written by `notebooks/measure.py`."""
-    return (Path(root).parent / "measured.csv").is_file()
+    return measured_table(root).is_file()
+
+
+def measured_table(root):
+    """Where `notebooks/measure.py` says what was measured: beside a data root, and in a folder prepared from it."""
+    own = Path(root) / MEASURED_TABLE
+    return own if own.is_file() else Path(root).parent / MEASURED_TABLE
 
 
 def known_truth(data_root, collection):

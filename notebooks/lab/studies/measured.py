@@ -27,8 +27,7 @@ from kit.metrics import kendall_tau  # noqa: E402
 from kit.noise import bootstrap_interval, noise_ceiling  # noqa: E402
 from kit.prune import config_ids, drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from lab.measured import families_of  # noqa: E402
-from lab.run import open_data, read_split  # noqa: E402
+from lab.run import measured_table, open_data, read_split  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.compare import rank_unseen  # noqa: E402
 from lab.studies.trees import fit_agreement_trees  # noqa: E402
@@ -128,7 +127,7 @@ def ceilings(graph):
 
 def study(root, search, seeds, names, store):
     """All rows of one search, as a polars DataFrame."""
-    families = families_of(root)
+    families = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
     taught = [drop_duplicate_configs(prune(g, 1))[0] for s in SOURCES
               for g in read_split(root, f"layout:{s}:{search}", "train")]
     known = {families[g.graph_id] for g in taught}
