@@ -161,9 +161,12 @@ def write_layout(path, program, measured):
 
 
 def write_catalogue(out):
-    """Write `measured.csv` anew from what is there -> its path."""
-    rows = [json.loads(path.read_text()) for path in sorted(Path(out, "rows").glob("*/*.json"))]
-    path = Path(out, "measured.csv")
+    """Write what was measured here into `measured.csv` -> its path; rows of other files of the folder stay there."""
+    path, rows = Path(out, "measured.csv"), []
+    if path.exists():
+        rows = pl.read_csv(path, infer_schema_length=None).to_dicts()
+    rows += [json.loads(one.read_text()) for one in sorted(Path(out, "rows").glob("*/*.json"))]
+    newest = {(row["collection"], row["program"]): row for row in rows}
     with whole_file(path) as part:
-        pl.DataFrame(rows, infer_schema_length=None).write_csv(part)
+        pl.DataFrame([newest[key] for key in sorted(newest)], infer_schema_length=None).write_csv(part)
     return path
