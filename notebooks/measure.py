@@ -43,7 +43,7 @@ def main(argv=None):
         print("\n".join(listed()))
         return 0
     if unknown or args.out is None:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*KINDS, *PROGRAMS])}" if unknown else
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*PROGRAMS, *KINDS])}" if unknown else
                      "--out DIR is needed")
     failed = 0
     try:
