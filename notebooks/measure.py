@@ -1,8 +1,8 @@
 """Measure layouts of real programs on this machine, into files that the kit reads as the competition's.
 
-`python notebooks/measure.py --programs mlp_b128,bert_b2 --out measured` measures two programs; without `--programs`,
-all. It can be killed: the same command goes on. Nothing else should run meanwhile. `run.py --data-root measured` trains
-on the files. JAX is needed: pip install ".[own]".
+`python notebooks/measure.py --programs mlp_b128,vgg_b1 --out my-machine` measures two programs; without `--programs`,
+all. It can be killed: the same command goes on. Nothing else should run meanwhile. `run.py --data-root my-machine`
+trains on the files. JAX is needed: pip install ".[own]".
 """
 import argparse
 import sys

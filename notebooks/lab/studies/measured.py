@@ -151,21 +151,26 @@ def simulated_graphs(search):
 
 
 def summary(table, reference):
-    """A row per search and model: means with intervals, and the difference of `reference` to the model."""
-    found = []
-    for (search, name), rows in table.group_by("search", "model", maintain_order=True):
-        row = {"search": search, "model": name, **{f"{of}s": rows[of].n_unique() for of in ("program", "seed")}}
-        for score in ("tau", "equal_distance"):
-            own, best = (_seeds_by_programs(table, search, model, score) for model in (name, reference))
-            row[score] = _with_interval(own)
-            row[f"{score}, {reference} is ahead by"] = "" if name == reference else _with_interval(
-                best.mean(axis=0, keepdims=True) - own.mean(axis=0, keepdims=True))
-        found.append(row)
-    return pl.DataFrame(found)
+    """The table of the page as lines of Markdown: means with intervals, and how far `reference` is ahead."""
+    head = "model", "tau", "tau at equal distance", "is behind the first row by, in tau", "at equal distance"
+    lines = []
+    for search in table["search"].unique(maintain_order=True):
+        part = table.filter(search=search)
+        names = [reference, *(n for n in part["model"].unique(maintain_order=True) if n != reference)]
+        lines += ["", f"`{search}`: {part['program'].n_unique()} programs of {part['family'].n_unique()} families", "",
+                  f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        for name in names:
+            pairs = [[_seeds_by_programs(part, model, score) for model in (name, reference)]
+                     for score in ("tau", "equal_distance")]
+            behind = [_with_interval(best.mean(axis=0) - own.mean(axis=0)) if name != reference else ""
+                      for own, best in pairs]
+            lines.append(f"| {' | '.join([name, *(_with_interval(own) for own, _ in pairs), *behind])} |")
+    return "\n".join(lines)
 
 
-def _seeds_by_programs(table, search, model, score):
-    rows = table.filter(search=search, model=model).sort("seed", "program")
+def _seeds_by_programs(table, model, score):
+    """(seeds, programs); programs in one order."""
+    rows = table.filter(model=model).sort("seed", "program")
     return rows[score].to_numpy().reshape(rows["seed"].n_unique(), -1)
 
 
@@ -189,8 +194,7 @@ def main(argv=None):
                       for search in args.searches)
     with whole_file(args.out / "measured_study.csv") as part:
         table.write_csv(part)
-    with pl.Config(tbl_rows=-1, tbl_cols=-1, fmt_str_lengths=80, tbl_width_chars=250):
-        print(summary(table, args.models[0]))
+    print(summary(table, args.models[0]))
 
 
 if __name__ == "__main__":
