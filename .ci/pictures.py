@@ -1,6 +1,7 @@
-"""Take the pictures of README.md from the executed notebooks of a finished run.
+"""Take the pictures of README.md and kernels.md from the executed notebooks of a finished run.
 
-`python .ci/pictures.py submissions/sample-small` writes notebooks/pictures/*.png.
+`python .ci/pictures.py submissions/measured --only predicted` writes notebooks/pictures/predicted.png, from a run with
+`--data-root measured`. The others are of any run.
 """
 import argparse
 import base64
@@ -10,9 +11,9 @@ from pathlib import Path
 import nbformat
 
 # picture: the notebook, the function that draws it, and its place among the pictures of this function
-PICTURES = {"program": ("01_eda", "program_graph(", 0), "scores": ("05_ensemble", "scores_with_intervals(", 0),
-            "search": ("07_search", "regret_curves(", 0), "search_nlp": ("07_search", "regret_curves(", 2),
-            "kernels": ("08_kernels", "draw_networks(", 0), "terms": ("13_token_model", "table_of_terms(", 0)}
+PICTURES = {"layout": ("00_quickstart", "two_layouts(", 0),
+            "predicted": ("00_quickstart", "predicted_against_measured(", 0),
+            "kernels": ("08_kernels", "draw_networks(", 0)}
 
 
 def picture_of(notebook, function, place):

@@ -95,9 +95,10 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
     return {graph.graph_id: rank(graph) for graph in unseen}
 
 
-MODELS = ("token model, long form", "token model, long form, no bytes", "token model, long form, no pairs",
-          "token model, short form", "GNN", "boosted trees on agreement", "boosted trees on agreement, monotonic",
-          "ridge on digits", "frequency of codes", COUNT, "token model, trained on the simulator alone")
+MODELS = ("token model, long form", "token model, short form", "token model, long form, no bytes",
+          "token model, long form, no pairs", "GNN", "boosted trees on agreement, monotonic",
+          "boosted trees on agreement", "ridge on digits", COUNT, "frequency of codes",
+          "token model, trained on the simulator alone")
 WITHOUT_SEEDS = "ridge on digits", "frequency of codes", COUNT
 
 
@@ -187,8 +188,9 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, default=PROJECT / "submissions" / "measured-study")
     parser.add_argument("--models", type=partial(str.split, sep=";"), default=MODELS, help="joined by ;")
     parser.add_argument("--searches", type=partial(str.split, sep=","), default=("random", "default"))
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(argv)
-    torch.set_num_threads(2)
+    torch.set_num_threads(args.threads)
     root, _ = open_data(args.data_root)
     table = pl.concat(study(root, search, args.seeds, args.models, Store(args.out / "store"))
                       for search in args.searches)
