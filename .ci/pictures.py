@@ -1,7 +1,6 @@
 """Take the pictures of README.md and kernels.md from the executed notebooks of a finished run.
 
-`python .ci/pictures.py submissions/measured --only predicted` writes notebooks/pictures/predicted.png, from a run with
-`--data-root measured`. The others are of any run.
+`python .ci/pictures.py submissions/sample-small` writes notebooks/pictures/*.png.
 """
 import argparse
 import base64
@@ -11,9 +10,7 @@ from pathlib import Path
 import nbformat
 
 # picture: the notebook, the function that draws it, and its place among the pictures of this function
-PICTURES = {"layout": ("00_quickstart", "two_layouts(", 0),
-            "predicted": ("00_quickstart", "predicted_against_measured(", 0),
-            "kernels": ("08_kernels", "draw_networks(", 0)}
+PICTURES = {"layout": ("00_quickstart", "two_layouts(", 0), "kernels": ("08_kernels", "draw_networks(", 0)}
 
 
 def picture_of(notebook, function, place):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kit.programs import BenchSettings, Tuned, program_from_jax, tune, with_layouts
+from lab.studies import tuned
 
 jax = pytest.importorskip("jax", reason="no JAX: pip install '.[own]'")
 jnp = jax.numpy
@@ -112,3 +113,14 @@ def test_notebook_09_tunes_a_function(project, tiny_sample, tmp_path):
     done = subprocess.run(command, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "4 measurements; speed-up over XLA's default, measured again:" in made.read_text("utf-8")
+
+
+def test_the_study_of_tuning_prints_a_line_per_program(monkeypatch, capsys):
+    found = Tuned(None, None, np.zeros(2), 1.25, (1.1, 1.4), [{}] * 3, {"group 0: output {0,1}": 1.2})
+    monkeypatch.setattr(tuned, "tune", lambda function, *args, budget, seed: found)
+    tuned.main(["--programs", "mlp_b128"])
+    assert capsys.readouterr().out.splitlines()[-1].startswith(
+        "| `mlp_b128` | 3 | 1.250 (1.100 to 1.400) | faster | group 0: output {0,1} (1.20) | ")
+    with pytest.raises(SystemExit):
+        tuned.main(["--programs", "nothing"])
+    assert "unknown: nothing; there are alexnet_b1, " in capsys.readouterr().err
