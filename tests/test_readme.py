@@ -89,6 +89,12 @@ def test_measured_programs_are_those_of_the_studies():
         assert f"| {name} | {' | '.join(scores)} |" in STUDIES, name
 
 
+def test_the_tuned_program_is_that_of_the_studies():
+    speedup, interval = re.search(r"became (\S+) times (\(.+?\)) as fast as with XLA's default", README).groups()
+    assert f"| `vgg_b1` | 30 | {speedup} {interval} | faster |" in STUDIES
+    assert re.search(r"^\| `unet_b1` \| 30 \| .* \| not surely faster \|", STUDIES, re.M)
+
+
 def test_the_example_of_the_idea_adds_up():
     own, other, copy = (float(re.search(words, README)[1]) for words in (
         r"A costs (\S+) more", r"B (\S+) more with code 0", r"a copy (\S+) where"))
