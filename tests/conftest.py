@@ -30,10 +30,12 @@ def real_data(project):
 
 @pytest.fixture(scope="session")
 def tiny_sample(tmp_path_factory):
-    """Folder of tiny sample data; read it, never write to it."""
+    """Folder of tiny sample data, and what is prepared from it; read it, never write to it."""
     from lab.sample.write import write_sample
     root = tmp_path_factory.mktemp("sample")
     write_sample(root, seed=0, size="tiny")
+    from kit.prepare import prepare
+    prepare(root, root / "prepared", progress=False)             # as other tests do at any moment
     return root
 
 

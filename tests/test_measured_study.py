@@ -8,7 +8,10 @@ import pytest
 from drawn import rewrite
 
 from kit.data import npz_paths, read_layout
-from lab.run import Run, is_measured, known_truth, locate_data
+from kit.factored import read_graph
+from kit.prepare import open_prepared
+from lab.run import Run, is_measured, known_truth, locate_data, measured_table, open_data, source_of
+from lab.run.data import MEASURED
 from lab.studies import measured as study
 
 RANDOM = "layout:xla:random", "layout:nlp:random"
@@ -89,3 +92,19 @@ def test_the_study_ranks_programs_of_families_that_no_model_has_seen(measured, t
     printed = {line.split(" | ")[0].strip("| "): line.split(" | ")[1] for line in lines if line.startswith("| ")}
     for name, rows in table.group_by("model"):
         assert printed[name[0]].startswith(f"{rows['tau'].mean():.3f} (")
+
+
+def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_path):
+    root, is_sample = open_data("measured", folder=tmp_path)
+    table, prepared = pl.read_csv(measured_table(root)), open_prepared(root).catalogue
+    assert not is_sample and source_of(root) == "measured programs" and prepared["reason"].null_count() == len(prepared)
+    keys = [pl.col("collection"), pl.col("split"), pl.col("program").alias("name")]
+    assert table.select(keys).sort("collection", "split", "name").equals(prepared.select("collection", "split", "name"))
+    for row in table.iter_rows(named=True):
+        graph = read_graph(root.joinpath(*row["collection"].split(":"), row["split"], f"{row['program']}.npz"))
+        assert graph.config_codes.shape == (row["rows"], row["groups"]) and len(graph.node_feat) == row["nodes"]
+        assert len(np.unique(graph.config_codes, axis=0)) == row["different"] >= 150
+    families = {split: {*rows["family"]} for (split,), rows in table.group_by("split")}
+    assert len(table) >= 32 and not families["train"] & (families["valid"] | families["test"])
+    assert table["passes_tau_clear"].median() >= 0.85
+    assert sum(path.stat().st_size for path in MEASURED.parent.rglob("*") if path.is_file()) < 6e6

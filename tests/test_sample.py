@@ -449,7 +449,8 @@ def test_who_sees_each_node_alone_cannot_rank(tiny_sample, collection):
 
 
 def contents(folder):
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files if "prepared" not in p.parts}
 
 
 def test_same_seed_same_bytes_and_progress_only_if_asked(tiny_sample, tmp_path, capsys):
@@ -464,7 +465,7 @@ def test_same_seed_same_bytes_and_progress_only_if_asked(tiny_sample, tmp_path, 
 
 def test_a_whole_sample_is_not_written_again(tiny_sample, tmp_path, monkeypatch, capsys):
     root = tmp_path / "copy"
-    shutil.copytree(tiny_sample, root)
+    shutil.copytree(tiny_sample, root, ignore=shutil.ignore_patterns("prepared"))
     monkeypatch.setattr(sample, "_write_kernel", None)
     assert write_sample(root, size="tiny", progress=True) == root / "npz"
     assert capsys.readouterr().out == ""
@@ -498,7 +499,7 @@ def test_a_folder_with_other_content_is_refused(tiny_sample, tmp_path):
                                          "data, format 1, seed 5, size tiny"):
         write_sample(tiny_sample, seed=5, size="tiny")
     root = tmp_path / "partial"
-    shutil.copytree(tiny_sample, root)
+    shutil.copytree(tiny_sample, root, ignore=shutil.ignore_patterns("prepared"))
     files(root, "tile/xla")[0].unlink()
     with pytest.raises(ValueError, match=re.escape("39 npz files; expected 40. Delete the folder to have it written")):
         write_sample(root, size="tiny")
