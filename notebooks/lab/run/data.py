@@ -3,7 +3,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from kit.factored import read_graph
 from kit.files import as_text, unwritable_named
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
+from lab.run.store import copy_whole
 from lab.sample import write_sample
 
 MEASURED_TABLE = "measured.csv"
@@ -63,8 +63,9 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
         others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
         prepared = prepare(root, place, others)                  # `training_graphs` will read counterparts
-    if is_measured(root) and not is_measured(place):
-        shutil.copyfile(measured_table(root), place / MEASURED_TABLE)
+    table, copy = measured_table(root), place / MEASURED_TABLE
+    if table.is_file() and not (copy.is_file() and copy.read_bytes() == table.read_bytes()):
+        copy_whole(table, copy)                                  # new, or programs were measured since
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
