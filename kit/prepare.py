@@ -709,7 +709,7 @@ def _save(path, rows):
     file = io.BytesIO()                      # on a full disk polars would not name the file
     pl.DataFrame(rows, schema=COLUMNS).write_parquet(file)
     with whole_file(path) as part:
-        part.write_bytes(file.getbuffer())
+        part.write_bytes(file.getvalue())
 
 
 def _read_catalogue(path):

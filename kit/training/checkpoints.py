@@ -17,7 +17,7 @@ def save_checkpoint(path, model, **extra):
     file = io.BytesIO()              # on a full disk, torch.save would only say "unexpected pos"
     torch.save(saved | {"digest": _digest(saved)}, file)
     with whole_file(path) as part:
-        part.write_bytes(file.getbuffer())
+        part.write_bytes(file.getvalue())
 
 
 def read_checkpoint(path):
