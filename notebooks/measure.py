@@ -13,7 +13,10 @@ PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.data import DataError  # noqa: E402
 from kit.programs import BenchError, BenchSettings, MeasureSettings  # noqa: E402
-from lab.measured import KINDS, PROGRAMS, CollectSettings, collect  # noqa: E402
+from lab.measured import KINDS, PROGRAMS, CollectSettings, collect, write_catalogue  # noqa: E402
+from lab.measured.tiles import write_tiles  # noqa: E402
+
+TILES = "tiles"
 
 
 def listed():
@@ -28,7 +31,7 @@ def main(argv=None):
     parser.add_argument("--programs", metavar="A,B", help="default: all; --list names them")
     parser.add_argument("--list", action="store_true", help="name the programs, and measure nothing")
     parser.add_argument("--kinds", metavar="A,B", default=",".join(KINDS), help="of files; all programs have the first "
-                        "kind before one has the second; default: %(default)s")
+                        f"kind before one has the second; default: %(default)s. {TILES}: the stored kernels")
     parser.add_argument("--device", choices=("cpu", "gpu", "tpu"), default="cpu")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU; each has a core; default: 1")
     parser.add_argument("--configs", type=int, default=CollectSettings.configs, help="per file; default: %(default)s")
@@ -38,18 +41,21 @@ def main(argv=None):
     args = parser.parse_args(argv)
     names = list(PROGRAMS) if args.programs is None else args.programs.split(",")
     kinds = args.kinds.split(",")
-    unknown = [name for name in names if name not in PROGRAMS] + [kind for kind in kinds if kind not in KINDS]
+    unknown = [name for name in names if name not in PROGRAMS] + [kind for kind in kinds if kind not in (*KINDS, TILES)]
     if args.list:
         print("\n".join(listed()))
         return 0
     if unknown or args.out is None:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*PROGRAMS, *KINDS])}" if unknown else
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*PROGRAMS, *KINDS, TILES])}" if unknown else
                      "--out DIR is needed")
     failed = 0
     try:
         settings = CollectSettings(args.configs, max(args.configs // 10, 1), max(args.configs // 4, 1))
         measuring, bench = MeasureSettings(args.passes), BenchSettings(args.device, args.threads, args.seconds)
-        for kind, name in product(kinds, names):
+        if TILES in kinds:
+            print(len(write_tiles(Path(args.out).expanduser())), "files of tile:xla", flush=True)
+            write_catalogue(Path(args.out).expanduser())
+        for kind, name in product([kind for kind in kinds if kind != TILES], names):
             try:
                 print(*collect(name, Path(args.out).expanduser(), settings, measuring, bench, [kind]), flush=True)
             except BenchError as error:                             # of this program; the others go on
