@@ -326,7 +326,7 @@ def run(args):
         basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
         problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
-    source = args.data_root                                      # not where it is prepared
+    source = args.data_root or ("measured" if is_measured(root) else None)           # not where it is prepared
     if source != "measured":
         source = str(root if is_sample else find_data_root(args.data_root))
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}

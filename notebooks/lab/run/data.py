@@ -35,17 +35,16 @@ MEASURED = Path(__file__).resolve().parents[1] / "measured" / "cpu" / "npz"     
 
 
 def open_data(data_root=None, size="small", collections=None, folder=None):
-    """Find the data set, or write the sample data, prepare it, and print what is used.
+    """Find the data set, else the measured programs that come with the kit, prepare it, and print what is used.
 
-    `data_root` is as for `find_data_root`; "sample" asks for the sample data even if the data set is at hand, and
-    "measured" for the measured programs that come with the kit. The sample data of `size` "tiny" or "small" goes to
-    `folder`/sample-`size`. Only `collections` are prepared (None: all); others that were prepared earlier are prepared
-    again where their files have changed. If a layout collection among them has no graph to train on, the other layout
-    collections are prepared, too. The prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample
-    data beside it; on Colab on Google Drive if it is mounted, so that the next session finds it.
-    What is prepared already is not read again. A prepared folder is taken as it is. `folder` None: `data` in the clone
-    around the working directory; outside of a clone, in the working directory. Returns the prepared folder, and whether
-    it is sample data.
+    `data_root` is as for `find_data_root`; "measured" asks for the measured programs even if the data set is at hand,
+    and "sample" for the sample data. The sample data of `size` "tiny" or "small" is written to `folder`/sample-`size`.
+    Only `collections` are prepared (None: all); others that were prepared earlier are prepared again where their files
+    have changed. If a layout collection among them has no graph to train on, the other layout collections are prepared,
+    too. The prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample data beside it; on Colab
+    on Google Drive if it is mounted, so that the next session finds it. What is prepared already is not read again. A
+    prepared folder is taken as it is. `folder` None: `data` in the clone around the working directory; outside of a
+    clone, in the working directory. Returns the prepared folder, and whether it is sample data.
     DataError if `data_root` holds no data, or if one of these places holds something else.
     """
     root, place, is_sample = locate_data(data_root, size, folder)
@@ -78,15 +77,17 @@ def locate_data(data_root=None, size="small", folder=None):
     Returns the data root (None: sample data that is not written yet), the folder where it is prepared or will be, and
     whether it is sample data. The two paths are equal if the data root is a prepared folder itself.
     """
-    root, folder = None, clone_folder() / "data" if folder is None else folder
-    if data_root != "sample":
+    folder = clone_folder() / "data" if folder is None else folder
+    if data_root not in ("sample", "measured"):
         try:
-            root = find_data_root(MEASURED if data_root == "measured" else data_root)
+            root = find_data_root(data_root)
         except DataError:
             if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
                 raise
-    if root is None:
+            data_root = "measured" if MEASURED.is_dir() else "sample"        # a bundle has no room for the first
+    if data_root == "sample":
         return None, Path(folder, f"sample-{size}", "prepared"), True
+    root = find_data_root(MEASURED) if data_root == "measured" else root
     is_sample = _is_sample(root)
     if is_prepared(root):
         return root, root, is_sample
