@@ -1,12 +1,13 @@
-"""Run the notebooks through papermill: from data, or sample data, to submission.csv.
+"""Run the notebooks through papermill: from data to submission.csv.
 
 Without --data-root, the data set is searched for in the usual places (`kit.data.find_data_root`). If it is not found,
-sample data is written once to data/sample-SIZE. The default of --out is submissions/sample-SIZE for sample data, else
-submissions/data-HASH with a hash of the data root. So the same command finds its earlier work. Prepared files lie in
-data/ of the clone; if that cannot be written to, they and sample data go to data/ of --out. A finished step is not run
-again while its notebook, its parameters, the data, the kit and the steps that it needs stay the same.
+the measured programs that come with the kit are read. The default of --out is submissions/measured for these,
+submissions/sample-SIZE for sample data, else submissions/data-HASH with a hash of the data root. So the same command
+finds its earlier work. Prepared files lie in data/ of the clone; if that cannot be written to, they and sample data go
+to data/ of --out. A finished step is not run again while its notebook, its parameters, the data, the kit and the steps
+that it needs stay the same.
 
-The notebooks that lead to the submission run first. On sample data two notebooks run at the same time.
+The notebooks that lead to the submission run first. Two notebooks run at the same time, on the data set one.
 
 Exit status: 0 done; 1 a notebook failed; 2 wrong call or data root; 3 done, but a data file was unreadable, a notebook
 on Kaggle failed, time_budget ended a training, minutes ended the measuring of kernels, or the submission has a problem;
