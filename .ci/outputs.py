@@ -1,9 +1,9 @@
-"""Execute the notebooks on the sample data, and keep their outputs in notebooks/*.ipynb, for readers of the repository.
+"""Execute the notebooks, and keep their outputs in notebooks/*.ipynb, for readers of the repository.
 
-`python .ci/outputs.py` does what README.md's first command does with 00 to 09. Then it runs 10 to 13 in the same
-folder, 10 to 12 as short studies (`SHORT`). Work that is finished there is not repeated. Code and text of the notebooks
-stay as they are; pictures become small PNGs. Paths are those of a clone. Nothing of a machine, of a moment or of a
-token is kept.
+`python .ci/outputs.py` does what README.md's first command does with 00 to 09. Then it runs 13 in the same folder, and
+10 to 12 as short studies (`SHORT`) on sample data. Work that is finished there is not repeated. Code and text of the
+notebooks stay as they are; pictures become small PNGs. Paths are those of a clone. Nothing of a machine, of a moment or
+of a token is kept.
 
 Each notebook with outputs has a digest of its code in its metadata. A notebook whose code has changed since is named by
 `--check`, and a test fails. `--clear` takes all outputs out again.
@@ -32,6 +32,7 @@ from lab.run.code import plain_code  # noqa: E402
 COMMAND = "python .ci/outputs.py"
 SHOWN = "colours"                               # in the metadata of a picture: its flat colours before it was reduced
 FLAT_PIXELS, ALIKE = 30, 4                      # what a flat colour fills; of 255 in each channel
+SIMULATED = "10", "11", "12"                    # studies of sample data
 KEY = "outputs_of"                              # in a notebook's metadata: digest of the code that made the outputs
 LAST = "14"                                     # 20 runs on Colab alone
 MOST_BYTES = 400_000                            # of a notebook
@@ -304,8 +305,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="outputs.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start with these")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the run; default: as of run.py")
-    parser.add_argument("--data-root", default="sample", metavar="DIR", help="sample data that lies elsewhere")
-    parser.add_argument("--size", choices=("tiny", "small"), default="small", help="of the sample data")
+    parser.add_argument("--data-root", default="measured", metavar="DIR", help="default: measured; 10 to 12 then have "
+                        "sample data")
+    parser.add_argument("--size", choices=("tiny", "small"), default="small", help="of the work")
     parser.add_argument("--check", action="store_true", help="only say which outputs are not of the code that is there")
     parser.add_argument("--clear", action="store_true", help="only take all outputs out")
     args = parser.parse_args(argv)
@@ -317,17 +319,27 @@ def main(argv=None):
         for path in paths:
             replace_file(path, text_of(without_outputs(nbformat.read(path, nbformat.NO_CONVERT))))
         return 0
-    usual = PROJECT / "submissions" / f"sample-{args.size}"
-    out = (args.out or usual).resolve()
+    for studies in (False, True):
+        own = [path for path in paths if (path.stem[:2] in SIMULATED) == studies]
+        data_root = "sample" if studies and args.data_root == "measured" else args.data_root
+        if own and (status := execute(own, data_root, args, main=not args.only and not studies)):
+            return status
+    return 0
+
+
+def execute(paths, data_root, args, main):
+    """Execute notebooks on one data root, and keep their outputs -> the exit status."""
+    usual = PROJECT / "submissions" / ("measured" if data_root == "measured" else f"sample-{args.size}")
+    out = (args.out / usual.name if args.out else usual).resolve()
     # an own ledger: the table of 06 then has this run alone, and not those of whoever executes it
-    for call in commands(paths, out, args.size, args.data_root, PROJECT / "data" / "outputs", not args.only):
+    for call in commands(paths, out, args.size, data_root, PROJECT / "data" / "outputs", main):
         status = subprocess.run(call, cwd=PROJECT).returncode
         if status:
             return status
     places = {f"{out}{os.sep}": f"submissions/{usual.name}/", str(out): f"submissions/{usual.name}",
               f"{PROJECT}{os.sep}": "", str(PROJECT): "."}
-    if args.data_root != "sample":
-        places |= {str(Path(args.data_root).resolve()): f"data/{usual.name}"}
+    if data_root not in ("sample", "measured"):
+        places |= {str(Path(data_root).resolve()): f"data/{usual.name}"}
     for path in paths:
         executed = nbformat.read(out / "notebooks" / path.name, 4)
         given = executed.metadata.get("papermill", {}).get("parameters", {})

@@ -1,6 +1,6 @@
 """Take the pictures of README.md and kernels.md from the executed notebooks of a finished run.
 
-`python .ci/pictures.py submissions/sample-small` writes notebooks/pictures/*.png.
+`python .ci/pictures.py submissions/measured` writes notebooks/pictures/*.png.
 """
 import argparse
 import base64
@@ -24,7 +24,7 @@ def picture_of(notebook, function, place):
 def main(argv=None):
     """Write the pictures that the command line asks for."""
     parser = argparse.ArgumentParser(prog="pictures.py", description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="folder of a run, such as submissions/sample-small")
+    parser.add_argument("run", type=Path, help="folder of a run, such as submissions/measured")
     parser.add_argument("--only", choices=[*PICTURES], help="one picture; default: all")
     args = parser.parse_args(argv)
     for name in [args.only] if args.only else PICTURES:

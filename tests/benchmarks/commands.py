@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from run import PROJECT, machine, write_page  # noqa: E402
 
-SUBMISSION = Path("submissions", "sample-small", "submission.csv")
+SUBMISSION = Path("submissions", "measured", "submission.csv")
 
 
 def commands(readme):
