@@ -35,6 +35,8 @@ from lab.studies.trees import fit_agreement_trees  # noqa: E402
 SOURCES = "xla", "nlp"
 COUNT = "count of deviations"
 OWN_HALF, NOISE = "ceiling: ridge on half of the same program", "ceiling: noise"
+TOKEN = "token model, long form"
+CURVE = 4, 9                     # training programs of the learning curve; the long form needs 4
 PENALTIES = tuple(10.0 ** p for p in range(-3, 4))
 
 
@@ -74,7 +76,7 @@ def network_recipes(search, programs):
     long = recipes_for(f"layout:xla:{search}", programs=programs)
     short = recipes_for(f"layout:xla:{search}", programs=1)["token"]
     token = long["token"]
-    return {"token model, long form": token,
+    return {TOKEN: token,
             "token model, long form, no bytes": token._replace(shape=replace(token.shape, bytes=False)),
             "token model, long form, no pairs": token._replace(shape=replace(token.shape, pairs=False)),
             "token model, short form": short, "GNN": long["gnn"]}
@@ -83,10 +85,14 @@ def network_recipes(search, programs):
 def costs_of(name, search, seed, taught, unseen, simulated, store):
     """What a model says of unseen programs, {graph_id: cost (c,)}."""
     networks = network_recipes(search, len(taught))
+    if name in FEWER:
+        chosen = np.random.default_rng(seed).permutation(len(taught))[:FEWER[name]]
+        return rank_unseen(networks[TOKEN], f"measured {search} {name}", seed, [taught[i] for i in sorted(chosen)],
+                           unseen, store, report=print)
     if name in networks:
         return rank_unseen(networks[name], f"measured {search} {name}", seed, taught, unseen, store, report=print)
     if name == "token model, trained on the simulator alone":
-        return rank_unseen(networks["token model, long form"], f"simulated {search}", seed, simulated(search), unseen,
+        return rank_unseen(networks[TOKEN], f"simulated {search}", seed, simulated(search), unseen,
                            store)
     rank = {COUNT: lambda: deviations, "frequency of codes": lambda: popularity,
             "ridge on digits": lambda: fit_digit_ridge(taught),
@@ -95,7 +101,8 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
     return {graph.graph_id: rank(graph) for graph in unseen}
 
 
-MODELS = ("token model, long form", "token model, short form", "token model, long form, no bytes",
+FEWER = {f"{TOKEN}, {count} training programs": count for count in CURVE}
+MODELS = (TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
           "token model, long form, no pairs", "GNN", "boosted trees on agreement, monotonic",
           "boosted trees on agreement", "ridge on digits", COUNT, "frequency of codes",
           "token model, trained on the simulator alone")
