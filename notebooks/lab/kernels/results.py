@@ -111,7 +111,8 @@ def compare_searches(races, one, other):
             layers, spent = log.groupby("kernel").mean(), seconds.loc[log.index].sum(skipna=False)
             ratio = np.exp(layers)
             rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other),
-                         "layers": len(layers), "runs": len(log), **mean_ratio(layers), "faster": int((ratio < 1 - TIE).sum()),
+                         "layers": len(layers), "runs": len(log), **mean_ratio(layers),
+                         "faster": int((ratio < 1 - TIE).sum()),
                          "ties": int((abs(ratio - 1) <= TIE).sum()), "slower": int((ratio > 1 + TIE).sum()),
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
     return rows
