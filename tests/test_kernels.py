@@ -442,19 +442,6 @@ def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch):
     assert processor_name() == name.partition(" (family")[0]
 
 
-@tvm_test
-def test_a_search_whose_schedules_all_fail_says_why_and_is_not_kept(tmp_path, monkeypatch):
-    class WithoutTime(KernelLab):
-        """No candidate has time to be compiled."""
-
-        def __init__(self, *about):
-            super().__init__(*about, build_limit=0.0)
-    monkeypatch.setattr("lab.kernels.searches.KernelLab", WithoutTime)
-    with pytest.raises(RuntimeError, match="^none of 3 schedules of small matmul ran: compiling took longer than its "):
-        run_search(SearchJob(SMALL["matmul"], "random", 3), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def fail(line):
     raise OSError("no space left")
 
@@ -528,23 +515,6 @@ def test_the_winner_of_a_search_that_confirms_was_measured_as_often_as_any():
     assert Trials(np.array([np.inf]), np.zeros(1), ["a"]).winner(3) == ("a", np.inf)
     alike = Trials(np.array([4.0, 4.01, 3.0]), np.arange(3.0), ["a", "a", "b"])          # two are enough
     assert alike.winner(3) == ("a", 4.005)
-
-
-@tvm_test
-def test_the_exponential_of_softmax_agrees_with_numpy():
-    import tvm
-    from tvm import te
-
-    from lab.kernels.definitions import _exponential
-    values = np.linspace(-110, 0, 5001, dtype=np.float32)
-    x = te.placeholder(values.shape, "float32", "x")
-    out = te.compute(values.shape, lambda i: _exponential(x[i]), "out")
-    run = tvm.compile(tvm.IRModule({"main": te.create_prim_func([x, out])}), "llvm").jit()
-    answer = tvm.runtime.tensor(np.zeros_like(values))
-    run["main"](tvm.runtime.tensor(values), answer)
-    known = np.exp(np.maximum(values, -87).astype(np.float64))
-    np.testing.assert_allclose(answer.numpy(), known, rtol=5e-6)
-    assert answer.numpy()[-1] == 1
 
 
 def drawn_layers():
