@@ -151,9 +151,8 @@ def summed(points):
 def calls(w):
     """{public function or method: {argument: Arg}}."""
     cost, runtime = numbers([1.0, 2.0, 3.0]), numbers([10, 20, 40])
-    search = dict(objective=function(summed), dims=numbers([3, 2]), budget=whole(6), rng=generator(none=...),
-                  repeats=whole(1))
-    searched = dict(ordered=choice(False, record=...), batch=whole(2), p_value=real(0.05))
+    search = dict(objective=function(summed), dims=numbers([3, 2]), budget=whole(6), rng=generator(none=...))
+    searched = dict(ordered=choice(False, record=...), batch=whole(2))
     tiny = api.TrainSettings(steps=1, configs_per_step=4)
     training = dict(model=choice(w.gnn), graphs=graphs([w.layout]), settings=choice(tiny, none=...),
                     report=function(None, none=...))
@@ -227,11 +226,11 @@ def calls(w):
         "push_dataset": dict(folder=path(w.folder / "none"), dataset=choice("none-such"), title=free(None),
                              timeout=free(1.0), every=free(1.0), client=free(None)),
         "random_search": search,
-        "annealing": search | dict(chains=whole(1), hot=real(0.3), cold=real(0.03)),
-        "genetic": search | dict(population=whole(8, none=..., huge=...), mutation=real(1.5)),
+        "annealing": search,
+        "genetic": search,
         "droplet": search | searched | dict(start=numbers([0, 0], none=...)),
         "explore_then_droplet": search | searched | dict(
-            model=function(None, none=...), explore=whole(None, none=...), strategy=free(None), queries=whole(9),
+            model=function(None, none=...), strategy=free(None), queries=whole(9),
             doubt_model=free(False), confirm=whole(1), stamina=whole(None, none=...)),
         "read_layout_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
         "read_tile_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
@@ -391,9 +390,8 @@ SAYS = [
     ("random_search", lambda w: api.random_search(None, [2], 3, np.random.default_rng(0)),
      "objective is None; expected a function"),
     ("random_search", lambda w: api.random_search(summed, [2], 3, 0), "rng is 0; expected a numpy.random.Generator"),
-    ("annealing", lambda w: api.annealing(summed, [2], 3, np.random.default_rng(0), chains=0),
-     "chains is 0; expected a whole"),
-    ("genetic", lambda w: api.genetic(summed, [2], 3, np.random.default_rng(0), population=0), "population is 0; "),
+    ("annealing", lambda w: api.annealing(summed, [2], 0, np.random.default_rng(0)), "budget is 0; expected a whole"),
+    ("genetic", lambda w: api.genetic(summed, [], 3, np.random.default_rng(0)), "dims has shape (0,)"),
     ("droplet", lambda w: api.droplet(summed, [10**18] * 2, 9, np.random.default_rng(0)),
      f"dims holds {10**18}; expected at "),
     ("explore_then_droplet", lambda w: api.explore_then_droplet(summed, [2], 3, None), "rng is None; expected a numpy"),

@@ -25,12 +25,6 @@ def test_curves_are_medians_of_the_budgets_that_were_run():
     plt.gcf().canvas.draw()
 
 
-@pytest.mark.parametrize("bands, drawn", [(None, 2), (["model"], 1), ([], 0)])
-def test_quartiles_are_drawn_of_the_strategies_asked_for(bands, drawn):
-    ax = regret_curves({"random": [[0.4, 0.2], [0.2, 0.1]], "model": [[0.1, 0.0], [0.3, 0.0]]}, [5, 30], bands=bands)
-    assert len(ax.collections) == drawn and len(ax.lines) == 2
-
-
 @pytest.mark.parametrize("runs", [{}, {"random": np.empty((0, 2))}, {"random": [[np.nan, np.nan]]},
                                   {"random": [[0.0, 0.0]]}])
 def test_a_picture_of_nothing_can_be_drawn(runs):

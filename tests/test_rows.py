@@ -61,7 +61,7 @@ def test_the_default_is_what_is_measured_most_often_if_that_is_often():
 
 
 @pytest.mark.parametrize("modelled", [False, True])
-@pytest.mark.parametrize("budget", [1, 2, 7, 40, 1000])
+@pytest.mark.parametrize("budget", [1, 7, 1000])
 def test_only_rows_are_measured_each_once_and_never_more_than_the_budget(modelled, budget):
     codes, runtime = landscape([4, 3, 5, 2, 9], seed=1)
     codes, runtime = codes[:300], runtime[:300]
@@ -82,12 +82,6 @@ def test_a_model_that_is_right_is_believed_and_one_that_says_nothing_does_no_har
         better += alike.best_cost < np.median([np.random.default_rng(s).permutation(runtime)[:40].min()
                                                for s in range(50)])
     assert better >= 8                             # random choice would win half of the time
-
-
-def test_equal_seeds_search_rows_alike_and_others_do_not():
-    codes, runtime = landscape([4, 3, 5, 2], seed=3)
-    one, again, other = (search_rows(runtime, codes, 20, np.random.default_rng(s)).points.tolist() for s in (0, 0, 1))
-    assert one == again != other
 
 
 def test_repeated_rows_and_an_empty_budget_are_refused():

@@ -4,9 +4,9 @@ from kit.search.droplet_search import droplet, explore_then_droplet
 from kit.search.gaussian_process import MOST_REMEMBERED
 from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
 from kit.search.rows import search_rows
-from kit.search.strategies import annealing, genetic, guided, optuna_search, random_search
+from kit.search.strategies import annealing, genetic, guided, random_search
 
 __all__ = [
     "MOST_REMEMBERED", "annealing", "droplet", "explore_then_droplet", "genetic", "gradient_search", "guided",
-    "lowest_confirmed", "on_codes", "optuna_search", "random_search", "relaxed_token_cost", "search_rows",
+    "lowest_confirmed", "on_codes", "random_search", "relaxed_token_cost", "search_rows",
 ]

@@ -8,7 +8,6 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import ttest_ind_from_stats
 
 from kit.checks import as_numbers, check_callable, check_whole, expect
 
@@ -20,9 +19,9 @@ class SearchResult(NamedTuple):
     """What a search found and what it spent; p points with g coordinates each."""
     best: np.ndarray          # (g,) int64; the point with the lowest mean; with `confirm`, of those that are confirmed
     best_cost: float          # its mean, which flatters a noisy winner; np.inf if no point was valid
-    trace: np.ndarray         # (measurements,) lowest mean so far; np.inf before all repeats of a valid point are in.
-    #                           It rises when the best point is measured again and was slower, and may end below
-    #                           `best_cost` if the last points could not be confirmed
+    trace: np.ndarray         # (measurements,) lowest mean so far; np.inf before a valid point. It rises when the best
+    #                           point is measured again and was slower, and may end below `best_cost` if the last points
+    #                           could not be confirmed
     measurements: int         # rows asked of the objective
     queries: int              # rows asked of the model
     points: np.ndarray        # (p, g) int64, in the order measured, all different
@@ -30,29 +29,24 @@ class SearchResult(NamedTuple):
 
 
 class Measured:
-    """Measures each point once, with its repeats, and never more than the budget; arguments as of `random_search`.
+    """Measures each point once, and never more than the budget; arguments as of `random_search`.
 
     With `confirm` above 1, the best point is measured again until it `is_confirmed`.
     """
 
-    def __init__(self, objective, dims, budget, repeats=1, confirm=1):
+    def __init__(self, objective, dims, budget, confirm=1):
         self.dims = as_numbers("dims", dims, ("g",), "iu", 1, MOST_VALUES)
         expect(len(self.dims), "dims", self.dims, "the number of values of at least one coordinate")
         check_callable(locals(), "objective")
-        check_whole(locals(), repeats=1, confirm=1, budget=repeats)      # for all repeats of at least one point
-        self.objective, self.budget, self.repeats, self.confirmed = objective, budget, repeats, confirm
+        check_whole(locals(), confirm=1, budget=1)
+        self.objective, self.budget, self.confirmed = objective, budget, confirm
         self.size = prod(map(int, self.dims))          # Python integers: 9 ** 26 exceeds int64
         self.number, self.points, self.costs, self.samples, self.trace = {}, [], [], [], []
 
     @property
     def left(self):
         """Number of new points that can still be measured."""
-        return min(self.rounds_left, self.size - len(self.points))
-
-    @property
-    def rounds_left(self):
-        """How often a point can still be measured with its repeats."""
-        return (self.budget - len(self.trace)) // self.repeats
+        return min(self.budget - len(self.trace), self.size - len(self.points))
 
     def __call__(self, points):
         """Costs of `points` (k, g): known points are looked up, new ones measured; np.inf beyond the budget."""
@@ -67,27 +61,24 @@ class Measured:
         return np.array([self.costs[self.number[key]] if key in self.number else np.inf for key in keys])
 
     def _measure(self, new):
-        """Ask the objective for new points, all once per round, so that a drift of the machine affects all alike."""
-        samples = self._asked(np.tile(new, (self.repeats, 1))).reshape(self.repeats, -1).T
-        means, best = samples.mean(axis=1), self.trace[-1] if self.trace else np.inf
-        # a point can become the best only in the last round, when all its repeats are in
-        self.trace += [best] * (samples.size - len(new)) + np.minimum.accumulate(np.minimum(means, best)).tolist()
+        """Ask the objective for new points."""
+        costs, best = self._asked(np.array(new)), self.trace[-1] if self.trace else np.inf
+        self.trace += np.minimum.accumulate(np.minimum(costs, best)).tolist()
         self.points += new
-        self.costs += means.tolist()
-        self.samples += list(samples)
+        self.costs += costs.tolist()
+        self.samples += [[cost] for cost in costs.tolist()]
         if self.confirmed > 1:                         # else nothing to do, and thousands of costs to look through
             self._confirm()
 
     def _confirm(self):
         """Measure the best point again until it was confirmed; another may be the best then, and be measured again."""
-        while self.rounds_left:
+        while len(self.trace) < self.budget:
             best = int(np.argmin(self.costs))
-            if self.costs[best] == np.inf or is_confirmed(self.samples[best], self.confirmed, self.repeats):
+            if self.costs[best] == np.inf or is_confirmed(self.samples[best], self.confirmed):
                 return
-            more = self._asked(np.tile(self.points[best], (self.repeats, 1)))
-            self.samples[best] = np.append(self.samples[best], more)
-            self.costs[best] = self.samples[best].mean()
-            self.trace += [*[self.trace[-1]] * (len(more) - 1), min(self.costs)]
+            self.samples[best] += self._asked(self.points[best][None]).tolist()
+            self.costs[best] = float(np.mean(self.samples[best]))
+            self.trace.append(min(self.costs))
 
     def _asked(self, asked):
         """The objective's costs (k,) of `asked` (k, g), checked."""
@@ -110,14 +101,6 @@ class Measured:
         """The measured points (p, g), the lowest cost first."""
         return np.array(self.points, np.int64).reshape(-1, len(self.dims))[np.argsort(self.costs, kind="stable")]
 
-    def faster(self, point, than, p_value):
-        """Whether `point` has the lower mean and, where points have repeats, Welch's t-test confirms it."""
-        new, old = (self.samples[self.number[p.tobytes()]] for p in (point, than))
-        if self.repeats == 1 or np.isinf(old).any() or new.mean() >= old.mean():
-            return bool(new.mean() < old.mean())
-        stats = [value for sample in (new, old) for value in (sample.mean(), sample.std(ddof=1), len(sample))]
-        return bool(ttest_ind_from_stats(*stats, equal_var=False).pvalue <= p_value)
-
     def unseen(self, rng, k):
         """Up to `k` different points that were not measured, drawn uniformly; (k, g)."""
         k, drawn = min(k, self.size - len(self.points)), {}
@@ -135,27 +118,26 @@ class Measured:
         points, costs = np.array(self.points, np.int64), np.array(self.costs)
         best = int(costs.argmin())
         if self.confirmed > 1:                         # else all are, and thousands of samples would be looked through
-            best = lowest_confirmed(self.samples, self.confirmed, self.repeats)
+            best = lowest_confirmed(self.samples, self.confirmed)
         return SearchResult(points[best], float(costs[best]), np.array(self.trace), len(self.trace), queries, points,
                             costs)
 
 
-def is_confirmed(costs, confirm, repeats=1):
+def is_confirmed(costs, confirm):
     """Whether a point was measured often enough, so that it is not the best by luck.
 
-    `costs` are its measurements, `repeats` costs each. It is confirmed if these are `confirm` measurements, or if two
-    or more are alike: they differ by less than 1%.
+    `costs` are its measurements. It is confirmed if there are `confirm` of them, or if two or more are alike: they
+    differ by less than 1%.
     """
-    rounds = np.reshape(costs, (-1, repeats)).mean(axis=1)
-    if len(rounds) >= confirm:
+    if len(costs) >= confirm:
         return True
-    return bool(len(rounds) > 1 and np.isfinite(rounds).all() and np.ptp(rounds) / (abs(rounds.mean()) or 1.0) < ALIKE)
+    return bool(len(costs) > 1 and np.isfinite(costs).all() and np.ptp(costs) / (abs(np.mean(costs)) or 1.0) < ALIKE)
 
 
-def lowest_confirmed(samples, confirm, repeats=1):
+def lowest_confirmed(samples, confirm):
     """The index of the point with the lowest mean of the confirmed ones; if none is, of those measured most often."""
     costs = np.array([np.mean(same) for same in samples])
-    sure = np.array([is_confirmed(same, confirm, repeats) for same in samples]) & np.isfinite(costs)
+    sure = np.array([is_confirmed(same, confirm) for same in samples]) & np.isfinite(costs)
     if not sure.any():                                 # one that failed when it was measured again confirms nothing
         often = np.array([len(same) for same in samples]) * np.isfinite(costs)
         sure = often == often.max()

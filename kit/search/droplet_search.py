@@ -3,33 +3,33 @@ from itertools import islice
 
 import numpy as np
 
-from kit.checks import check_callable, check_number, check_whole, checked_rng
+from kit.checks import check_callable, check_whole, checked_rng
 from kit.search.budgets import Measured
 from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import genetic
 
 PROPOSALS_WEIGHED = 16     # of the model's best points that were not measured yet
-EXPLORED = 12              # random points measured first; with a model, 8 of its proposals
+EXPLORED, PROPOSED = 12, 8 # points measured first: random ones, or with a model its proposals; at most a quarter of all
 WANDER = 8                 # one point in 8 is random: without a good model, the first points may all be poor
 DIFFERENT = 3              # coordinates in which the first proposals of a doubtful model differ: its best are alike
 JUMPS = 64                 # points that differ from the best in up to three coordinates, drawn before each decision
 
 
-def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=False, batch=16, p_value=0.05):
-    """Droplet Search: coordinate descent with a statistical test, speculation and a stop rule.
+def droplet(objective, dims, budget, rng, *, start=None, ordered=False, batch=16):
+    """Droplet Search: coordinate descent with speculation and a stop rule.
 
-    The neighbours of the best point differ from it in one coordinate. A neighbour becomes the best point if its mean
-    is lower and, where points have repeats, Welch's t-test confirms it. Changes that helped before are tried first.
-    The rest of a batch, at least a quarter, is speculation: steps of 2, 3, 4... along ordered coordinates that helped,
-    and the 2, 3, 4... most helpful changes made together. The search ends when neither neighbours nor speculation
-    are left to measure.
+    The neighbours of the best point differ from it in one coordinate. Changes that helped before are tried first. The
+    rest of a batch, at least a quarter, is speculation: steps of 2, 3, 4... along ordered coordinates that helped, and
+    the 2, 3, 4... most helpful changes made together. The search ends when neither neighbours nor speculation are left
+    to measure.
 
-    Source: Canesche et al., The Droplet Search Algorithm for Kernel Scheduling, ACM TACO 2024. There all coordinates
-    are ordered, and a neighbour may move several up, or several down, at once; here speculation makes such moves.
+    Source: Canesche et al., The Droplet Search Algorithm for Kernel Scheduling, ACM TACO 2024. There each point is
+    measured several times, and a t-test decides whether it is faster. There all coordinates are ordered, and a
+    neighbour may move several up, or several down, at once; here speculation makes such moves.
 
     Parameters
     ----------
-    objective, dims, budget, rng, repeats
+    objective, dims, budget, rng
         As in `random_search`.
     start : sequence of int, shape (g,), optional
         None: drawn at random. The published search starts at the untuned configuration, all 0.
@@ -39,8 +39,6 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
     batch : int
         Points measured before the next decision; the published search takes 16, or the number of CPU threads. Smaller
         batches need fewer measurements.
-    p_value : float
-        Significance level of the t-test.
 
     Returns
     -------
@@ -59,25 +57,25 @@ def droplet(objective, dims, budget, rng, *, repeats=1, start=None, ordered=Fals
     >>> found.best.tolist(), found.measurements
     ([6, 6], 34)
     """
-    measured, rng = Measured(objective, dims, budget, repeats), checked_rng(rng)
+    measured, rng = Measured(objective, dims, budget), checked_rng(rng)
     check_whole(locals(), batch=1)
-    check_number(locals(), "a share, 0 to 1", "p_value")
     start = rng.integers(measured.dims) if start is None else _point_inside(start, measured.dims)
-    _descend(measured, start, _order_flags(ordered, measured.dims), rng, batch, p_value)
+    _descend(measured, start, _order_flags(ordered, measured.dims), rng, batch)
     return measured.result()
 
 
-def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=None, strategy=genetic, queries=10_000,
-                         doubt_model=False, confirm=1, stamina=None, repeats=1, ordered=False, batch=4, p_value=0.05):
+def explore_then_droplet(objective, dims, budget, rng, *, model=None, strategy=genetic, queries=10_000,
+                         doubt_model=False, confirm=1, stamina=None, ordered=False, batch=4):
     """The search to start with: measure a few promising points, then improve the best of them by coordinate descent.
 
-    Without a model, the first points are random. With a model, they are the best points that a search of the whole
-    space with the model as fitness proposes. Then follows `droplet`, but a Gaussian process of all costs so far chooses
-    the next measurements. The 16 best proposals of the model that were not measured yet compete with the neighbours.
-    So do 64 points that differ from the best in up to three coordinates: some choices pay only together. The model is
-    part of the process, so measurements correct its errors. Without a model, one point in 8 is random, because all of
-    the first points may lie in one poor region. When neither neighbours nor speculation are left, the search restarts:
-    it draws three coordinates of the best point at random. It ends when the budget is spent.
+    Without a model, the first 12 points are random. With a model, the first 8 points are the best that a search of the
+    whole space with the model as fitness proposes. The first points are at most a quarter of the budget. Then follows
+    `droplet`, but a Gaussian process of all costs so far chooses the next measurements. The 16 best proposals of the
+    model that were not measured yet compete with the neighbours. So do 64 points that differ from the best in up to
+    three coordinates: some choices pay only together. The model is part of the process, so measurements correct its
+    errors. Without a model, one point in 8 is random, because all of the first points may lie in one poor region. When
+    neither neighbours nor speculation are left, the search restarts: it draws three coordinates of the best point at
+    random. It ends when the budget is spent.
 
     Source: Canesche et al., Explore as a Storm, Exploit as a Raindrop, arXiv:2406.20037.
 
@@ -87,8 +85,6 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         As in `random_search`.
     model : callable, optional
         As in `guided`.
-    explore : int, optional
-        Points measured first; None: 12, or 8 with a model, but at most a quarter of the budget, rounded up.
     strategy, queries
         The strategy that searches the model, and its budget; as in `guided`.
     doubt_model : bool
@@ -104,7 +100,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
         Measurements of one descent. Then the next descent begins at the best point that differs from the ends of the
         earlier ones in at least half of the coordinates. For spaces with several good regions and few coordinates: 64
         measurements are enough for the descent of a kernel. None: the only limit is the budget.
-    repeats, ordered, batch, p_value
+    ordered, batch
         As in `droplet`.
 
     Returns
@@ -122,14 +118,11 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     >>> explore_then_droplet(lambda points: points.sum(axis=1), [5] * 5, 60, np.random.default_rng(0)).best.tolist()
     [0, 0, 0, 0, 0]
     """
-    measured, rng = Measured(objective, dims, budget, repeats, confirm), checked_rng(rng)
-    check_number(locals(), "a share, 0 to 1", "p_value")
+    measured, rng = Measured(objective, dims, budget, confirm), checked_rng(rng)
     ordered = _order_flags(ordered, measured.dims)
-    points = budget // repeats
-    explore = min(EXPLORED if model is None else 8, -(-points // 4)) if explore is None else explore
     stamina = budget if stamina is None else stamina
-    check_whole(locals(), batch=1, explore=1, queries=1, stamina=1)
-    explore = min(explore, points)
+    check_whole(locals(), batch=1, queries=1, stamina=1)
+    explore = min(EXPLORED if model is None else PROPOSED, -(-budget // 4))
     searched, proposed = 0, ()
     if model is None:
         measured(measured.unseen(rng, explore))
@@ -143,7 +136,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     start, wanders, ends = measured.best_first()[0], model is None or doubt_model, []
     while measured.left:
         until = len(measured.trace) + stamina
-        best = _descend(measured, start, ordered, rng, batch, p_value, process, proposed, wanders, until)
+        best = _descend(measured, start, ordered, rng, batch, process, proposed, wanders, until)
         if len(measured.trace) < until:
             start = _kicked(measured, rng) if measured.left else start
         else:
@@ -152,7 +145,7 @@ def explore_then_droplet(objective, dims, budget, rng, *, model=None, explore=No
     return measured.result(searched + process.queries)
 
 
-def _descend(measured, best, ordered, rng, batch, p_value, process=None, proposed=(), wanders=False, until=np.inf):
+def _descend(measured, best, ordered, rng, batch, process=None, proposed=(), wanders=False, until=np.inf):
     """Coordinate descent from `best` until nothing is left to measure or `until` measurements are made -> the best."""
     cost, gain = measured(best[None])[0], {}           # direction -> change of the cost when last tried
     while measured.left and len(measured.trace) < until:
@@ -171,12 +164,12 @@ def _descend(measured, best, ordered, rng, batch, p_value, process=None, propose
             break
         if wanders and len(measured.points) % WANDER < k:
             chosen[-1:] = map(tuple, measured.unseen(rng, 1).tolist())
-        for point, new in zip(chosen, measured(chosen)):
+        points = np.array([best, *chosen])
+        costs = measured(points)
+        for point, new in zip(chosen, costs[1:]):
             if point in near:
                 gain[near[point]] = new - cost if np.isfinite(new) else np.inf
-        for point in map(np.array, chosen):
-            best = point if measured.faster(point, best, p_value) else best
-        cost = measured(best[None])[0]
+        best, cost = points[costs.argmin()], costs.min()
     return best
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from kit.checks import check_whole
 from kit.search.budgets import Measured
 
+WALKS = 64                 # side by side
 RATE = 1.0                 # step size, in logits
 HEAT = 0.03                # the variance of the first noise is 2 * RATE * HEAT; on random landscapes 0 to 0.1 was alike
 
@@ -43,10 +44,10 @@ def relaxed_token_cost(model, tensors):
     return lambda weights: frozen.cost(tensors, tables, weights)
 
 
-def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, walks=64, repeats=1, device="cpu"):
+def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, device="cpu"):
     """Langevin walks downhill on a relaxed cost; the best codes on their way are measured.
 
-    `relaxed`: (k, g, v) float32 weights on `device` -> (k,) costs, both tensors; differentiable. Each of `walks` has
+    `relaxed`: (k, g, v) float32 weights on `device` -> (k,) costs, both tensors; differentiable. Each of 64 walks has
     logits, and their softmax is the weights. A step goes against the gradient by the weights, scaled to a root mean
     square of 1, plus noise from `rng` that cools down to none. Then the relaxed cost of the likeliest codes is asked.
     Half of the `queries`, at least 2, are these; the others are gradients. Points are measured in the order of their
@@ -56,12 +57,12 @@ def gradient_search(objective, dims, budget, rng, *, relaxed, queries=10_000, wa
     Welling and Teh, Bayesian Learning via Stochastic Gradient Langevin Dynamics, ICML 2011. Kivinen and Warmuth,
     Exponentiated Gradient versus Gradient Descent, 1997: why the gradient is by the weights.
     """
-    check_whole(locals(), queries=2, walks=1)                    # one query for a gradient, one for a code
-    measured = Measured(objective, dims, budget, repeats)
+    check_whole(locals(), queries=2)                             # one query for a gradient, one for a code
+    measured = Measured(objective, dims, budget)
     proposed = Measured(on_codes(relaxed, dims, device), dims, queries // 2)
     dims = torch.as_tensor(measured.dims, device=device)
     absent = torch.arange(int(dims.max()), device=device) >= dims[:, None]                       # (g, v)
-    walks = min(walks, queries // 2)
+    walks = min(WALKS, queries // 2)
     steps = queries // 2 // walks
 
     def noise():

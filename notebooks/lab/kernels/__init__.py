@@ -1,4 +1,4 @@
-"""Real kernels on one's own CPU or GPU, compiled and timed through TVM."""
+"""Real kernels on one's own CPU, compiled and timed through TVM."""
 from lab.kernels.carried import known_cost
 from lab.kernels.definitions import KERNELS, Kernel
 from lab.kernels.measure import INSTALL, PYTORCH, KernelLab, has_tvm

@@ -9,6 +9,7 @@ import json
 from math import prod
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingRegressor
@@ -25,7 +26,6 @@ KINDS = ("matmul", "conv2d", "depthwise", "softmax", "layer norm")
 ROW_KINDS = ("softmax", "layer norm")
 PADDINGS = ("on the fly", "each task", "before")
 FAR = 3.0                        # log of the time relative to the layer's median, at most
-MOST_FITTED = 4                  # a network's layers need one or two, by whether they are softmax or layer norm
 # where the definitions were when the first measurements were stored; a part of the key of all, so not to be renamed
 CODE = ".".join(("kit", "kernels", "definitions"))
 _FITTED = {}                     # digest of measurements -> the trees that learned from them
@@ -95,16 +95,10 @@ def fit_known(known):
 
     The layers of a network leave out the same measurements, so there is one fit for most networks.
     """
-    digest = hashlib.sha256()
-    for kernel, *arrays in known:
-        digest.update(repr(kernel).encode())
-        for array in arrays:
-            digest.update(array.tobytes())
-    if digest.digest() not in _FITTED:
-        while len(_FITTED) >= MOST_FITTED:
-            del _FITTED[next(iter(_FITTED))]
-        _FITTED[digest.digest()] = fit_carried(known)
-    return _FITTED[digest.digest()]
+    key = joblib.hash(known)
+    if key not in _FITTED:
+        _FITTED[key] = fit_carried(known)
+    return _FITTED[key]
 
 
 def carried_cost(trees, kernel, threads=1):

@@ -1,4 +1,4 @@
-"""Compile and time kernels on this machine's CPU or GPU, each in its own process: a crash ends nothing else.
+"""Compile and time kernels on this machine's CPU, each in its own process: a crash ends nothing else.
 
 TVM runs in a child process only. That child has loaded TVM and forks one process per candidate. The candidates of a
 batch are compiled on all cores and then timed one after another, while nothing else runs.
@@ -39,7 +39,6 @@ ARGUMENTS = 0, 1, 8, 9                          # so many in a call put the stac
 BATCH = 16                                      # candidates compiled before the first of them is timed, at most
 CLOSE_ENOUGH = 1e-3                             # for float32 sums of products of standard normal numbers
 PYTORCH = "PyTorch"                             # the job that measures PyTorch's own kernel
-GPU = "cuda"                                    # the target that is no CPU: the first GPU that CUDA sees
 
 
 def has_tvm():
@@ -77,13 +76,10 @@ class KernelLab:
     # runs once. Caches are not flushed between repeats. A first run is compared with NumPy's result. A schedule that
     # does not compile, crashes, exceeds a limit (seconds per candidate compiled and per measurement) or computes a
     # wrong result costs np.inf.
-    # `target`: None for this CPU, "cuda" for the GPU. Codes are for CPUs; a GPU takes scheduled modules, None and
-    # PYTORCH. There, PyTorch's calls are replayed from a recording, TVM's are launched one by one: for kernels of a few
-    # microseconds, compare TVM's with each other alone.
 
-    def __init__(self, kernel, threads=1, target=None, build_limit=15.0, run_limit=10.0):
+    def __init__(self, kernel, threads=1, build_limit=15.0, run_limit=10.0):
         self.kernel = kernel
-        self.child = TvmChild(_serve_kernel, threads, kernel, build_limit, run_limit, target)
+        self.child = TvmChild(_serve_kernel, threads, kernel, build_limit, run_limit)
         self.child.hear()
         self.begin()
 
@@ -193,38 +189,30 @@ def tvm_version():
         return "unknown"
 
 
-def kernel_target(threads, target=None):
-    """TVM's target for the CPU of this machine, or for its GPU ("cuda")."""
+def kernel_target(threads):
+    """TVM's target for the CPU of this machine."""
     import tvm
-    if target == GPU:
-        return tvm.target.Target.from_device(tvm.cuda(0))
     return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
 
 
-def processor_name(target=None):
-    """The CPU or the GPU of this machine as tables name it.
+def processor_name():
+    """The CPU of this machine as tables name it.
 
     On Linux the name has the family and the model, because "AMD EPYC" alone may be a machine of twice the speed.
-    ValueError if the target is "cuda" and PyTorch sees no GPU.
     """
-    if target == GPU:
-        if not torch.cuda.is_available():
-            raise ValueError("the target is cuda, and this PyTorch sees no GPU: install a PyTorch with CUDA "
-                             "(pytorch.org), or leave the target out for the CPU")
-        return device_name(torch.device(GPU))
     name, about = device_name(torch.device("cpu")), cpu_fields()
     if {"cpu family", "model"} <= about.keys():
         name += f" (family {about['cpu family']}, model {about['model']})"
     return name
 
 
-def this_machine(threads, target=None):
+def this_machine(threads):
     """What a row of a table says about the machine."""
-    return {"cpu": processor_name(target), "threads": threads, "tvm": tvm_version(),
+    return {"cpu": processor_name(), "threads": threads, "tvm": tvm_version(),
             "torch": torch.__version__, "date": date.today().isoformat()}
 
 
-def _serve_kernel(line, kernel, build_limit, run_limit, target):
+def _serve_kernel(line, kernel, build_limit, run_limit):
     """Work of the child: time a kernel's (jobs, rounds, best seconds so far) until the end."""
     import tvm  # noqa: F401 - once, for all forked processes
     inputs = kernel_inputs(kernel, np.random.default_rng(0))
@@ -238,8 +226,7 @@ def _serve_kernel(line, kernel, build_limit, run_limit, target):
             return
         step, answers = len(jobs) if rounds > 1 else BATCH, [[] for _ in range(rounds)]
         for start in range(0, len(jobs), step):
-            part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known,
-                              target)
+            part = time_batch(jobs[start:start + step], rounds, best, build_limit, run_limit, kernel, inputs, known)
             for row, more in zip(answers, part):
                 row += more
         line.send(answers)
@@ -275,7 +262,7 @@ def _turn(one, best, limit, again):
         # would take a core from the next candidate
         _signal(one.process, signal.SIGSTOP)
     else:
-        one.process.kill()                              # its arrays may take much memory, on a GPU, too
+        one.process.kill()                              # its arrays may take much memory
         one.process.join()
     return answer
 
@@ -326,14 +313,14 @@ def _heard(pipe, seconds, doing):
         return np.inf, f"{doing} crashed"
 
 
-def _time_one(pipe, job, kernel, inputs, known, target):
+def _time_one(pipe, job, kernel, inputs, known):
     """Work of a forked process: compile, answer None when done, and measure whenever told to."""
     _end_with_parent()
     import resource
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))    # a crash writes no core dump
     try:
         timer = partial(_pytorch_timer, kernel) if job == PYTORCH else partial(_tvm_timer, kernel, job)
-        run = timer(inputs, known, target)
+        run = timer(inputs, known)
     except Exception as fault:
         pipe.send((np.inf, f"compiling failed: {type(fault).__name__}: {fault}"[:300]))
         return
@@ -383,47 +370,34 @@ class _Timer(NamedTuple):
     seconds: object          # (number, repeat) -> [mean seconds of a run] for each repeat
 
 
-def _tvm_timer(kernel, job, inputs, known, target):
+def _tvm_timer(kernel, job, inputs, known):
     """The timer of a schedule by TVM, compiled; `job` as of KernelLab.measure."""
     import tvm
-    goal = kernel_target(int(os.environ["TVM_NUM_THREADS"]), target)
     if job is None:
         module = tvm.IRModule({"main": kernel_function(kernel)})
-        module = _default_schedule(module, goal) if target == GPU else module
     elif isinstance(job, str):
         module = tvm.s_tir.transform.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(tvm.ir.load_json(job))
     else:
         module = schedule_kernel(kernel, job)
-    run, device = tvm.compile(module, goal).jit(), tvm.cuda(0) if target == GPU else tvm.cpu()
+    run = tvm.compile(module, kernel_target(int(os.environ["TVM_NUM_THREADS"]))).jit()
     main, tensors = run["main"], []                     # asked for here, because that makes the machine code
 
     def result():
-        tensors[:] = [tvm.runtime.tensor(x, device) for x in (*inputs, np.full_like(known, np.nan))]
+        tensors[:] = [tvm.runtime.tensor(x) for x in (*inputs, np.full_like(known, np.nan))]
         main(*tensors)
         return tensors[-1].numpy()
     return _Timer(result, lambda number, repeat: run.time_evaluator(
-        "main", device, number=number, repeat=repeat)(*tensors).results)
+        "main", tvm.cpu(), number=number, repeat=repeat)(*tensors).results)
 
 
-def _default_schedule(module, goal):
-    """The module with TVM's default schedule for GPUs: a loop without threads does not run there."""
-    from tvm.s_tir import dlight
-    with goal:
-        rules = [getattr(dlight.gpu, name)() for name in ("Matmul", "Reduction", "GeneralReduction", "Fallback")]
-        return dlight.ApplyDefaultSchedule(*rules)(module)
-
-
-def _pytorch_timer(kernel, inputs, known, target):
+def _pytorch_timer(kernel, inputs, known):
     """The timer of PyTorch's kernel; the fastest usual form of a layer is taken."""
     from lab.kernels.pytorch import pytorch_calls, run_seconds
     torch.set_num_threads(int(os.environ["TVM_NUM_THREADS"]))
-    device = GPU if target == GPU else "cpu"
-    torch.backends.cudnn.benchmark = True               # cuDNN tries its algorithms before the first measurement
-    torch.backends.cudnn.allow_tf32 = False             # float32, as all other kernels here
-    calls = pytorch_calls(kernel, [torch.from_numpy(x).to(device) for x in inputs])
+    calls = pytorch_calls(kernel, [torch.from_numpy(x) for x in inputs])
 
     def result():                                       # chosen here, while no other candidate runs
-        calls.sort(key=lambda both: min(run_seconds(both[0], 1, 5, device)))
+        calls.sort(key=lambda both: min(run_seconds(both[0], 1, 5)))
         call, back = calls[0]
-        return back(call()).cpu().numpy().reshape(known.shape)
-    return _Timer(result, lambda number, repeat: run_seconds(calls[0][0], number, repeat, device))
+        return back(call()).numpy().reshape(known.shape)
+    return _Timer(result, lambda number, repeat: run_seconds(calls[0][0], number, repeat))

@@ -4,15 +4,11 @@ import sys
 import tempfile
 import types
 
-import numpy as np
-
 from kit.training import default_workers
 from lab.kernels.definitions import kernel_function
-from lab.kernels.measure import GPU, TvmChild, kernel_target
-from lab.kernels.traces import descend_traces
+from lab.kernels.measure import TvmChild, kernel_target
 
-STARTS = 16                      # best traces that the descent starts from, one after the other
-OTHER_INTRINSICS = (GPU, "metal", "rocm", "hexagon", "arm_cpu", "riscv_cpu")
+OTHER_INTRINSICS = ("cuda", "metal", "rocm", "hexagon", "arm_cpu", "riscv_cpu")
 
 
 class Tuner:
@@ -21,47 +17,42 @@ class Tuner:
     # measurements are made by a KernelLab, as for every other search: it compiles side by side and in memory, several
     # times faster than TVM's builder and runner. Between measurements, MetaSchedule uses all cores.
 
-    def __init__(self, threads=1, target=None):
-        self.child = TvmChild(_serve_tuning, threads, threads, target)
+    def __init__(self, threads=1):
+        self.child = TvmChild(_serve_tuning, threads, threads)
         self.ready = False
 
-    def tune(self, lab, trials, seed=0, descent=0):
-        """Measure `trials` schedules that MetaSchedule proposes, then up to `descent` of the kit's droplet -> Trials.
+    def tune(self, lab, trials, seed=0):
+        """Measure `trials` schedules that MetaSchedule proposes -> Trials.
 
-        The droplet changes the decisions of MetaSchedule's best traces. `elapsed` does not count the start of TVM.
-        `lab`, of the kernel and of this tuner's threads and target, measures.
+        `elapsed` does not count the start of TVM. `lab`, of the kernel and of this tuner's threads, measures.
         """
-        self.wait()
+        if not self.ready:                                       # TVM has not started yet
+            self.ready = self.child.hear()
         start = lab.begin()
         # this process removes the folder, because an interrupt kills the other one
         with tempfile.TemporaryDirectory(prefix="kit-", ignore_cleanup_errors=True) as folder:
-            jobs = self.child.ask(lab.kernel, trials, seed, descent, folder)
+            jobs = self.child.ask(lab.kernel, trials, seed, folder)
             while jobs is not None:
                 jobs = self.child.ask(lab.try_jobs(jobs))
         return lab.tried_since(start)
-
-    def wait(self):
-        """Return when TVM has started."""
-        if not self.ready:
-            self.ready = self.child.hear()
 
     def close(self):
         """End the process."""
         self.child.close()
 
 
-def without_other_intrinsics(target=None):
-    """Keep TVM from building the intrinsics of machines that are not the `target`, which takes 15 s."""
-    for name in set(OTHER_INTRINSICS) - {target}:
+def without_other_intrinsics():
+    """Keep TVM from building the intrinsics of other machines, which takes 15 s."""
+    for name in OTHER_INTRINSICS:
         sys.modules[f"tvm.s_tir.tensor_intrin.{name}"] = types.ModuleType(name)
 
 
-def _serve_tuning(line, threads, target):
+def _serve_tuning(line, threads):
     """Work of the child: tune a kernel per request of `Tuner`, sending schedules and receiving what they took."""
     import logging
 
     import tvm
-    without_other_intrinsics(target)
+    without_other_intrinsics()
     from tvm.ir.utils import derived_object
     from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir.meta_schedule.runner.local_runner import LocalRunnerFuture
@@ -91,22 +82,15 @@ def _serve_tuning(line, threads, target):
         return answers
 
     logging.disable(logging.CRITICAL)
-    goal = kernel_target(threads, target)
+    goal = kernel_target(threads)
     line.send(True)
     while True:
         try:
-            kernel, trials, seed, descent, folder = line.recv()
+            kernel, trials, seed, folder = line.recv()
         except EOFError:
             return
         modules.clear()
         module = tvm.IRModule({"main": kernel_function(kernel)})
-        database = ms.tune_tir(module, goal, folder, trials, builder=AsJson(), runner=InLab(),
-                               num_tuning_cores=default_workers("cpu"), seed=seed + 1)      # from 1 on
-        if descent:
-            context = ms.TuneContext(module, target=goal, space_generator="post-order-apply",
-                                     search_strategy="replay-trace", num_threads=threads, task_name="main")
-            context.generate_design_space()
-            best = database.get_top_k(database.commit_workload(context.mod), STARTS)
-            descend_traces([record.trace for record in best], context.mod, context, lambda jobs: [
-                seconds for seconds, _ in measure(jobs)], descent, np.random.default_rng(seed), target == GPU)
+        ms.tune_tir(module, goal, folder, trials, builder=AsJson(), runner=InLab(),
+                    num_tuning_cores=default_workers("cpu"), seed=seed + 1)      # from 1 on
         line.send(None)

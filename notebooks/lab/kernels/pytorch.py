@@ -1,8 +1,8 @@
 """The same kernels by PyTorch: what a user has unsearched.
 
-On a GPU PyTorch calls cuDNN and cuBLAS. On a CPU its official package calls MKL for matmuls and dense layers. With one
-thread, it also calls MKL for 1x1 convolutions with stride 1 and for a few small ones, and oneDNN for the other
-convolutions; softmax and layer norm are PyTorch's own loops. notebooks/kernels_libraries.csv has what each layer calls.
+Its official package calls MKL for matmuls and dense layers. With one thread, it also calls MKL for 1x1 convolutions
+with stride 1 and for a few small ones, and oneDNN for the other convolutions; softmax and layer norm are PyTorch's own
+loops. notebooks/kernels_libraries.csv has what each layer calls.
 """
 import time
 
@@ -41,31 +41,12 @@ def pytorch_calls(kernel, inputs):
 
 
 @torch.inference_mode()
-def run_seconds(call, number, repeat, device):
-    """Mean seconds of `number` calls, [repeat of them].
-
-    On a GPU the calls are recorded and replayed, because a call from Python takes longer than a small kernel.
-    """
-    def calls():                             # each output is freed at once, as in a program; kept ones cost new memory
-        for _ in range(number):
+def run_seconds(call, number, repeat):
+    """Mean seconds of `number` calls, [repeat of them]."""
+    found = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        for _ in range(number):              # each output is freed at once, as in a program; kept ones cost new memory
             call()
-    if device == "cpu":
-        return [_took(calls) / number for _ in range(repeat)]
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        calls()
-
-    def replay():
-        graph.replay()
-        torch.cuda.synchronize()
-    replay()
-    return [_took(replay) / number for _ in range(repeat)]
-
-
-def _took(work):
-    """Seconds of `work()`."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+        found.append((time.perf_counter() - start) / number)
+    return found

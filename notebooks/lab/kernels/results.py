@@ -5,7 +5,7 @@ import pandas as pd
 from kit.noise import bootstrap_interval
 from lab.kernels.measure import PYTORCH
 from lab.kernels.networks import multiplications, network_layers
-from lab.kernels.searches import CARRIED, RANDOM, RIVAL, UNTUNED, finished_races, finished_searches, layer_of
+from lab.kernels.searches import CARRIED, RANDOM, RIVAL, UNTUNED, finished_races, layer_of
 
 TIE = 0.05                       # identical schedules differ by 1 to 3% in turns; a tenth, by 7% and more between runs
 UNSTEADY = 1.2                   # of upper over lower quartile: the rounds say little
@@ -20,55 +20,23 @@ def race_table(folder):
     """The races in a folder as a table: a row per kernel, strategy, number of measurements, and seed.
 
     "seconds" are of the search until that measurement, "ms" is the median of the rounds after the search, "low" and
-    "high" are their quartiles, inf if the kernel exceeded the lab's limit, "schedule" the winner's codes. "needed" is
-    how many measurements the search made until one was within 5% of the lowest that any search of this kernel and seed
-    saw; one more than it made if none was, 0 without a search, and empty if the search's file is gone. "seen" is the
-    "ms" of the winner in its search, the mean if it was measured several times there, and NaN for untuned kernels,
-    PyTorch and searches whose file is gone. "cpu" names the threads, too, if there are several. A race is left out if
-    another one of the kernel and seed has all its entries and more starts, or as many starts and more entries.
+    "high" are their quartiles, inf if the kernel exceeded the lab's limit, "schedule" the winner's codes. "cpu" names
+    the threads, too, if there are several. Of several races of a kernel and seed, the one with the most starts counts,
+    and of equal ones the one with the most entries.
     """
-    races = sorted(finished_races(folder), key=lambda race: (race.get("starts", 1), len(race["entries"])))
-    searches, tables = finished_searches(folder), []
-    needed, seen = _needed(searches), _seen(searches)
-    for race in races:
-        rows, threads = [], race["machine"]["threads"]
+    races = sorted(finished_races(folder), key=lambda race: (race["starts"], len(race["entries"])))
+    rows = []
+    for race in {layer_of(race): race for race in races}.values():
+        threads = race["machine"]["threads"]
         for entry in race["entries"]:
             low, middle, high = 1e3 * quartiles(entry["again"])
-            search, asked = (*layer_of(race), entry["strategy"]), entry["measurements"]
             rows.append({"kernel": race["kernel"], "strategy": entry["strategy"],
-                         "measurements": asked, "seed": race["seed"], "race": race.get("race", ""),
+                         "measurements": entry["measurements"], "seed": race["seed"], "race": race["race"],
                          "seconds": round(entry["seconds"], 1), "ms": round(middle, 5), "low": round(low, 5),
                          "high": round(high, 5), "rounds": len(entry["again"]),
-                         "needed": needed.get(search) if asked else 0,
-                         "seen": round(1e3 * seen.get((*search, asked), np.nan), 5),
                          "schedule": " ".join(map(str, entry["schedule"] or ())), **race["machine"],
                          "cpu": race["machine"]["cpu"] + f", {threads} threads" * (threads > 1)})
-        tables.append(pd.DataFrame(rows).astype({"needed": "Int64"}))
-    return merged_races(*tables)
-
-
-def _needed(searches):
-    """{(*layer, strategy): "needed" of `race_table`}; of several searches the longest counts."""
-    found, lowest = {}, {}
-    for one in searches:
-        key = layer_of(one)
-        lowest[key] = min(lowest.get(key, np.inf), *one["seconds"])
-        found[(*key, one["strategy"])] = max(found.get((*key, one["strategy"]), []), one["seconds"], key=len)
-    return {key: measurements_needed(seconds, lowest[key[:-1]]) for key, seconds in found.items()}
-
-
-def _seen(searches):
-    """{(*layer, strategy, count): seconds of the winner of so many measurements, in its search}.
-
-    A search whose trials do not say what was measured, as those of MetaSchedule, measures nothing twice.
-    """
-    found = {}
-    for one in sorted(searches, key=lambda one: len(one["seconds"])):
-        for count, winner in one["winners"].items():
-            first = one["seconds"][:int(count)]
-            same = [took for took, codes in zip(first, one.get("codes", ())) if codes == winner] or [min(first)]
-            found[(*layer_of(one), one["strategy"], int(count))] = float(np.mean(same))
-    return found
+    return pd.DataFrame(rows)
 
 
 def quartiles(seconds):
@@ -77,31 +45,13 @@ def quartiles(seconds):
         return np.nan_to_num(np.quantile(seconds, (0.25, 0.5, 0.75)), nan=np.inf, posinf=np.inf)
 
 
-def measurements_needed(seconds, best, within=0.05):
-    """How many of `seconds` (c,), in their order, until one is within 5% of `best`; c + 1 if none is."""
-    good = np.flatnonzero(np.asarray(seconds) <= (1 + within) * best)
-    return int(good[0]) + 1 if len(good) else len(seconds) + 1
-
-
-def merged_races(*tables):
-    """Tables of races as one; a race replaces the earlier ones of its kernel, seed and machine that it covers.
-
-    It covers those without an entry, a strategy with its number of measurements, that it does not have. Others stay
-    beside it: the folder of another day's searches may be gone, and with it their winners.
-    """
-    tables = [table.assign(place=i) for i, table in enumerate(tables) if len(table)]       # an empty one has no types
-    rows, covered = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), []
-    for _, same in rows.groupby(LAYER_SEED, sort=False) if len(rows) else ():
-        races = [(part.index, {*zip(part["strategy"], part["measurements"])})
-                 for _, part in same.groupby(["place", "race"], sort=False)]
-        covered += [index for i, (index, entries) in enumerate(races)
-                    if any(entries <= later for _, later in races[i + 1:])]
-    rows = rows.drop(np.concatenate(covered)) if covered else rows
-    return rows.drop(columns="place", errors="ignore").reset_index(drop=True)
-
-
 def read_races(path):
-    """A stored table of `race_table`; numbers that are not known are NaN or NA, other empty cells are texts."""
+    """A stored table of `race_table`; numbers that are not known are NaN or NA, other empty cells are texts.
+
+    The stored table has two more columns. "needed" is how many measurements the search made until one was within 5% of
+    the lowest that any search of this kernel and seed saw; one more than it made if none was, 0 without a search.
+    "seen" is the "ms" of the winner in its search.
+    """
     unknown = {name: [""] for name in ("seconds", "seen", "needed")}
     return pd.read_csv(path, keep_default_na=False, na_values=unknown, dtype={"needed": "Int64", "race": str})
 
@@ -113,30 +63,20 @@ def complete_races(races, entries):
     return races[has.loc[pd.MultiIndex.from_frame(races[runs])].to_numpy()].reset_index(drop=True)
 
 
-def newest_forms(races, forms, name):
-    """Races in which each layer has one form of a search, the newest that its machine has measured -> DataFrame.
+def newest_against(races, other):
+    """The races that have the entry `other`, each layer with the newest form of our search in them, named NEWEST.
 
-    `forms` are strategies, the newest first; `races` are as of `race_table`. Rows of the newest form of a machine and
-    layer get the strategy `name`, rows of its other forms are left out.
+    The newest form is the first of FORMS that the machine has measured on the layer. Its other forms are left out.
     """
-    age = races["strategy"].map({form: age for age, form in enumerate(forms)})
+    races = complete_races(races, [other])
+    age = races["strategy"].map({form: age for age, form in enumerate(FORMS)})
     newest = age.groupby([races["cpu"], races["kernel"]]).transform("min")
-    named = races.assign(strategy=races["strategy"].where(age.isna(), name))
+    named = races.assign(strategy=races["strategy"].where(age.isna(), NEWEST))
     return named[age.isna() | (age == newest)].reset_index(drop=True)
 
 
-def newest_against(races, other):
-    """The races that have the entry `other`, each layer with the newest form of our search in them, named NEWEST."""
-    return newest_forms(complete_races(races, [other]), FORMS, NEWEST)
-
-
 def compare_newest(races, pairs):
-    """As `compare_searches`, with the newest form of our search that raced the second entry of a pair, as NEWEST."""
-    return stacked(compare_searches(newest_against(races, other), [(one, other)]) for one, other in pairs)
-
-
-def compare_searches(races, pairs):
-    """Ratios of one entry's kernel time to another's, layer by layer -> DataFrame, a row per machine and pair.
+    """`compare_searches` of pairs of entries, with the newest form of our search that raced the second one, as NEWEST.
 
     Parameters
     ----------
@@ -148,58 +88,47 @@ def compare_searches(races, pairs):
     Returns
     -------
     DataFrame
-        "ratio" is the geometric mean over layers of one's time over the other's, "low" and "high" its 95% interval by
-        bootstrap over layers (the mean over the races of a layer counts once). Only times of the same race are
-        compared; "runs" counts the races. "faster", "ties" and "slower" count layers, with ties within 5%. "time" is
-        the ratio of the search times, summed; NaN if one of them is not known. Pairs that no race has are left out.
+    """
+    return pd.DataFrame([row for one, other in pairs
+                         for row in compare_searches(newest_against(races, other), one, other)])
+
+
+def compare_searches(races, one, other):
+    """Ratios of one entry's kernel time to another's, layer by layer -> [a row per machine that has both].
+
+    "ratio" is the geometric mean over layers of one's time over the other's, "low" and "high" its 95% interval by
+    bootstrap over layers (the mean over the races of a layer counts once). Only times of the same race are compared;
+    "runs" counts the races. "faster", "ties" and "slower" count layers, with ties within 5%. "time" is the ratio of the
+    search times, summed; NaN if one of them is not known.
     """
     rows = []
     for cpu, part in races.groupby("cpu", sort=False):
         ms, seconds = by_run(part)
-        for one, other in pairs:
-            if one not in ms or other not in ms:
-                continue
-            log, layers = log_ratios(ms, one, other)
-            if not len(log):
-                continue
-            spent = seconds.loc[log.index].sum(skipna=False)
-            rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other), "runs": len(log),
-                         **mean_ratio(layers), **_verdicts(np.exp(layers)),
+        if one not in ms or other not in ms:
+            continue
+        log = np.log(ms[one] / ms[other]).dropna()
+        if len(log):
+            layers, spent = log.groupby("kernel").mean(), seconds.loc[log.index].sum(skipna=False)
+            ratio = np.exp(layers)
+            rows.append({"cpu": cpu, "one": entry_label(one), "other": entry_label(other),
+                         "layers": len(layers), "runs": len(log), **mean_ratio(layers),
+                         "faster": int((ratio < 1 - TIE).sum()),
+                         "ties": int((abs(ratio - 1) <= TIE).sum()), "slower": int((ratio > 1 + TIE).sum()),
                          "time": spent[one] / spent[other] if spent[other] else np.nan})
-    return pd.DataFrame(rows, columns=["cpu", "one", "other", "layers", "runs", "ratio", "low", "high", "faster",
-                                       "ties", "slower", "time"])
+    return rows
 
 
-def stacked(tables):
-    """Tables with the same columns as one; those without rows are left out, because their columns have no types."""
-    tables = list(tables)
-    return pd.concat([table for table in tables if len(table)] or tables[:1])
-
-
-def readable_ratios(table, name="kernel time"):
+def readable_ratios(table):
     """A table of ratios as people read it: texts in columns, without its index -> DataFrame.
 
-    Its columns "ratio", "low" and "high" become one column `name`, as "0.976 (0.962 to 0.988)", and "time" becomes
-    "search time", empty where it is not known.
+    Its columns "ratio", "low" and "high" become one column "kernel time", as "0.976 (0.962 to 0.988)", and "time"
+    becomes "search time", empty where it is not known.
     """
     text = [f"{ratio:.3f}" + f" ({low:.3f} to {high:.3f})" * bool(low <= high) for ratio, low, high in zip(
         table["ratio"], table["low"], table["high"])]
-    shown = table.drop(columns=["low", "high"]).assign(ratio=text)
-    if "time" in shown:
-        shown["time"] = [f"{spent:.2f}" if spent == spent else "" for spent in shown["time"]]
-    return shown.rename(columns={"ratio": name, "time": "search time"}).reset_index(drop=True)
-
-
-def log_ratios(ms, one, other):
-    """Logarithms of one entry's milliseconds over another's: of each race that has both, and means over a layer's."""
-    log = np.log(ms[one] / ms[other]).dropna()
-    return log, log.groupby("kernel").mean()
-
-
-def _verdicts(ratio):
-    """How many layers are faster, ties and slower, of their ratios."""
-    return {"faster": int((ratio < 1 - TIE).sum()), "ties": int((abs(ratio - 1) <= TIE).sum()),
-            "slower": int((ratio > 1 + TIE).sum())}
+    time = [f"{spent:.2f}" if spent == spent else "" for spent in table["time"]]
+    return table.drop(columns=["low", "high"]).assign(ratio=text, time=time).rename(
+        columns={"ratio": "kernel time", "time": "search time"})
 
 
 def by_run(part):
@@ -250,29 +179,6 @@ def _layer_times(part, entries):
     return ratios.mul(ms[first].groupby("kernel").mean(), axis=0).dropna()
 
 
-def compare_networks(races, networks, one, other):
-    """One entry against another over whole networks -> DataFrame, a row per machine and network.
-
-    `one` and `other` are (strategy, measurements). "ratio" is one's time over the other's, summed as in `network_sums`
-    over the "layers" of the network's "of" distinct layers that have both. "time" is the ratio of the search times,
-    each layer once; NaN if one of them is not known. "faster", "ties" and "slower" count layers, with ties within 5%;
-    "loses on" names the slower ones.
-    """
-    rows = []
-    for cpu, part in races.groupby("cpu", sort=False):
-        ms, seconds = _layer_times(part, [one, other]), part.pivot_table("seconds", RUN, ENTRY)
-        seconds = seconds.reindex(columns=[one, other]).dropna().groupby("kernel").mean()
-        for row in network_sums(part, networks, [one, other]).to_dict("records"):
-            both = ms[ms.index.isin([kernel.name for kernel, _ in network_layers(row["network"])])]
-            ratio, spent = both[one] / both[other], seconds.reindex(both.index).sum(skipna=False)
-            rows.append({"cpu": cpu, "network": row["network"], "layers": row["layers"], "of": row["of"],
-                         "ratio": row[entry_label(one)] / row[entry_label(other)],
-                         "time": spent[one] / spent[other] if spent[other] else np.nan,
-                         **_verdicts(ratio), "loses on": "; ".join(ratio[ratio > 1 + TIE].index)})
-    return pd.DataFrame(rows, columns=["cpu", "network", "layers", "of", "ratio", "time", "faster", "ties", "slower",
-                                       "loses on"])
-
-
 def network_summary(races, network, measurements, trials):
     """Say how long a network's layers take with our search's kernels, MetaSchedule's and PyTorch's, from a race_table.
 
@@ -283,12 +189,13 @@ def network_summary(races, network, measurements, trials):
     sums = network_sums(races, [network], entries)
     if sums.empty:
         return f"{network}: no layer has a race of all searches"
-    row, = compare_networks(races, [network], ours, rival).to_dict("records")
+    layers = network_layers(network)
+    row, = compare_searches(races[races["kernel"].isin([kernel.name for kernel, _ in layers])], ours, rival)
     raced = complete_races(races, [ours, rival])["kernel"].unique()
-    every = [(multiplications(*layer), layer[0].name in raced) for layer in network_layers(network)]
+    every = [(multiplications(*layer), layer[0].name in raced) for layer in layers]
     share = sum(count for count, has in every if has) / sum(count for count, _ in every)
     times = ", ".join(f"{entry[0]} {sums[entry_label(entry)].iloc[0]:.3g} ms" for entry in entries)
-    return (f"{network}: {row['layers']} of {row['of']} layers, with {int(100 * share)}% of the multiplications: "
+    return (f"{network}: {row['layers']} of {len(layers)} layers, with {int(100 * share)}% of the multiplications: "
             f"{times}; our search against {RIVAL}: faster on {row['faster']} layers, a tie on {row['ties']}, slower on "
             f"{row['slower']}, in {row['time']:.2f} of its search time")
 

@@ -18,19 +18,18 @@ from kit.files import replace_file
 from kit.search import explore_then_droplet, random_search
 from lab.kernels.carried import definition, known_cost
 from lab.kernels.definitions import Kernel
-from lab.kernels.measure import GPU, PYTORCH, KernelLab, NoScheduleRan, processor_name, this_machine, tvm_version
+from lab.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, processor_name, this_machine, tvm_version
 from lab.kernels.metaschedule import Tuner
 from lab.kernels.networks import known_layers
 from lab.kernels.schedules import schedule_space
 
 OURS, RANDOM, RIVAL, UNTUNED = "explore then droplet", "random", "MetaSchedule", "untuned"
 CARRIED = f"{OURS}, carried over"            # with a cost model that learned from layers of other networks
-DESCENT = f"{RIVAL}, then our droplet"       # in MetaSchedule's own space; the first third is MetaSchedule's
 STEADY = {"confirm": 3, "stamina": 64}       # for times with noise, and for spaces with several good regions
 # finished searches are known by these names: a search with other settings needs another name
 SETTINGS = {OURS: STEADY, CARRIED: {"doubt_model": True, **STEADY}}             # of `explore_then_droplet`
 OUR_SPACE = RANDOM, *SETTINGS                # searches in the space of `schedule_space`
-SEARCHES = (*SETTINGS, RANDOM, RIVAL, DESCENT)
+SEARCHES = (*SETTINGS, RANDOM, RIVAL)
 COUNTS = (50, 100, 300, 1000, 3000)          # the best so far after so many measurements takes part in the race
 STARTS, ROUNDS = 3, 5                        # a kernel's time differs from process to process
 
@@ -42,18 +41,9 @@ class SearchJob(NamedTuple):
     measurements: int
     seed: int = 0
     threads: int = 1
-    target: str | None = None          # as of KernelLab
 
 
-def check_target(strategies, target):
-    """ValueError if one of the strategies searches our space of schedules, and the target is a GPU."""
-    ours = [strategy for strategy in strategies if strategy in OUR_SPACE]
-    if target == GPU and ours:
-        raise ValueError(f"the target is {GPU}, and the space of schedules of {'; '.join(ours)} is for CPUs; on a GPU, "
-                         f"choose searches of {RIVAL}'s space")
-
-
-def measure_layers(plan, folder, minutes=None, starts=STARTS, after=lambda: None, report=print):
+def measure_layers(plan, folder, minutes=None, starts=STARTS, after=lambda: None):
     """Run the searches of each layer, and then its race; what is finished is not repeated.
 
     Parameters
@@ -68,8 +58,6 @@ def measure_layers(plan, folder, minutes=None, starts=STARTS, after=lambda: None
         As of `run_race`.
     after : function
         Called after each race.
-    report : function
-        Takes a line about each search and each race.
 
     Returns
     -------
@@ -79,38 +67,33 @@ def measure_layers(plan, folder, minutes=None, starts=STARTS, after=lambda: None
     """
     start, begun, failed, left = time.monotonic(), False, 0, []
     for jobs in plan:
-        if not any(jobs_left([jobs], folder, starts)):
+        kernel, *_, seed, threads = jobs[0]
+        searched = all(search_path(folder, job).is_file() for job in jobs)
+        if searched and _known_race(kernel, seed, threads, folder, starts)[0].is_file():
             continue
         if begun and minutes is not None and time.monotonic() - start > 60 * minutes:
-            left.append(jobs[0].kernel.name)
+            left.append(kernel.name)
             continue
-        begun, ran = True, [_told_search(job, folder, report) for job in jobs]
+        begun, ran = True, [_told_search(job, folder) for job in jobs]
         failed += ran.count(False)
         if any(ran):
-            kernel, *_, seed, threads, target = jobs[0]
-            race = run_race(kernel, seed, threads, folder, target, starts)
-            report(f"{kernel.name}: " + ", ".join(
+            race = run_race(kernel, seed, threads, folder, starts)
+            print(f"{kernel.name}: " + ", ".join(
                 f"{one['strategy']} {one['measurements'] or ''} {1e3 * np.median(one['again']):.3f}"
-                for one in race["entries"]))
+                for one in race["entries"]), flush=True)
             after()
     return failed, left
 
 
-def jobs_left(plan, folder, starts=STARTS):
-    """(the searches of a plan that are not finished, a job of each layer and seed whose race lacks starts)."""
-    return ([job for jobs in plan for job in jobs if not search_path(folder, job).is_file()],
-            [jobs[0] for jobs in plan if starts_left(jobs[0].kernel, *jobs[0][3:5], folder, jobs[0].target, starts)])
-
-
-def _told_search(job, folder, report):
+def _told_search(job, folder):
     """Run a search, or read its result, and tell the best time that it saw -> whether any schedule ran."""
     try:
         found = run_search(job, folder)
     except NoScheduleRan as fault:
-        report(f"note  {job.kernel.name}: {job.strategy}: {fault}")
+        print(f"note  {job.kernel.name}: {job.strategy}: {fault}", flush=True)
         return False
-    report(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
-           f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s")
+    print(f"{job.kernel.name}: {job.strategy}: {1e3 * min(found['seconds']):.3f} ms, "
+          f"{len(found['seconds'])} measurements, {found['elapsed'][-1]:.0f} s", flush=True)
     return True
 
 
@@ -120,7 +103,7 @@ def search_path(folder, job):
     The name also tells the machine and the version of TVM, so that folders of several machines can be joined, and no
     result of an older TVM counts.
     """
-    about = [*job[:5], processor_name(job.target), definition(job.kernel), tvm_version()]
+    about = [*job, processor_name(), definition(job.kernel), tvm_version()]
     if job.strategy == CARRIED and job.threads > 1:
         about.append("busiest thread")                       # earlier, the model did not count on how many threads
     name = f"{job.kernel.name} {job.strategy} {job.measurements} seed {job.seed}".replace(" ", "_")
@@ -130,17 +113,16 @@ def search_path(folder, job):
 def run_search(job, folder):
     """Search unless the result is there -> {"seconds" (p,) of the kernels, "elapsed" (p,), "winners" {count: job}}.
 
-    A ValueError if the search is not for the target. NoScheduleRan, and no result, if every schedule failed.
+    NoScheduleRan, and no result, if every schedule failed.
     """
     path = search_path(folder, job)
     if path.is_file():
         return _read_job(path)
-    kernel, strategy, measurements, seed, threads, target = job
-    check_target([strategy], target)
+    kernel, strategy, measurements, seed, threads = job
     tried = (_tried_codes if strategy in OUR_SPACE else _tried_traces)(job)
-    counts = [count for count in COUNTS if count < measurements and strategy != DESCENT] + [measurements]
+    counts = [count for count in COUNTS if count < measurements] + [measurements]
     found = {"kernel": kernel.name, "definition": definition(kernel), "strategy": strategy,
-             "measurements": measurements, "seed": seed, "machine": this_machine(threads, target),
+             "measurements": measurements, "seed": seed, "machine": this_machine(threads),
              "seconds": tried.seconds.tolist(), "elapsed": tried.elapsed.tolist(),
              "winners": {str(count): tried.first(count).winner(SETTINGS.get(strategy, {}).get("confirm", 1))[0]
                          for count in counts}}
@@ -156,7 +138,7 @@ def _tried_codes(job):
     model = known_cost(job.kernel, job.threads) if job.strategy == CARRIED else None
     fitted = time.perf_counter() - begun                     # counts as time of the search, TVM's start does not
     about = [len(choice.values) for choice in space], job.measurements, np.random.default_rng(job.seed)
-    with closing(KernelLab(job.kernel, job.threads, job.target)) as lab:
+    with closing(KernelLab(job.kernel, job.threads)) as lab:
         start = lab.begin() - fitted
         if job.strategy == RANDOM:
             random_search(lab, *about)
@@ -168,10 +150,8 @@ def _tried_codes(job):
 
 def _tried_traces(job):
     """The trials of a search in MetaSchedule's space."""
-    descent = 2 * job.measurements // 3 if job.strategy == DESCENT else 0
-    with closing(Tuner(job.threads, job.target)) as tuner, \
-            closing(KernelLab(job.kernel, job.threads, job.target)) as lab:
-        return tuner.tune(lab, job.measurements - descent, job.seed, descent).first(job.measurements)
+    with closing(Tuner(job.threads)) as tuner, closing(KernelLab(job.kernel, job.threads)) as lab:
+        return tuner.tune(lab, job.measurements, job.seed).first(job.measurements)
 
 
 def finished_searches(folder):
@@ -202,48 +182,40 @@ def _as_defined(paths):
     return [one for one in found if one.setdefault("definition", "") == now.get(one["kernel"], one["definition"])]
 
 
-def run_race(kernel, seed, threads, folder, target=None, starts=STARTS, rounds=ROUNDS):
+def run_race(kernel, seed, threads, folder, starts=STARTS):
     """Measure the winners of all finished searches of a kernel and seed on this machine again, in turns -> the race.
 
-    All rounds are repeated with new processes, `starts` times, because times differ from process to process. The race
-    is written after each start. A race of the same winners is read; if it has fewer starts, the missing ones are run.
-    Of two searches with one strategy the longer takes part, but all of DESCENT, because a longer one begins otherwise.
+    All rounds are repeated with new processes, `starts` times, because times differ from process to process. A race of
+    the same winners and starts is read. Of two searches with one strategy the longer takes part. A search that ended
+    before its last measurement takes part with what it had.
+
     Returns {"entries": [{"strategy", "measurements", "seconds" of the search, "schedule" (codes or None), "again"
-    (all rounds,)}]}, with the kernel, the seed, the number of starts and the machine. A search that ended before its
-    last measurement takes part with what it had. "race" is a digest of which searches take part.
+    (all rounds,)}]}, with the kernel, the seed, the number of starts, the machine, and "race", a digest of the entries.
     """
-    path, race, entries, runners = _known_race(kernel, seed, threads, folder, target)
+    path, entries, runners = _known_race(kernel, seed, threads, folder, starts)
+    if path.is_file():
+        return _read_job(path)
     distinct = list(dict.fromkeys(runners[1:]))              # a winner of several searches runs once
-    before = [entry["again"] for entry in race["entries"]] or [[]] * len(entries)
-    for done in range(race["starts"] + 1, starts + 1):
-        with closing(KernelLab(kernel, threads, target)) as lab:
-            again = dict(zip(distinct, lab.measure_rounds(distinct, rounds).T.tolist()))
-            again[None] = [lab.measure([None])[0][0]]
-        before = [known + again[runner] for known, runner in zip(before, runners)]
-        race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed,
-                "race": path.stem.rpartition("-")[2], "starts": done, "machine": this_machine(threads, target),
-                "entries": [{**entry, "again": known} for entry, known in zip(entries, before)]}
-        replace_file(path, json.dumps(race))
+    times = {runner: [] for runner in runners}
+    for _ in range(starts):
+        with closing(KernelLab(kernel, threads)) as lab:
+            for runner, again in zip(distinct, lab.measure_rounds(distinct, ROUNDS).T.tolist()):
+                times[runner] += again
+            times[None].append(lab.measure([None])[0][0])    # it is slow, so once
+    race = {"kernel": kernel.name, "definition": definition(kernel), "seed": seed,
+            "race": path.stem.rpartition("-")[2], "starts": starts, "machine": this_machine(threads),
+            "entries": [{**entry, "again": times[runner]} for entry, runner in zip(entries, runners)]}
+    replace_file(path, json.dumps(race))
     return race
 
 
-def starts_left(kernel, seed, threads, folder, target=None, starts=STARTS):
-    """How many starts `run_race` would run, with the same arguments."""
-    return max(0, starts - _known_race(kernel, seed, threads, folder, target)[1]["starts"])
-
-
-def _known_race(kernel, seed, threads, folder, target):
-    """(path of a race, what is known of it, its entries without their times, what KernelLab runs for each entry)."""
-    about = kernel.name, definition(kernel), seed, threads, processor_name(target), tvm_version()
-    searches = _longest_searches(folder, about)
-    name = repr([*about, torch.__version__, *sorted((found["strategy"], found["measurements"]) for found in searches)])
+def _known_race(kernel, seed, threads, folder, starts):
+    """(path of a race, its entries without their times, what KernelLab runs for each entry)."""
+    about = kernel.name, definition(kernel), seed, threads, processor_name(), tvm_version()
+    entries, runners = _racers(_longest_searches(folder, about))
+    name = repr([*about, torch.__version__, starts, entries, runners])
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    path = Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{digest}.json")
-    entries, runners = _racers(searches)
-    race = _read_job(path) if path.is_file() else {"starts": 0, "entries": []}
-    if [{name: value for name, value in one.items() if name != "again"} for one in race["entries"]] != entries:
-        race = {"starts": 0, "entries": []}                  # there is none, or a search was made again
-    return path, race, entries, runners
+    return Path(folder, f"race_{kernel.name.replace(' ', '_')}_seed_{seed}-{digest}.json"), entries, runners
 
 
 def layer_of(found):
@@ -256,10 +228,9 @@ def _longest_searches(folder, about):
     """The finished searches of a layer, as of `layer_of`, that take part in its race."""
     searches = {}
     for found in finished_searches(folder):
-        kind = found["strategy"], found["strategy"] == DESCENT and found["measurements"]
-        rival = searches.get(kind)
+        rival = searches.get(found["strategy"])
         if layer_of(found) == about and (rival is None or found["measurements"] > rival["measurements"]):
-            searches[kind] = found
+            searches[found["strategy"]] = found
     return list(searches.values())
 
 

@@ -1,5 +1,4 @@
 """Compare searches over programs and seeds; finished searches are kept on disk, so that a study can be resumed."""
-import time
 from functools import partial
 
 import numpy as np
@@ -25,27 +24,21 @@ from lab.studies.search_spaces import simulated_runtime
 WITHOUT_MODEL = ("random", "annealing", "genetic", "droplet", "explore then droplet")
 WITH_MODEL = ("model's best rows", "model, genetic", "model, gradient", "model, explore then droplet")
 ROW_SEARCHES = ("searched", "searched with model")
-SECONDS_PER_LINE = 60      # a line per seed would fill a stored notebook
 
 
-def study_searches(spaces, budgets, seeds, queries, store, report=print):
+def study_searches(spaces, budgets, seeds, queries, store):
     """Search every space with every strategy, budget and seed (0, 1, 2...); earlier results are read from disk.
 
     `budgets` are ascending numbers of measurements; explore-then-droplet is run up to 300, because its Gaussian process
     remembers no more points. `queries` are those of the model, per search of a whole space. Finished searches go to the
-    `store` (Store), two for each space and seed: with a model, and without one, which all models share. `report` gets a
-    line per space, and one per minute.
+    `store` (Store), two for each space and seed: with a model, and without one, which all models share.
 
     Returns {strategy: (3, seeds, spaces, budgets)}: ns of the best measured, measurements, queries; NaN: not run.
     """
     found = {name: np.full((3, seeds, len(spaces), len(budgets)), np.nan) for name in (*WITHOUT_MODEL, *WITH_MODEL)}
-    shown = -np.inf
     for place, space in enumerate(spaces):
+        print(f"{place + 1} of {len(spaces)}  {space.collection}: {space.graph_id}")
         for seed in range(seeds):
-            if seed == 0 or time.monotonic() - shown > SECONDS_PER_LINE:
-                shown = time.monotonic()
-                report(f"{place + 1} of {len(spaces)}  {space.collection}, seed {seed + 1} of {seeds}: "
-                       f"{space.graph_id}")
             free = _kept(store, "free", [space.program, budgets, seed], partial(_search_free, space, budgets, seed))
             guided_by_model = _kept(store, "guided", [space.model, budgets, seed, queries],
                                     partial(_search_guided, space, budgets, seed, queries))
