@@ -186,12 +186,6 @@ def test_a_server_that_does_not_give_a_file_is_named_by_kind(kaggle, tmp_path, a
     assert len(kaggle.asked) == asked and not (tmp_path / "a").exists()
 
 
-def test_a_dead_host_is_named(kaggle, tmp_path, monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")             # nothing listens on the discard port
-    message = fails("host", fetch_file, lambda: f"{MIRROR}/a", tmp_path / "a", 1, 1, 0)
-    assert "refused" in message.lower() and "Internet on" in message
-
-
 def test_what_does_not_fit_on_the_disk_is_not_begun(kaggle, tmp_path, monkeypatch):
     path = mirrored(kaggle, "tile:xla", "train")
     (tmp_path / "a.tar").write_bytes(kaggle.files[path])

@@ -202,6 +202,15 @@ def refuse():
     raise Refused("credentials")
 
 
+def make_no_folder():
+    """Let the client not make an empty folder ~/.config/kaggle, as it does at import where it finds no folder."""
+    home = os.path.expanduser("~")
+    places = [os.path.join(home, ".kaggle"),
+              os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "kaggle")]
+    if not any(map(os.path.exists, places)):     # there is no kaggle.json to miss
+        os.environ.setdefault("KAGGLE_CONFIG_DIR", os.path.dirname(os.path.realpath(__file__)))
+
+
 def sign_in(known):
     """The client's API; `known` gets the source of the credentials and the secrets as soon as they are known."""
     from kagglesdk.kaggle_env import get_access_token_from_env
@@ -209,6 +218,7 @@ def sign_in(known):
         token, place = get_access_token_from_env()
         known["secrets"] += [token] if token else []
         known["source"] = "~/.kaggle/access_token" if place == "access_token" else place
+        make_no_folder()
         import kaggle
     except (SystemExit, NameError, UnicodeDecodeError):      # without credentials, versions up to 2.2.3 end here
         refuse()
