@@ -141,16 +141,15 @@ def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     assert not any("Error" in json.dumps(c.get("outputs", [])) for c in cells)
 
 
-def test_metadata_is_ready_to_push(tmp_path):
-    places = bundled(tmp_path, "--each", "--only", "03,06", "--owner", "someone", "--size", "tiny")
-    assert [p.name for p in places] == ["tpugraphs-kit-03-train-tile", "tpugraphs-kit-06-submit"]
-    for place in places:
-        about = json.loads((place / "kernel-metadata.json").read_text())
-        assert about["id"] == f"someone/{place.name}" and (place / about["code_file"]).is_file()
-        assert about["title"].replace(" ", "-") == place.name
-        assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
-        assert about["machine_shape"] == "NvidiaTeslaT4"                         # Kaggle's name for two T4
-        assert about["competition_sources"] == ["predict-ai-model-runtime"]
+def test_metadata_is_ready_to_push(tmp_path, monkeypatch, capsys):
+    assert main(monkeypatch, tmp_path, "--only", "03,06", "--owner", "someone", "--size", "tiny") == 0
+    place = tmp_path / capsys.readouterr().out.strip()
+    about = json.loads((place / "kernel-metadata.json").read_text())
+    assert about["id"] == "someone/tpugraphs-kit-03-06" and (place / about["code_file"]).is_file()
+    assert about["title"].replace(" ", "-") == place.name
+    assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
+    assert about["machine_shape"] == "NvidiaTeslaT4"                             # Kaggle's name for two T4
+    assert about["competition_sources"] == ["predict-ai-model-runtime"]
 
 
 @pytest.mark.parametrize("args, shape", [(("--machine", "NvidiaTeslaA100"), "NvidiaTeslaA100"),
@@ -209,28 +208,6 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "--size", "tiny"], cwd=tmp_path,
                           text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (2, "bundle.py: bundle: is a file; --out names a folder\n")
-
-
-@pytest.mark.long
-def test_the_colab_notebook_goes_from_a_clone_and_a_secret_to_a_submission_and_keeps_the_secret(tmp_path):
-    for part in ("kit", "notebooks"):
-        shutil.copytree(PROJECT / part, tmp_path / "kit-clone" / part, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "colab" / "google" / "colab").mkdir(parents=True)
-    (tmp_path / "colab" / "google" / "colab" / "__init__.py").write_text(
-        f"class userdata:\n    def get(name):\n        return {{'KAGGLE_API_TOKEN': {TOKEN!r}}}[name]\n")
-    around = {k: v for k, v in os.environ.items() if k != "TPUGRAPHS_ROOT" and not k.startswith("KAGGLE")}
-    around |= {"PYTHONPATH": str(tmp_path / "colab"), "OMP_NUM_THREADS": "1"}
-    settings = '["--size", "tiny", "--only", "03,05,06", "-p", "steps=3", "-p", "seeds=1"]'
-    done = subprocess.run([sys.executable, "-m", "papermill", PROJECT / "notebooks" / "20_colab.ipynb", "out.ipynb",
-                           "-k", "python3", "-p", "data_root", "sample", "-p", "collections", "tile:xla",
-                           "-y", f"settings: {settings}"], cwd=tmp_path, env=around, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = "".join(output.get("text", "") for cell in nbformat.read(tmp_path / "out.ipynb", 4).cells
-                   for output in cell.get("outputs", ()))
-    assert "no token" not in said and said.rstrip().endswith("submissions/sample-tiny/submission.csv")
-    assert (tmp_path / "kit-clone" / "submissions" / "sample-tiny" / "submission.csv").is_file()
-    shutil.rmtree(tmp_path / "colab")
-    assert [p for p in tmp_path.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()] == []
 
 
 def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from kaggle_server import KEY, QUICK, TOKEN, USER, fails
+from kaggle_server import QUICK, TOKEN, USER, fails
 
 from kit.data import COLLECTIONS, find_data_root, npz_paths
 from kit.kaggle import push_dataset, push_notebook, wait_for_dataset
@@ -114,17 +114,6 @@ def test_a_dataset_that_is_processed_is_waited_for(kaggle, folder):
 
 
 @pytest.mark.long
-def test_what_is_not_ready_in_time_is_pending_and_the_next_call_waits_on(kaggle, folder):
-    kaggle.processing = ["BLOBS_RECEIVED"] * 999
-    message = fails("pending", push, folder, timeout=8)
-    assert message == (f"{REF}: uploaded, but Kaggle still processes it (blobs_received); run it again, nothing is "
-                       "uploaded twice")
-    kaggle.processing = ["BLOBS_RECEIVED"]
-    sent, done = len(kaggle.took), push(folder)
-    assert (done["version"], done["uploaded"], len(kaggle.took)) == (1, False, sent)
-
-
-@pytest.mark.long
 def test_what_kaggle_cannot_process_is_told_and_sent_again_by_the_next_call(kaggle, folder):
     kaggle.processing = ["BLOBS_RECEIVED", "FAILED"]
     message = fails("refused", push, folder)
@@ -146,28 +135,13 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(kaggle, folder):
 
 
 @pytest.mark.long
-def test_a_call_that_failed_is_gone_on_with_by_the_next(kaggle, folder):
-    kaggle.answers["upload"] = [None, None, "cut", (503, ""), (503, "")]
-    kaggle.answers["status of upload"] = [None, (503, "")]
-    message = fails("upload", push, folder)
-    assert message == ("the upload failed (layout.zip: HTTP 503), so nothing was made of it on Kaggle: run it again. "
-                       "What has arrived is not uploaded again")
-    kept, = (kaggle.home / ".cache/tpugraphs-kit").glob("*.json")
-    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700 and kaggle.datasets == {}
-    sent = len(kaggle.took)
-    kaggle.answers.clear()
-    push(folder)
-    assert there(kaggle) == FILES and len(kaggle.blobs) == 4 and not kept.exists()
-    assert [name for name, _ in kaggle.took[sent:]] == ["layout.zip", "tile.zip"] and kaggle.took[sent][1] > 1_000_000
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("spoil", ["expired", "old", "other files", "damaged"])
 def test_what_cannot_be_gone_on_with_starts_over(kaggle, folder, spoil):
     kaggle.answers["upload"] = [None, None, "cut"] + [(503, "")] * 9
     fails("upload", push, folder)
     kaggle.answers.clear()
     kept, = (kaggle.home / ".cache/tpugraphs-kit").glob("*.json")
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700 and kaggle.datasets == {}
     known, sent = json.loads(kept.read_text()), len(kaggle.took)
     if spoil == "expired":
         kaggle.answers["status of upload"] = [(404, "gone")]
@@ -220,15 +194,6 @@ def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, folder, monkeypatch,
     monkeypatch.setattr("kit.kaggle.datasets.ANSWER_WITHIN", 1.5)
     kaggle.answers[call] = ["hang"]
     fails(kind, push, folder, timeout=3)
-
-
-@pytest.mark.long
-def test_a_key_is_as_good_as_a_token_and_anothers_dataset_is_refused(kaggle, folder, monkeypatch):
-    monkeypatch.delenv("KAGGLE_API_TOKEN")
-    monkeypatch.setenv("KAGGLE_USERNAME", USER)
-    monkeypatch.setenv("KAGGLE_KEY", KEY)
-    assert push(folder)["ref"] == REF
-    assert "for a notebook or a Dataset log in as its owner" in fails("forbidden", push, folder, f"another/{SLUG}")
 
 
 @pytest.mark.long
@@ -357,19 +322,3 @@ def test_a_job_is_pushed_once_its_dataset_is_ready(kaggle, folder, tmp_path, tin
     train(every=0.01)
     assert kaggle.asked[:kaggle.asked.index("SaveKernel")].count("GetDatasetStatus") == 3
     assert [body["datasetDataSources"] for body in kaggle.pushed] == [[REF]]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("command, words, status", [
-    (["bundle.py", "--only", "03", "--dataset", "no-owner"], "'no-owner' is not OWNER/SLUG", 2),
-    (["run.py", "--dataset", REF],
-     "run.py: --owner, --dataset, --machine, --seed-groups and --dry-run need --on kaggle", 2),
-    (["bundle.py", "--only", "03", "--dataset", REF, "--dataset", f"{USER}/weights"], "", 0)])
-def test_datasets_are_named_on_the_command_line(tmp_path, project, command, words, status):
-    done = subprocess.run([sys.executable, project / "notebooks" / command[0], *command[1:]], cwd=tmp_path, text=True,
-                          capture_output=True)
-    assert done.returncode == status and words in done.stderr
-    if not status:
-        about = json.loads((tmp_path / done.stdout.strip() / "kernel-metadata.json").read_text())
-        assert about["dataset_sources"] == [REF, f"{USER}/weights"]
-        assert about["competition_sources"] == ["predict-ai-model-runtime"]

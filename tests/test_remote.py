@@ -20,7 +20,7 @@ import lab.jobs.jobs
 from kit.data import COLLECTIONS, npz_paths
 from lab.jobs.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from lab.jobs.results import collect_results, publish_jobs, tail
-from lab.run import Folder, Prediction, Run, gather_predictions
+from lab.run import Folder, Prediction, Run
 from lab.run.folder import step_of
 from lab.run.store import Store, read_kept
 
@@ -231,29 +231,6 @@ def test_a_dry_run_counts_the_sessions_of_each_notebook_and_of_all(kaggle, tmp_p
     assert float(total[1]) == pytest.approx(sum(hours), abs=0.21)
     assert lines[-1].startswith("GPU quota: 12.3 of 30.0 hours used this week, 17.7 left")
     assert lines[-1].endswith(f"; the plan takes more, about {total[1]}")
-
-
-def test_a_dry_run_leaves_out_what_was_pushed_and_tells_the_quota(kaggle, tmp_path, tiny_sample, monkeypatch, capfd):
-    monkeypatch.syspath_prepend(PROJECT / "notebooks")
-    import on_kaggle
-    monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
-    kaggle.machine = lambda body: BROKEN if "layout" in body["slug"] else finished(kaggle, tiny_sample, TILE)
-    args = [*TWO, "-p", "seeds=1", "--machine", "NvidiaTeslaA100"]
-    books = {PROJECT / "notebooks" / f"{name}.ipynb": given for name, given in (
-        ("03_train_tile", {"collections": [], "size": "tiny", "seeds": 1}),
-        ("04_train_layout", {"collections": [], "size": "tiny", "seeds": 1}))}
-    given = {path: {"data_root": "", "out_dir": "", **own} for path, own in books.items()}
-    on_kaggle.train_on_kaggle(plan_jobs([TILE, LAYOUT], 1), given, USER, tmp_path / "out", tiny_sample, True,
-                              machine="NvidiaTeslaA100")
-    assert [body["machineShape"] for body in kaggle.pushed] == ["NvidiaTeslaA100"] * 2
-    kaggle.said()
-    status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_sample, *args)
-    assert (status, errors) == (0, "")
-    done, again = (body["slug"] for body in kaggle.pushed)
-    assert lines[:4] == [f"not pushed again: {done}: fetched",
-                         "nothing is pushed now; notebooks without --dry-run: 1, at most 2 at a time",
-                         f"{again}-2", "    machine: NvidiaTeslaA100 (1 x A100), private, no internet"]
-    assert lines[-1].startswith("GPU quota: 12.3 of 30.0 hours used this week, 17.7 left") and len(kaggle.pushed) == 2
 
 
 def test_a_token_that_is_missing_is_told_before_data_are_prepared(kaggle, tmp_path, tiny_sample, monkeypatch, capfd):
@@ -535,12 +512,6 @@ def test_jobs_of_a_collection_become_one_section_and_others_stay(tmp_path, tiny_
     assert settings["on_kaggle"] == {f"{USER}/{first}": {"first_seed": first, "seeds": 2} for first in (0, 2)}
     assert folder.fault("03_train_tile", [TILE]) is None
     assert len(tree(tmp_path / "store")) == 8 * 3                # those of the earlier plan are still there
-    # 05 adds up in the same order, in whatever order models were trained
-    run, record = Run("05_ensemble", tiny_sample, tmp_path, "tiny", [TILE]), folder.record("03_train_tile")
-    before = [[*members] for members in gather_predictions(run).values()]
-    record["sections"][TILE]["costs"].reverse()
-    folder.write_record("03_train_tile", record)
-    assert [[*members] for members in gather_predictions(run).values()] == before
 
 
 def test_earlier_results_stay_where_a_job_failed_and_those_out_of_date_do_not_stop_the_others(tmp_path, tiny_sample,

@@ -15,7 +15,6 @@ from lab.run import (
     graph_scores,
     list_runs,
     read_season,
-    record_leaderboard,
     record_run,
     write_report,
 )
@@ -263,13 +262,3 @@ def test_the_report_shows_the_season_of_a_run_that_is_in_the_ledger(entry, capsy
     seen = reported(folder)
     assert seen.said.count("left out of the ledger's table") == 1 and "The season" in seen.said
     assert capsys.readouterr().out.count("\n") == 1
-
-
-def test_a_season_of_sample_data_says_so_and_has_a_picture_once_a_score_is_entered(entry):
-    entry("a", {"tile:xla": (0.9, 0.8, 0.95)}, data="sample data")
-    folder = entry("b", {"tile:xla": (0.8, 0.7, 0.9)}, data="sample data")
-    seen = reported(folder)
-    assert seen.said.count("sample data") == 2 and "img" not in seen.tags
-    record_leaderboard(folder, "a", public=0.5)
-    assert reported(folder).tags.count("img") == 1
-    assert read_season(folder).points() == [("1", 0.9, 0.8, 0.95, 0.5, None, True)]
