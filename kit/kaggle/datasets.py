@@ -6,6 +6,7 @@ Equal files give equal zips. A file in ~/.cache/tpugraphs-kit notes what has arr
 """
 import hashlib
 import json
+import os
 import re
 import tempfile
 import time
@@ -74,12 +75,11 @@ def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client
     mark = f"[files {hashlib.sha256(listed.encode()).hexdigest()[:16]}]"
     now = _ask(dataset, client)
     known = Path.home() / ".cache" / "tpugraphs-kit" / f"{now['ref'].replace('/', '_')}.json"
-    known.parent.mkdir(parents=True, exist_ok=True)
-    known.parent.chmod(0o700)                    # private: who knows an address can upload to it
     with locked(known.with_suffix(".lock")) as holder:
         if holder is not None:
             raise KaggleError("busy", f"{now['ref']}: another process{holder} pushes to this Dataset; wait for it, "
                               "then run it again")
+        known.parent.chmod(0o700)                # private: who knows an address can upload to it
         uploaded = mark not in now["about"] or now["status"] in _ENDED
         if uploaded:
             now = _upload(files, listed, mark, title, now, known, end, every, client)
@@ -133,6 +133,8 @@ def _files_below(folder):
             refuse(path, "Kaggle would unpack it; unpack it here, or push another folder")
         if path.is_file():
             files[name.as_posix()] = path
+        else:
+            os.scandir(path).close()             # an error, where rglob leaves out what it cannot read
     single = sum("/" not in name for name in files)
     if not files or single > FILES_MOST:
         refuse(folder, f"has {single} files directly in it, and {len(files)} in all; expected at least one file, and "

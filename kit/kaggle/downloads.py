@@ -249,7 +249,8 @@ def unpack(archive, root, wanted):
     try:
         if tarfile.is_tarfile(archive):
             with tarfile.open(archive, "r:") as tar:
-                members = [(member.name, member.size, member) for member in tar if member.isfile()]
+                members = [(member.name, member.size, member) for member in tar
+                           if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)]
                 return _write(archive, members, tar.extractfile, root, wanted)
         with zipfile.ZipFile(archive) as outer:
             count = _unzip(archive, outer, root, wanted)
