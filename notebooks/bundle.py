@@ -218,7 +218,6 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", help=f"notebooks whose names start with these; {STEPS}, or "
                         f"{COMBINES} with --weights")
-    parser.add_argument("--each", action="store_true", help="a bundle a notebook instead of one of all")
     parser.add_argument("--out", metavar="DIR", default="bundle")
     parser.add_argument("--collections", metavar="A,B", help="default: all five")
     parser.add_argument("--data-root", metavar="DIR", help="where the data is there, if not in the usual places; "
@@ -231,15 +230,16 @@ def main(argv=None):
                         "in this Kaggle Dataset, which notebooks/weights.py has published")
     parser.add_argument("--machine", metavar="NAME", help=f"the machine on Kaggle; default: {MACHINE}, which has two "
                         "T4; cpu: one without a GPU")
-    parser.add_argument("--dry-run", action="store_true", help="only print each notebook, its machine, its data and "
+    parser.add_argument("--dry-run", action="store_true", help="only print the notebook, its machine, its data and "
                         "its hours")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
     args = parser.parse_args(argv)
     try:
         notebooks = select(args.only or (COMBINES if args.weights else STEPS))[1]
-        if args.weights and (args.each or [n.stem[:2] for n in notebooks] != COMBINES.split(",")):
-            raise RunError(f"--weights makes one notebook of {COMBINES}: remove --each, and any other --only")
+        numbers = [n.stem[:2] for n in notebooks]
+        if args.weights and numbers != COMBINES.split(","):
+            raise RunError(f"--weights makes one notebook of {COMBINES}: remove any other --only")
         options = {"collections": wanted(args.collections)} if args.collections else {}
         options |= {name: value for name, value in (("data_root", args.data_root), ("size", args.size)) if value}
         trained, sources = None, args.dataset
@@ -249,19 +249,16 @@ def main(argv=None):
             sources = list(dict.fromkeys([*args.dataset, args.weights]))
         parameters = share_out(notebooks, options, dict(args.p))
         check(notebooks, dict(args.p), there=True)
-        shape, out, plan = machine(args.machine, dict(args.p).get("device")), folder("--out", args.out), []
-        for some in [[n] for n in notebooks] if args.each else [notebooks]:
-            numbers = [n.stem[:2] for n in some]
-            name = "-".join(["tpugraphs-kit", *([some[0].stem.replace("_", "-")] if args.each else numbers)])
-            if len(name) > TITLE_MOST:
-                name = f"tpugraphs-kit-{numbers[0]}-to-{numbers[-1]}"
-            about = kernel_metadata(name, args.owner, sources, shape)
-            plan.append((about, {n: parameters[n] for n in some}))
-            if not args.dry_run:
-                book = bundle(plan[-1][1], datasets=args.dataset, machine=shape, weights=trained)
-                print(show(write_bundle(out, book, about)))
+        shape, out = machine(args.machine, dict(args.p).get("device")), folder("--out", args.out)
+        name = "-".join(["tpugraphs-kit", *numbers])
+        if len(name) > TITLE_MOST:
+            name = f"tpugraphs-kit-{numbers[0]}-to-{numbers[-1]}"
+        about = kernel_metadata(name, args.owner, sources, shape)
         if args.dry_run:
-            show_plan(plan, is_sample=args.data_root == "sample")
+            show_plan([(about, parameters)], is_sample=args.data_root == "sample")
+        else:
+            book = bundle(parameters, datasets=args.dataset, machine=shape, weights=trained)
+            print(show(write_bundle(out, book, about)))
     except (RunError, DataError, KaggleError, OSError) as error:
         print(f"bundle.py: {error}", file=sys.stderr)
         return 2

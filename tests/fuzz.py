@@ -396,9 +396,8 @@ def write_json(path, rng):
 def read_ledger(path):
     season = read_season(path.parent)
     season.rows(), season.remarks(), season.points()
-    assert len(season.entries) == (season.problem is None)
     rows = list_runs(path.parent)
-    assert [row["run"] for row in rows] == [path.stem]
+    assert len(season.entries) + (season.problem is not None) == len(rows) <= 1
     record_leaderboard(path.parent, path.stem, public=0.5)
     assert list_runs(path.parent)[0]["public"] == 0.5
 

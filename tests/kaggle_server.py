@@ -46,7 +46,6 @@ class KaggleServer(ThreadingHTTPServer):
         self.asked, self.answers, self.ended = [], {}, threading.Event()
         self.files = {}                      # path of storage or mirror -> bytes
         self.etag = '"1"'                    # None: the files have no validator
-        self.tells_length = True
         self.ranges = []                     # what Range headers asked for
         self.uploads, self.submissions = {}, []
         self.limits = {"numToday": 1, "numTotal": 3, "numAllowedNow": 4}
@@ -276,7 +275,7 @@ class Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
         rest = content[first:]
         self.send_response(206 if first else 200)
-        for name, value in {**({"Content-Length": len(rest)} if self.server.tells_length else {}), **headers}.items():
+        for name, value in {"Content-Length": len(rest), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(rest[:len(rest) // 2] if planned == "cut" else rest)

@@ -141,16 +141,15 @@ def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     assert not any("Error" in json.dumps(c.get("outputs", [])) for c in cells)
 
 
-def test_metadata_is_ready_to_push(tmp_path):
-    places = bundled(tmp_path, "--each", "--only", "03,06", "--owner", "someone", "--size", "tiny")
-    assert [p.name for p in places] == ["tpugraphs-kit-03-train-tile", "tpugraphs-kit-06-submit"]
-    for place in places:
-        about = json.loads((place / "kernel-metadata.json").read_text())
-        assert about["id"] == f"someone/{place.name}" and (place / about["code_file"]).is_file()
-        assert about["title"].replace(" ", "-") == place.name
-        assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
-        assert about["machine_shape"] == "NvidiaTeslaT4"                         # Kaggle's name for two T4
-        assert about["competition_sources"] == ["predict-ai-model-runtime"]
+def test_metadata_is_ready_to_push(tmp_path, monkeypatch, capsys):
+    assert main(monkeypatch, tmp_path, "--only", "03,06", "--owner", "someone", "--size", "tiny") == 0
+    place = tmp_path / capsys.readouterr().out.strip()
+    about = json.loads((place / "kernel-metadata.json").read_text())
+    assert about["id"] == "someone/tpugraphs-kit-03-06" and (place / about["code_file"]).is_file()
+    assert about["title"].replace(" ", "-") == place.name
+    assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
+    assert about["machine_shape"] == "NvidiaTeslaT4"                             # Kaggle's name for two T4
+    assert about["competition_sources"] == ["predict-ai-model-runtime"]
 
 
 @pytest.mark.parametrize("args, shape", [(("--machine", "NvidiaTeslaA100"), "NvidiaTeslaA100"),
@@ -161,20 +160,6 @@ def test_another_machine_or_none_with_a_gpu(tmp_path, monkeypatch, capsys, args,
     assert (about["enable_gpu"], about.get("machine_shape")) == (shape is not None, shape)
     source = (tmp_path / "bundle" / "tpugraphs-kit-03" / "tpugraphs-kit-03.ipynb").read_text()
     assert ("needs_gpu=Path" in source) == (shape is not None)
-
-
-@pytest.mark.parametrize("args, sentence", [
-    (("--machine", "TpuV5E8"), "--machine TpuV5E8: expected cpu, or one of Kaggle's names for machines with GPUs, such "
-     "as NvidiaTeslaT4"),
-    (("--machine", "two T4"), "--machine two T4: expected cpu, or one of"),
-    (("--machine", "NvidiaTeslaP100"), "--machine NvidiaTeslaP100: Kaggle has retired this machine and would give "
-     "NvidiaTeslaT4 instead; remove --machine"),
-    (("--machine", "cpu", "-p", "device=cuda"), "--machine cpu and -p device=cuda do not fit: remove one of the two"),
-    (("--machine", "NvidiaTeslaT4", "-p", "device=cpu"), "--machine NvidiaTeslaT4 and -p device=cpu do not fit")])
-def test_a_machine_that_does_not_fit_is_one_sentence(tmp_path, monkeypatch, capsys, args, sentence):
-    assert main(monkeypatch, tmp_path, *args) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"bundle.py: {sentence}") and said.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_prints_the_notebook_and_writes_nothing(tmp_path, monkeypatch, capsys):
@@ -218,44 +203,11 @@ def test_a_notebook_without_its_gpu_ends_in_its_parameters_cell(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("wrong, words", [("stepz=3", "no parameter stepz"),
-                                          ("recipe=banana", "expected short or quick or full"),
-                                          ("device=tpu", "expected cpu or cuda, as on Kaggle's machines")])
-def test_a_wrong_name_or_value_is_one_sentence(tmp_path, wrong, words):
-    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "-p", wrong], cwd=tmp_path,
-                          text=True, capture_output=True)
-    assert done.returncode == 2 and done.stderr.startswith("bundle.py: ") and words in done.stderr
-    assert len(done.stderr.splitlines()) <= 2 and not list(tmp_path.iterdir())
-
-
-@pytest.mark.long
 def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "bundle").touch()
     done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "--size", "tiny"], cwd=tmp_path,
                           text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (2, "bundle.py: bundle: is a file; --out names a folder\n")
-
-
-@pytest.mark.long
-def test_the_colab_notebook_goes_from_a_clone_and_a_secret_to_a_submission_and_keeps_the_secret(tmp_path):
-    for part in ("kit", "notebooks"):
-        shutil.copytree(PROJECT / part, tmp_path / "kit-clone" / part, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "colab" / "google" / "colab").mkdir(parents=True)
-    (tmp_path / "colab" / "google" / "colab" / "__init__.py").write_text(
-        f"class userdata:\n    def get(name):\n        return {{'KAGGLE_API_TOKEN': {TOKEN!r}}}[name]\n")
-    around = {k: v for k, v in os.environ.items() if k != "TPUGRAPHS_ROOT" and not k.startswith("KAGGLE")}
-    around |= {"PYTHONPATH": str(tmp_path / "colab"), "OMP_NUM_THREADS": "1"}
-    settings = '["--size", "tiny", "--only", "03,05,06", "-p", "steps=3", "-p", "seeds=1"]'
-    done = subprocess.run([sys.executable, "-m", "papermill", PROJECT / "notebooks" / "20_colab.ipynb", "out.ipynb",
-                           "-k", "python3", "-p", "data_root", "sample", "-p", "collections", "tile:xla",
-                           "-y", f"settings: {settings}"], cwd=tmp_path, env=around, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = "".join(output.get("text", "") for cell in nbformat.read(tmp_path / "out.ipynb", 4).cells
-                   for output in cell.get("outputs", ()))
-    assert "no token" not in said and said.rstrip().endswith("submissions/sample-tiny/submission.csv")
-    assert (tmp_path / "kit-clone" / "submissions" / "sample-tiny" / "submission.csv").is_file()
-    shutil.rmtree(tmp_path / "colab")
-    assert [p for p in tmp_path.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()] == []
 
 
 def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_path, monkeypatch):
@@ -272,17 +224,7 @@ def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_
         exec(find, {})
 
 
-def test_a_bundle_finds_a_wing_however_it_is_imported(monkeypatch):
-    monkeypatch.syspath_prepend(PROJECT / "notebooks")
-    kit_files = importlib.import_module("bundle").kit_files
-    for line in ("from kit import training", "from kit.training import run_jobs"):
-        assert {"kit/__init__.py", "kit/training/__init__.py", "kit/training/pool.py", "kit/files.py"} <= {
-            *kit_files([line])}
-    assert "kit/models/__init__.py" not in kit_files(["from lab.sample import write_sample"])
-
-
-@pytest.mark.parametrize("only", ["03,04,05,06", "00,01,02,03,04,05,06,07", "08", "09", "10,11,12,13", "05,06",
-                                  "00,01,02,03,04,05,06,07,09,1"])
+@pytest.mark.parametrize("only", ["03,04,05,06", "08", "00,01,02,03,04,05,06,07,09,1"])
 def test_kaggle_takes_every_bundle(tmp_path, monkeypatch, capsys, only):
     """Kaggle is reported to refuse sources above 1 MB and titles above 50 characters."""
     assert main(monkeypatch, tmp_path, "--only", only) == 0

@@ -9,13 +9,12 @@ import stat
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
-from kaggle_server import KEY, QUICK, TOKEN, USER, fails
+from kaggle_server import QUICK, TOKEN, USER, fails
 
 from kit.data import COLLECTIONS, find_data_root, npz_paths
-from kit.kaggle import child, push_dataset, push_notebook, wait_for_dataset
+from kit.kaggle import push_dataset, push_notebook, wait_for_dataset
 from kit.kaggle.datasets import LIST
 from kit.prepare import open_prepared, prepare
 from lab.jobs import plan_jobs, watch_jobs
@@ -69,7 +68,7 @@ def test_a_folder_becomes_a_private_dataset_with_the_same_paths(kaggle, folder):
     assert SAID.search(made["description"])
     assert {blob["name"] for blob in kaggle.blobs.values()} == {"catalogue.parquet", "layout.zip", "tile.zip", LIST}
     said = kaggle.said()
-    assert f"{REF}: 5 files, 3.0 MB, are uploaded as 4 files" in said and "layout.zip: 3.0 MB uploaded" in said
+    assert f"{REF}: 5 files, 3.0 MB, are uploaded as 4 files" in said
     assert said.endswith(f"{REF}: version 1 is ready; notebooks see it at /kaggle/input/datasets/{REF}\n")
     assert [path.name for path in (kaggle.home / ".cache/tpugraphs-kit").iterdir() if path.suffix == ".json"] == []
 
@@ -115,17 +114,6 @@ def test_a_dataset_that_is_processed_is_waited_for(kaggle, folder):
 
 
 @pytest.mark.long
-def test_what_is_not_ready_in_time_is_pending_and_the_next_call_waits_on(kaggle, folder):
-    kaggle.processing = ["BLOBS_RECEIVED"] * 999
-    message = fails("pending", push, folder, timeout=2)
-    assert message == (f"{REF}: uploaded, but Kaggle still processes it (blobs_received); run it again, nothing is "
-                       "uploaded twice")
-    kaggle.processing = ["BLOBS_RECEIVED"]
-    sent, done = len(kaggle.took), push(folder)
-    assert (done["version"], done["uploaded"], len(kaggle.took)) == (1, False, sent)
-
-
-@pytest.mark.long
 def test_what_kaggle_cannot_process_is_told_and_sent_again_by_the_next_call(kaggle, folder):
     kaggle.processing = ["BLOBS_RECEIVED", "FAILED"]
     message = fails("refused", push, folder)
@@ -146,34 +134,6 @@ def test_an_upload_that_is_cut_goes_on_where_it_was(kaggle, folder):
     assert len(kaggle.blobs) == 4 and kaggle.asked.count("status of upload") == 4
 
 
-def test_progress_is_told_while_a_file_is_sent(kaggle, tmp_path, monkeypatch):
-    monkeypatch.setattr(child, "LINE_EVERY", -1)
-    path, lines, url = tmp_path / "tile.zip", [], "http://localhost/blob/b"
-    path.write_bytes(content("t", 3_000_000))
-    kaggle.blobs["b"] = {"name": "tile.zip", "length": path.stat().st_size, "data": content("t", 3_000_000)[:1_500_000]}
-    calls = child.Calls({}, lambda step, say: lines.append(say), None, None)
-    assert calls.send_rest(path, url, new=False) == (True, 1_500_000)
-    assert lines == ["tile.zip: 2.5 MB of 3.0 MB", "tile.zip: 3.0 MB of 3.0 MB"]
-    assert kaggle.blobs["b"]["data"] == path.read_bytes()
-    assert calls.send_rest(path, url, new=False)[0] and kaggle.took == [("tile.zip", 1_500_000)]      # nothing is left
-
-
-@pytest.mark.long
-def test_a_call_that_failed_is_gone_on_with_by_the_next(kaggle, folder):
-    kaggle.answers["upload"] = [None, None, "cut", (503, ""), (503, "")]
-    kaggle.answers["status of upload"] = [None, (503, "")]
-    message = fails("upload", push, folder)
-    assert message == ("the upload failed (layout.zip: 2 attempts), so nothing was made of it on Kaggle: run it again. "
-                       "What has arrived is not uploaded again")
-    kept, = (kaggle.home / ".cache/tpugraphs-kit").glob("*.json")
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and kaggle.datasets == {}
-    sent = len(kaggle.took)
-    kaggle.answers.clear()
-    push(folder)
-    assert there(kaggle) == FILES and len(kaggle.blobs) == 4 and not kept.exists()
-    assert [name for name, _ in kaggle.took[sent:]] == ["layout.zip", "tile.zip"] and kaggle.took[sent][1] > 1_000_000
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("spoil", ["expired", "old", "other files", "damaged"])
 def test_what_cannot_be_gone_on_with_starts_over(kaggle, folder, spoil):
@@ -181,6 +141,7 @@ def test_what_cannot_be_gone_on_with_starts_over(kaggle, folder, spoil):
     fails("upload", push, folder)
     kaggle.answers.clear()
     kept, = (kaggle.home / ".cache/tpugraphs-kit").glob("*.json")
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700 and kaggle.datasets == {}
     known, sent = json.loads(kept.read_text()), len(kaggle.took)
     if spoil == "expired":
         kaggle.answers["status of upload"] = [(404, "gone")]
@@ -214,17 +175,10 @@ def test_a_lost_answer_is_looked_up_and_nothing_is_made_twice(kaggle, folder):
 
 @pytest.mark.long
 @pytest.mark.parametrize("call, answers, kind, word", [
-    ("GetDataset", [(401, "")] * 9, "token", "Kaggle does not accept the credentials in KAGGLE_API_TOKEN"),
-    ("GetDataset", [(429, "", {"Retry-After": "600"})], "busy", "Retry-After 600 s"),
     ("GetDataset", [(500, "oops")] * 2, "server", 'HTTP 500: oops) at "look for the Dataset"'),
-    ("GetDataset", ["cut"] * 2, "host", 'at "look for the Dataset": check the internet connection'),
     ("StartBlobUpload", [(403, "Permission 'datasets.create' was denied")], "forbidden",
      f"Kaggle forbids access to {REF} (HTTP 403: Permission 'datasets.create' was denied)"),
-    ("StartBlobUpload", [(429, "")] * 2, "busy", "Kaggle asks for fewer requests"),
-    ("StartBlobUpload", [(500, "")] * 2, "server", 'at "start upload"'),
     ("upload", [(403, "")] * 9, "upload", "the upload failed"),
-    ("upload", [(429, "")] * 9, "upload", "the upload failed"),
-    ("CreateDataset", [(403, "no phone number")], "forbidden", "no phone number"),
     ("CreateDataset", [(400, f"private quota {TOKEN}")], "refused", "Kaggle refuses (HTTP 400: private quota ***)"),
     ("CreateDataset", [(429, "")] * 2, "busy", "Kaggle asks for fewer requests"),
     ("GetDatasetStatus", [(401, "")] * 9, "token", "Kaggle does not accept the credentials")])
@@ -239,22 +193,7 @@ def test_each_way_to_fail_has_its_kind_and_its_sentence(kaggle, folder, call, an
 def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, folder, monkeypatch, call, kind):
     monkeypatch.setattr("kit.kaggle.datasets.ANSWER_WITHIN", 1.5)
     kaggle.answers[call] = ["hang"]
-    assert "none within" in fails(kind, push, folder, timeout=2)
-
-
-def test_no_credentials_are_told(kaggle, folder, monkeypatch):
-    monkeypatch.delenv("KAGGLE_API_TOKEN")
-    assert "there are no Kaggle credentials" in fails("credentials", push, folder)
-    assert kaggle.asked == []
-
-
-@pytest.mark.long
-def test_a_key_is_as_good_as_a_token_and_anothers_dataset_is_refused(kaggle, folder, monkeypatch):
-    monkeypatch.delenv("KAGGLE_API_TOKEN")
-    monkeypatch.setenv("KAGGLE_USERNAME", USER)
-    monkeypatch.setenv("KAGGLE_KEY", KEY)
-    assert push(folder)["ref"] == REF
-    assert "for a notebook or a Dataset log in as its owner" in fails("forbidden", push, folder, f"another/{SLUG}")
+    fails(kind, push, folder, timeout=3)
 
 
 @pytest.mark.long
@@ -272,19 +211,15 @@ def test_a_public_dataset_gets_no_version_and_a_used_title_is_told(kaggle, folde
 # --- before anything is sent
 
 @pytest.mark.parametrize("dataset, title, word", [
-    ("short", None, "the slug has 6 to 50"), ("x" * 51, None, "the slug has 6 to 50"), ("a--b--c", None, "dashes"),
-    ("Upper-case", None, "small letters"), ("a_b_c_d", None, "small letters"), (f"{USER}/", None, "the slug has"),
-    ("../../etc/passwd", None, "small letters"), (SLUG, "short", "has 5 characters; expected 6 to 50"),
+    ("short", None, "the slug has 6 to 50"), ("../../etc/passwd", None, "small letters"),
     (SLUG, "x" * 51, "has 51 characters"), (SLUG, "two\nlines", "on one line")])
 def test_a_name_that_kaggle_refuses_is_refused_here(kaggle, folder, dataset, title, word):
     assert word in fails("invalid", push, folder, dataset, title=title, client={"python": "/nowhere"})
 
 
 @pytest.mark.parametrize("name, word", [
-    ("tile/raw.zip", "Kaggle would unpack it"), ("layout.tar.gz", "Kaggle would unpack it"),
-    ("a@b.npz", "Kaggle refuses such a name"), ("tile/a&b.npz", "Kaggle refuses such a name"),
-    ("a & b.csv", "Kaggle refuses such a name"), ("tile/up\\down", "Kaggle refuses such a name"),
-    ("two\nlines", "Kaggle refuses such a name")])
+    ("tile/raw.zip", "Kaggle would unpack it"), ("tile/a&b.npz", "Kaggle refuses such a name"),
+    ("tile/up\\down", "Kaggle refuses such a name"), ("two\nlines", "Kaggle refuses such a name")])
 def test_a_file_that_kaggle_would_change_is_refused(kaggle, folder, name, word):
     (folder / name).write_bytes(b"x")
     assert f"{word}; " in fails("invalid", push, folder, client={"python": "/nowhere"})
@@ -293,18 +228,11 @@ def test_a_file_that_kaggle_would_change_is_refused(kaggle, folder, name, word):
 def test_nothing_leaves_the_folder(kaggle, folder, tmp_path):
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret/file").write_text("mine")
-    for name, target in (("inside.npz", folder / "tile/xla/train/a.npz"), ("tile/out", tmp_path / "secret"),
-                         ("tile/out.npz", tmp_path / "secret/file"), ("dead", tmp_path / "nothing")):
+    for name, target in (("tile/out", tmp_path / "secret"), ("tile/out.npz", tmp_path / "secret/file")):
         (folder / name).symlink_to(target)
         message = fails("invalid", push, folder, client={"python": "/nowhere"})
         assert message == f"{folder / name}: is a link or a special file; expected files and folders; nothing was sent"
         (folder / name).unlink()
-    os.mkfifo(folder / "pipe")
-    assert "is a link or a special file" in fails("invalid", push, folder, client={"python": "/nowhere"})
-    (folder / "pipe").unlink()
-    (tmp_path / "link").symlink_to(folder)                                     # the folder itself may be one
-    push(tmp_path / "link")
-    assert there(kaggle) == FILES
 
 
 def test_an_empty_a_crowded_and_a_missing_folder_are_told(kaggle, tmp_path, monkeypatch):
@@ -316,22 +244,6 @@ def test_an_empty_a_crowded_and_a_missing_folder_are_told(kaggle, tmp_path, monk
         (tmp_path / "empty" / name).write_text(name)
     assert "at most 2 directly in it: put them into a folder" in fails("invalid", push, tmp_path / "empty")
     assert kaggle.asked == []
-
-
-def test_a_file_that_changes_meanwhile_and_a_full_disk_are_told(kaggle, folder, monkeypatch):
-    changed = []
-
-    def late(path):
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-        if path.name == "n.npz":
-            path.write_bytes(b"changed")
-            changed.append(path)
-        return found
-    monkeypatch.setattr("kit.kaggle.datasets.file_sha256", late)
-    assert "changed while it was packed; nothing was sent" in fails("invalid", push, folder)
-    monkeypatch.setattr("kit.kaggle.datasets.shutil.disk_usage", lambda _: SimpleNamespace(free=99))
-    assert "a copy of the files does not fit; make room, or set TMPDIR" in fails("disk", push, folder)
-    assert changed and kaggle.took == []
 
 
 # --- more than one process, and notebooks
@@ -351,16 +263,6 @@ def test_a_second_push_names_the_first_and_goes_on_where_that_was_killed(kaggle,
     sent = len(kaggle.took)
     push(folder)
     assert there(kaggle) == FILES and len(kaggle.blobs) == 4 and kaggle.took[sent][1] > 1_000_000
-
-
-@pytest.mark.long
-def test_eight_thousand_files_go_as_a_few(kaggle, tmp_path):
-    for number in range(8000):
-        path = tmp_path / f"many/tile/xla/{number % 3}/{number}.npz"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content(str(number), 500))
-    push(tmp_path / "many")
-    assert len(there(kaggle)) == 8000 and len(kaggle.took) == 2
 
 
 def test_a_notebook_names_the_datasets_that_it_reads(kaggle, tmp_path):
@@ -400,22 +302,6 @@ def test_a_bundle_finds_prepared_data_of_its_dataset_in_both_kinds_of_mounts(kag
 
 
 @pytest.mark.long
-def test_what_is_trained_on_kaggle_gets_the_datasets_that_are_named(kaggle, tmp_path, tiny_sample, monkeypatch,
-                                                                    project):
-    monkeypatch.syspath_prepend(project / "notebooks")
-    import on_kaggle
-    monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
-    kaggle.machine = lambda body: {"status": "ERROR", "failureMessage": "stop here", "files": [], "log": "[]"}
-    books = {project / "notebooks" / f"{name}.ipynb": {} for name in ("03_train_tile", "04_train_layout")}
-    for datasets in ([], [REF]):
-        on_kaggle.train_on_kaggle(plan_jobs(["tile:xla"]), books, USER, tmp_path / "out", tiny_sample, False,
-                                  datasets=datasets)
-    assert [body.get("datasetDataSources", []) for body in kaggle.pushed] == [[], [REF]]
-    assert [REF in body["text"] for body in kaggle.pushed] == [False, True]
-    assert len({body["slug"] for body in kaggle.pushed}) == 2      # another Dataset is another notebook
-
-
-@pytest.mark.long
 def test_a_job_is_pushed_once_its_dataset_is_ready(kaggle, folder, tmp_path, tiny_sample, monkeypatch, project):
     monkeypatch.syspath_prepend(project / "notebooks")
     import on_kaggle
@@ -436,19 +322,3 @@ def test_a_job_is_pushed_once_its_dataset_is_ready(kaggle, folder, tmp_path, tin
     train(every=0.01)
     assert kaggle.asked[:kaggle.asked.index("SaveKernel")].count("GetDatasetStatus") == 3
     assert [body["datasetDataSources"] for body in kaggle.pushed] == [[REF]]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("command, words, status", [
-    (["bundle.py", "--only", "03", "--dataset", "no-owner"], "'no-owner' is not OWNER/SLUG", 2),
-    (["run.py", "--dataset", REF],
-     "run.py: --owner, --dataset, --machine, --seed-groups and --dry-run need --on kaggle", 2),
-    (["bundle.py", "--only", "03", "--dataset", REF, "--dataset", f"{USER}/weights"], "", 0)])
-def test_datasets_are_named_on_the_command_line(tmp_path, project, command, words, status):
-    done = subprocess.run([sys.executable, project / "notebooks" / command[0], *command[1:]], cwd=tmp_path, text=True,
-                          capture_output=True)
-    assert done.returncode == status and words in done.stderr
-    if not status:
-        about = json.loads((tmp_path / done.stdout.strip() / "kernel-metadata.json").read_text())
-        assert about["dataset_sources"] == [REF, f"{USER}/weights"]
-        assert about["competition_sources"] == ["predict-ai-model-runtime"]

@@ -23,15 +23,10 @@ def run(tmp_path_factory):
     return model, settings, history, path
 
 
-def test_the_file_holds_what_is_returned_and_nothing_is_beside_it(run):
-    _, _, history, path = run
-    assert json.loads(path.read_text()) == history["record"]
-    assert [p.name for p in path.parent.iterdir()] == ["run.json"]
-
-
 def test_the_record_says_what_was_run_and_with_what(run):
-    model, settings, history, _ = run
+    model, settings, history, path = run
     record = history["record"]
+    assert json.loads(path.read_text()) == record
     assert record["settings"] == asdict(settings) and record["settings"]["seed"] == 0
     assert record["model"] == "LayoutGNN" and record["model_settings"] == asdict(TINY)
     assert record["loss"] == "pairwise_hinge_loss" and record["processes"] == 1 and record["graphs"] == 3

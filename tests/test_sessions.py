@@ -114,15 +114,6 @@ def test_of_several_earlier_sessions_the_one_that_came_furthest_counts(whole, tm
     assert equal(weights(tmp_path / "out"), weights(whole))
 
 
-def test_where_the_furthest_of_earlier_checkpoints_is_damaged_the_next_one_counts(whole, tmp_path):
-    for name, steps in (("a", 3), ("b", 4)):
-        members_of(tmp_path / "input" / name / "results", ticking(steps))
-    for path in (tmp_path / "input" / "b").rglob("*.pt"):
-        damaged(path, None)
-    assert members_of(tmp_path / "out", ticking(1), (0,), inputs=tmp_path / "input") == [None]
-    assert [steps_trained(path) for path in (tmp_path / "out" / "store").glob("*.json")] == [2]
-
-
 def damaged(path, other):
     path.write_bytes(path.read_bytes()[:-100])
 

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
-from pathlib import Path
 from types import MappingProxyType
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from kit.kaggle import child
 
 COMPETITION = "predict-ai-model-runtime"
 TRANSIENT = ("busy", "server", "host")           # kinds of failures that a later attempt may not have
+WAIT_MOST = 60                   # s between two attempts, and that a server may ask for
+BAR = MappingProxyType({"unit": "B", "unit_scale": True, "delay": 2, "mininterval": 10})         # of progress
 # access tokens, JSON web tokens, keys, and the signature of a URL
 SECRET = re.compile(r"KGAT_\w+|eyJ[\w.-]{20,}|\b[0-9a-f]{32,}\b|(?<=\?)[^\s'\")]+")
 _USED_UP = re.compile(r"allowance|submission limit|daily limit|submissions? (remaining|left)", re.I)
@@ -59,56 +61,77 @@ class KaggleError(RuntimeError):
         What happened and what to do.
     """
 
-    again = False                                # True: another attempt at the same download may succeed
+    again = False                                # True: another attempt may succeed
+    words = ""                                   # Kaggle's own, in the message
 
     def __init__(self, kind, message):
         super().__init__(message)
         self.kind = kind
 
 
-def ask_kaggle(call, about, timeout, words=None, client=None):
+def ask_kaggle(call, about, timeout, words=None, client=None, safe=True):
     """Let the real client do one thing -> its answer; every failure is a KaggleError of a kind in SENTENCES."""
-    # call: a method of child.Calls; words: what the method needs; about: the competition or notebook, for messages;
-    # timeout: seconds for everything, retries included; client: see `download`
-    settings = {"python": sys.executable, "retries": 3, "pause": 2.0, **(client or {})}
-    lines, ended = _run_child(settings["python"], {"call": call, **settings, **(words or {})}, timeout)
-    last = lines[-1] if lines else {}
-    if "result" in last:
-        return last["result"]
-    step = next((line["step"] for line in reversed(lines) if "step" in line), "sign in")
-    if "source" not in last:                     # it did not come to its last line
-        kind = {"upload": "upload", "create submission": "unsure"}.get(step, "host")
-        last = {"kind": "client", "words": f"exit status {ended}"} if ended is not None else {
-            "kind": kind, "words": f"none within {timeout:g} s"}
-    said = SECRET.sub("***", str(last.get("words", "")))[:300]
-    kind = last.get("kind") or _kind_of(last["status"], said)
+    # call: a function of child.py, which names the step in messages; about: the competition or notebook, for messages;
+    # timeout: seconds for everything, retries included; words: what the function needs; client: see `download`;
+    # safe: whether it may be repeated: what is not safe may have arrived, and only 429 says that it was not taken
+    settings, end = {"python": sys.executable, "retries": 3, "pause": 2.0, **(client or {})}, time.monotonic() + timeout
+
+    def attempt():
+        found = _run_child(settings["python"], {"call": call, **(words or {})}, end - time.monotonic(), timeout)
+        if "result" in found:
+            return found["result"]
+        raise _error(found, call.replace("_", " "), about, safe)
+    try:
+        return retrying(settings["retries"], settings["pause"])(attempt)
+    except KaggleError as fault:
+        fault.again = False                      # nor by who downloads what is asked for here
+        raise
+
+
+def retrying(retries, pause):
+    """Repeat what fails with a KaggleError that has `again` set; `pause`: seconds before the first retry, doubling."""
+    return Retrying(retry=retry_if_exception(lambda fault: getattr(fault, "again", False)),
+                    stop=stop_after_attempt(retries + 1), wait=wait_exponential(pause, max=WAIT_MOST), reraise=True)
+
+
+def retries_of(client):
+    """The arguments of `retrying`, and of what takes them along, among the settings of the client."""
+    return {name: value for name, value in (client or {}).items() if name in ("retries", "pause")}
+
+
+def failure(kind, words, about, step="", source=None):
+    """The KaggleError of a kind in SENTENCES, without secrets."""
+    said = SECRET.sub("***", str(words))[:300]
+    error = KaggleError(kind, SENTENCES[kind].format(words=said, step=step, about=about, source=source))
+    error.words = said
+    return error
+
+
+def _error(found, step, about, safe):
+    """The KaggleError for what a child process tells of a failure."""
+    status, wait, words = found.get("status", -1), found.get("wait") or "", found["words"]
+    kind = found.get("kind") or _kind_of(status, words)
     if kind == "busy":
-        said = f", Retry-After {last['wait']} s" if last.get("wait") else ""
-    raise KaggleError(kind, SENTENCES[kind].format(words=said, step=step, about=about, source=last.get("source")))
+        words = f", Retry-After {wait} s" if wait else ""
+    error = failure(kind, words, about, step, found.get("source"))
+    may = status == 429 or safe and (status == 0 or status >= 500)
+    error.again = may and not (wait.isdigit() and int(wait) > WAIT_MOST)
+    return error
 
 
-def _run_child(python, request, timeout):
-    """Run the child process -> (the lines that it wrote, its exit status or None where it did not end in time)."""
-    given, ended, end, lines, rest = json.dumps(request).encode(), None, time.monotonic() + timeout, [], b""
-    with tempfile.TemporaryDirectory() as folder:
-        # a file of its own: a pipe would stay open while any process that the client starts is alive
-        with open(Path(folder, "answers"), "wb") as answers, open(answers.name, "rb") as reader:
-            process = subprocess.Popen([python, child.__file__], stdin=subprocess.PIPE, stdout=answers,
-                                       stderr=subprocess.DEVNULL)
-            try:
-                while ended is None and time.monotonic() < end:
-                    with suppress(subprocess.TimeoutExpired):
-                        process.communicate(given, timeout=min(max(end - time.monotonic(), 0), 1))
-                        ended = process.returncode
-                    given, (*whole, rest) = None, (rest + reader.read()).split(b"\n")
-                    lines += [json.loads(line) for line in whole]
-                    for line in lines[len(lines) - len(whole):]:
-                        if "say" in line:
-                            print(line["say"], flush=True)
-            finally:
-                process.kill()
-                process.wait()
-    return lines, ended
+def _run_child(python, request, left, timeout):
+    """Run the child process, at most for `left` of the `timeout` seconds -> what it answers."""
+    with tempfile.TemporaryFile() as answer:     # a pipe would stay open while any process that it starts is alive
+        try:
+            done = subprocess.run([python, child.__file__], input=json.dumps(request).encode(), stdout=answer,
+                                  stderr=subprocess.DEVNULL, timeout=max(left, 0))
+        except subprocess.TimeoutExpired:
+            return {"kind": "host", "words": f"none within {timeout:g} s"}
+        answer.seek(0)
+        try:
+            return json.loads(answer.read())
+        except ValueError:
+            return {"kind": "client", "words": f"exit status {done.returncode}"}
 
 
 def _kind_of(status, words):

@@ -8,19 +8,21 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 
 from kit.checks import as_path
-from kit.files import file_sha256, locked, unwritable_named
-from kit.kaggle.client import TRANSIENT, KaggleError, ask_kaggle
+from kit.files import file_sha256, locked, unwritable_named, write_json
+from kit.kaggle.client import TRANSIENT, KaggleError, ask_kaggle, retries_of
 from kit.kaggle.downloads import mb
+from kit.kaggle.uploads import upload_file
 
 LIST = "uploaded-files.json"     # {path: [bytes, sha256]}. Kaggle unpacks a zip without a second file to no subfolder
 ANSWER_WITHIN = 60.0             # s for one question to Kaggle, retries included
+UPLOAD_LIVES = 6 * 24 * 3600     # s; the storage keeps an unfinished upload for a week
 FILES_MOST = 999                 # directly in the folder; Kaggle takes 1,000 files, and the list is one of them
 _ARCHIVES = re.compile(r".*\.(zip|tar|gz|tgz|bz2|xz|7z|rar)", re.I)           # Kaggle unpacks them
 _NAME = re.compile(r"""[^\x00-\x1f\x7f\\:*?"<>|@&]+""")                       # Kaggle refuses names with @ and &
@@ -77,10 +79,10 @@ def push_dataset(folder, dataset, title=None, timeout=7200.0, every=10.0, client
         if holder is not None:
             raise KaggleError("busy", f"{now['ref']}: another process{holder} pushes to this Dataset; wait for it, "
                               "then run it again")
+        known.parent.chmod(0o700)                # private: who knows an address can upload to it
         uploaded = mark not in now["about"] or now["status"] in _ENDED
         if uploaded:
-            words = {"dataset": now["ref"], "title": title, "mark": mark, "known": str(known)}
-            now = _upload(files, listed, now, words, end, every, client)
+            now = _upload(files, listed, mark, title, now, known, end, every, client)
     now = _wait_until_ready(now, end, every, client)
     print(f"{now['ref']}: version {now['version']} is ready; notebooks see it at /kaggle/input/datasets/{now['ref']}",
           flush=True)
@@ -116,24 +118,23 @@ def _files_below(folder):
     def refuse(path, why):
         raise KaggleError("invalid", f"{path}: {why}; nothing was sent")
 
-    def stop(fault):                             # else os.walk leaves out what it cannot read
-        raise fault
-
     files = {}
     if not folder.is_dir():
         refuse(folder, "no such folder")
-    for place, folders, names in os.walk(folder, onerror=stop):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for path in (Path(place, name) for name in [*folders, *sorted(names)] if not name.startswith(".")):
-            name = path.relative_to(folder).as_posix()
-            if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                refuse(path, "is a link or a special file; expected files and folders")
-            if not _NAME.fullmatch(path.name):
-                refuse(path, "Kaggle refuses such a name; rename it")
-            if _ARCHIVES.fullmatch(path.name):
-                refuse(path, "Kaggle would unpack it; unpack it here, or push another folder")
-            if path.is_file() and name != LIST:
-                files[name] = path
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts) or name.as_posix() == LIST:
+            continue
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            refuse(path, "is a link or a special file; expected files and folders")
+        if not _NAME.fullmatch(path.name):
+            refuse(path, "Kaggle refuses such a name; rename it")
+        if _ARCHIVES.fullmatch(path.name):
+            refuse(path, "Kaggle would unpack it; unpack it here, or push another folder")
+        if path.is_file():
+            files[name.as_posix()] = path
+        else:
+            os.scandir(path).close()             # an error, where rglob leaves out what it cannot read
     single = sum("/" not in name for name in files)
     if not files or single > FILES_MOST:
         refuse(folder, f"has {single} files directly in it, and {len(files)} in all; expected at least one file, and "
@@ -141,22 +142,22 @@ def _files_below(folder):
     return files
 
 
-def _upload(files, listed, now, words, end, every, client):
+def _upload(files, listed, mark, title, now, known, end, every, client):
     """Upload the files and make a version of them -> what is known about the Dataset."""
+    # known: where the addresses of an unfinished upload are noted
     if now["version"] and not now["private"]:
         raise KaggleError("refused", f"{now['ref']} is public, and the kit publishes nothing; make it private on "
                           "Kaggle, or give another name; nothing was sent")
     if now["version"] and now["status"] not in _ENDED:
         _wait_until_ready(now, end, every, client)       # Kaggle takes no second version while it processes the first
-    known = Path(words["known"])
     with tempfile.TemporaryDirectory() as store:
         with unwritable_named(store):
             paths = _pack(files, listed, Path(store))
         size = sum(path.stat().st_size for path in paths)
         print(f"{now['ref']}: {len(files)} files, {mb(size)}, are uploaded as {len(paths)} files", flush=True)
         try:
-            ask_kaggle("push_dataset", now["ref"], max(end - time.monotonic(), 1), {
-                **words, "files": [str(path) for path in paths], "version": now["version"]}, client)
+            tokens = _send(paths, mark, now["ref"], known, end, client)
+            _create(tokens, mark, title, now, end, client)
         except KaggleError as fault:
             if fault.kind == "refused":                  # the next call uploads anew, in case the upload is the reason
                 known.unlink(missing_ok=True)
@@ -168,28 +169,47 @@ def _upload(files, listed, now, words, end, every, client):
 
 def _pack(files, listed, store):
     """Write one zip per subfolder, and the list of files, to `store` -> the paths of all files to upload."""
-    # {name of the upload: {path inside it, "" for a file that is no zip: (name, path)}}
-    packed = {}
-    for name, path in files.items():
-        top, below, inner = name.partition("/")
-        packed.setdefault(f"{top}.zip" if below else top, {})[inner] = (name, path)
-    if sum(path.stat().st_size for name, path in files.items() if "/" in name) > shutil.disk_usage(store).free:
-        raise KaggleError("disk", f"{store}: a copy of the files does not fit; make room, or set TMPDIR")
-    known, paths = json.loads(listed), [store / LIST]
+    paths, folders = [store / LIST], {}
     paths[0].write_text(listed, "utf-8")
-    for upload, members in packed.items():
-        if "" in members:                        # a file directly in the folder
-            paths.append(members[""][1])
-            continue
-        paths.append(store / upload)
+    for name, path in files.items():
+        top, _, inner = name.partition("/")
+        if inner:
+            folders.setdefault(top, {})[inner] = path
+        else:
+            paths.append(path)
+    for top, members in folders.items():
+        paths.append(store / f"{top}.zip")
         with zipfile.ZipFile(paths[-1], "w") as archive:
-            for inner, (name, path) in members.items():
-                data, info = path.read_bytes(), zipfile.ZipInfo(inner)       # no time of change: equal zips
-                if hashlib.sha256(data).hexdigest() != known[name][1]:
-                    raise KaggleError("invalid", f"{path}: changed while it was packed; nothing was sent, run it again")
+            for inner, path in members.items():
+                info = zipfile.ZipInfo(inner)            # no time of change: equal zips
                 info.external_attr = 0o644 << 16
-                archive.writestr(info, data)
+                archive.writestr(info, path.read_bytes())
     return paths
+
+
+def _send(paths, mark, ref, known, end, client):
+    """Upload files, or the rest of an earlier upload of the same files -> their tokens."""
+    try:
+        noted = json.loads(known.read_text("utf-8"))
+        fits = noted["mark"] == mark and time.time() - noted["begun"] < UPLOAD_LIVES
+    except (OSError, ValueError, TypeError, KeyError):
+        fits = False
+    noted = noted if fits else {"mark": mark, "begun": time.time(), "slots": {}}
+
+    def start(path):
+        return ask_kaggle("start_upload", ref, end - time.monotonic(), {"path": str(path)}, client)
+    return [upload_file(path, partial(start, path), ref, end, noted["slots"].setdefault(path.name, {}),
+                        partial(write_json, known, noted), **retries_of(client)) for path in paths]
+
+
+def _create(tokens, mark, title, now, end, client):
+    """Make a version of uploaded files, once."""
+    words = {"dataset": now["ref"], "tokens": tokens, "mark": mark, "title": title, "version": now["version"]}
+    try:
+        ask_kaggle("create_the_Dataset", now["ref"], end - time.monotonic(), words, client, safe=False)
+    except KaggleError as fault:                         # it may have arrived
+        if fault.kind not in ("host", "server") or mark not in _ask(now["ref"], client)["about"]:
+            raise
 
 
 def _wait_until_ready(now, end, every, client):
@@ -217,5 +237,5 @@ def _wait_until_ready(now, end, every, client):
 
 
 def _ask(dataset, client):
-    """What Kaggle knows about a Dataset, as `child.Calls.dataset` gives it."""
-    return ask_kaggle("dataset", dataset, ANSWER_WITHIN, {"dataset": dataset}, client)
+    """What Kaggle knows about a Dataset, as `child.look_for_the_Dataset` gives it."""
+    return ask_kaggle("look_for_the_Dataset", dataset, ANSWER_WITHIN, {"dataset": dataset}, client)

@@ -1,9 +1,8 @@
 """The data set: download it over an unreliable line, resume, verify, and unpack only what is asked for.
 
 A file gets its name NAME once it is complete. Until then, NAME.part holds the bytes so far. NAME.json holds the size
-and the validator that the server gave, so that a later call resumes. Archives are not trusted.
+and the validator that the server gave, so that a later call resumes.
 """
-import errno
 import json
 import os
 import re
@@ -18,13 +17,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import requests
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
 from kit.checks import as_path
 from kit.data import COLLECTIONS, SPLITS
 from kit.files import locked, remove_leftovers, whole_file
-from kit.kaggle.client import COMPETITION, SECRET, KaggleError, ask_kaggle
+from kit.kaggle.client import BAR, COMPETITION, SECRET, KaggleError, ask_kaggle, retries_of, retrying
 from kit.prepare import is_prepared, open_prepared, prepare
 
 MIRROR = "https://download.tensorflow.org/data/tpu_graphs/v0"     # google-research-datasets/tpu_graphs, README
@@ -32,10 +31,9 @@ FILES = MappingProxyType({                                        # train, valid
     "tile:xla": (5709, 676, 844), "layout:xla:random": (69, 7, 8), "layout:xla:default": (61, 7, 8),
     "layout:nlp:random": (207, 20, 17), "layout:nlp:default": (198, 20, 17)})
 BLOCK = 1 << 20                  # bytes read at a time
-LINE_EVERY = 10.0                # s between lines of progress
 _MEMBER = re.compile(r"(?:[^/]+/)*(tile/xla|layout/(?:xla|nlp)/(?:random|default))/(train|valid|test)/"
                      r"([^./\\:][^/\\:]*\.npz)")
-_GROWTH = 10                     # npz files are compressed: an archive that grows tenfold is not the data set
+SAMPLE = "sample_submission.csv"
 
 
 def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MIRROR, competition=COMPETITION,
@@ -93,7 +91,7 @@ def download(folder, collections=None, splits=SPLITS, source="kaggle", mirror=MI
     def locate(name):
         if source == "mirror":
             return f"{mirror.rstrip('/')}/{name}"
-        return ask_kaggle("locate", competition, timeout, {"competition": competition}, client)
+        return ask_kaggle("ask_for_the_data", competition, timeout, {"competition": competition}, client)
 
     lacking = list(_lacking(root, expected))
     parts = {f"npz_{c.replace(':', '_')}_{s}.tar": [(c, s)] for c, s in lacking}
@@ -160,15 +158,10 @@ def _lacking(root, expected):
     return {part: count for part, count in there.items() if count < expected[part]}
 
 
-def retries_of(client):
-    """The arguments of `fetch_file` among the settings of the client."""
-    return {name: value for name, value in (client or {}).items() if name in ("retries", "pause")}
-
-
-def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0, most=None):
+def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0):
     """Download a file to `target`, resuming where an earlier call or attempt was cut; a failure is a KaggleError."""
     # locate: () -> URL, called for each attempt because signed URLs expire; timeout: seconds without a byte;
-    # retries: after attempts in a row that brought nothing; pause: seconds before the first, doubling; most: bytes
+    # retries: after attempts in a row that brought nothing; pause: seconds before the first, doubling
     target = Path(target)
     part, about = target.with_name(target.name + ".part"), target.with_name(target.name + ".json")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +172,7 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0, most=None):
     def attempt():
         nonlocal furthest
         try:
-            _fetch_once(locate(), part, about, timeout, most)
+            _fetch_once(locate(), part, about, timeout)
             return True
         except KaggleError as fault:
             if not fault.again or _size(part) <= furthest:
@@ -187,19 +180,18 @@ def fetch_file(locate, target, timeout=60.0, retries=5, pause=2.0, most=None):
             furthest = _size(part)
             return False
 
-    patiently = Retrying(retry=retry_if_exception(lambda fault: getattr(fault, "again", False)),
-                         stop=stop_after_attempt(retries + 1), wait=wait_exponential(pause, max=60), reraise=True)
+    patiently = retrying(retries, pause)
     while not patiently(attempt):                # the attempt brought something, so retries are counted anew
         time.sleep(pause)
     os.replace(part, target)
     return target
 
 
-def _fetch_once(url, part, about, timeout, most):
+def _fetch_once(url, part, about, timeout):
     """One attempt; if another attempt may help, its KaggleError has `again` set."""
     name, before = part.name.removesuffix(".part"), _size(part)
     try:
-        return _append(url, name, part, about, timeout, most)
+        return _append(url, name, part, about, timeout)
     except requests.HTTPError as fault:
         status, reason = fault.response.status_code, fault.response.reason
         kind = {403: "forbidden", 404: "missing", 410: "missing", 416: "server", 429: "busy"}.get(
@@ -222,7 +214,7 @@ def _fetch_once(url, part, about, timeout, most):
     raise error                                                  # here, without what it came from
 
 
-def _append(url, name, part, about, timeout, most):
+def _append(url, name, part, about, timeout):
     """Ask for the missing bytes, and append them if they are provably of the same file."""
     known = _said(about)
     have = _size(part) if known.get("validator") else 0
@@ -239,50 +231,33 @@ def _append(url, name, part, about, timeout, most):
         if not have:
             validator = tag if tag.startswith('"') else answer.headers.get("Last-Modified")
             about.write_text(json.dumps({"size": size, "validator": validator}))
-        if most is not None and max(size or 0, have) > most:
-            raise KaggleError("damaged", f"{name}: has {mb(size)}; expected at most {mb(most)}")
         if size and size - have > shutil.disk_usage(part.parent).free:
             raise KaggleError("disk", f"{part.parent}: {mb(size - have)} of {name} would not fit; make room")
         answer.raw.enforce_content_length = False                # the length is checked below, in plain words
-        have = _write_blocks(answer.raw.stream(BLOCK, decode_content=False), part, have, size, most, name)
-    if size is not None and have != size:
-        raise EOFError(f"cut at {have} of {size} bytes")
-    print(f"{name}: {mb(have)} complete", flush=True)
-
-
-def _write_blocks(blocks, part, have, size, most, name):
-    """Append blocks to the `have` bytes of a file, with lines of progress -> how many bytes it has then."""
-    start, shown, first = time.monotonic(), time.monotonic(), have
-    with open(part, "ab" if have else "wb") as file:
-        for block in blocks:
-            file.write(block)
-            have += len(block)
-            if most is not None and have > most:                 # the server had not said the size
-                raise KaggleError("damaged", f"{name}: has more than {mb(most)}, the most that was expected")
-            if time.monotonic() - shown > LINE_EVERY:
-                shown = time.monotonic()
-                rate = (have - first) / (shown - start)
-                left = f", {(size - have) / rate:.0f} s left" if size else ""
-                print(f"{name}: {mb(have)}{f' of {mb(size)}' if size else ''}, {mb(rate)}/s{left}", flush=True)
-    return have
+        with open(part, "ab" if have else "wb") as file, tqdm(total=size, initial=have, desc=name, **BAR) as bar:
+            for block in answer.raw.stream(BLOCK, decode_content=False):
+                file.write(block)
+                bar.update(len(block))
+    if size not in (None, _size(part)):
+        raise EOFError(f"cut at {_size(part)} of {size} bytes")
+    print(f"{name}: {mb(_size(part))} complete", flush=True)
 
 
 def unpack(archive, root, wanted):
     """Write the npz files of the `wanted` (collection, split) out of a zip or tar -> how many are there now."""
-    # Paths are made from the collection, split and stem in a member's name, so nothing is written anywhere else.
     archive, root = Path(archive), Path(root)
     try:
         if tarfile.is_tarfile(archive):
             with tarfile.open(archive, "r:") as tar:
-                members = [(m.name, m.size, m.type in (tarfile.REGTYPE, tarfile.AREGTYPE), m) for m in tar
-                           if not m.isdir()]
+                members = [(member.name, member.size, member) for member in tar
+                           if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE)]
                 return _write(archive, members, tar.extractfile, root, wanted)
         with zipfile.ZipFile(archive) as outer:
-            inner = [i for i in outer.infolist() if i.filename.rpartition("/")[2] == "npz_all.zip"]
-            count = _write(archive, _zip_members(outer), outer.open, root, wanted)
-            for info in inner:
-                with outer.open(info) as file, zipfile.ZipFile(file) as nested:
-                    count += _write(archive, _zip_members(nested), nested.open, root, wanted)
+            count = _unzip(archive, outer, root, wanted)
+            for info in outer.infolist():
+                if info.filename.rpartition("/")[2] == "npz_all.zip":
+                    with outer.open(info) as file, zipfile.ZipFile(file) as nested:
+                        count += _unzip(archive, nested, root, wanted)
             return count
     except KaggleError:
         raise
@@ -290,59 +265,37 @@ def unpack(archive, root, wanted):
         raise KaggleError("damaged", f"{archive}: not a readable archive ({fault}); delete it, then run it again"
                           ) from None
     except OSError as fault:
-        if fault.errno == errno.ENAMETOOLONG:
-            raise KaggleError("damaged", f"{archive}: has a member whose name is too long for a file; this is not the "
-                              "data set, delete it") from None
         raise KaggleError("disk", f"{archive}: {root} cannot be written ({fault}): make room, then run it again"
                           ) from None
 
 
-def _zip_members(archive):
-    """[(name, size, whether it is a plain file, handle)] of a zip."""
-    return [(i.filename, i.file_size, (i.external_attr >> 28) in (0, 8), i) for i in archive.infolist()   # 8: S_IFREG
-            if not i.is_dir()]
-
-
-def _chosen(archive, members, root, wanted):
-    """[(path, size, handle)] of the members to write; an archive with a member that is not safe is refused."""
-    chosen = []
-    for name, length, plain, handle in members:
-        if not plain or name.startswith("/") or "\\" in name or ".." in name.split("/"):
-            raise KaggleError("damaged", f"{archive}: member {name[:120]!r} is a link or leaves the folder; this "
-                              "is not the data set, delete it")
-        found = _MEMBER.fullmatch(name)
-        if found and (found[1].replace("/", ":"), found[2]) in wanted:
-            chosen.append((root.joinpath(*found[1].split("/"), found[2], found[3]), length, handle))
-        elif name.rpartition("/")[2] == "sample_submission.csv":
-            chosen.append((root / "sample_submission.csv", length, handle))
-    size = sum(length for _, length, _ in chosen)
-    if size > _GROWTH * archive.stat().st_size + BLOCK:
-        raise KaggleError("damaged", f"{archive}: {mb(archive.stat().st_size)} would become {mb(size)}; this is not "
-                          "the data set, delete it")
-    return chosen
+def _unzip(archive, members, root, wanted):
+    """As `_write`, of an open zip."""
+    return _write(archive, [(one.filename, one.file_size, one) for one in members.infolist()], members.open, root,
+                  wanted)
 
 
 def _write(archive, members, opened, root, wanted):
-    """Check all members, then write the wanted ones that are not there -> how many npz files are there now."""
-    chosen = _chosen(archive, members, root, wanted)
-    left = [(path, length, handle) for path, length, handle in chosen if _size(path) != length or not path.is_file()]
+    """Write the wanted members, (name, size, handle), that are not there -> how many npz files are there now."""
+    # a path is made of the collection, split and stem in a member's name, so nothing is written anywhere else
+    found = [(_MEMBER.fullmatch(name), length, handle) for name, length, handle in members]
+    chosen = [(root.joinpath(*name[1].split("/"), name[2], name[3]), length, handle) for name, length, handle in found
+              if name and (name[1].replace("/", ":"), name[2]) in wanted]
+    left = [(path, length, handle) for path, length, handle in chosen if _size(path) != length]
+    left += [(root / SAMPLE, length, handle) for name, length, handle in members if name.rpartition("/")[2] == SAMPLE]
     root.mkdir(parents=True, exist_ok=True)
     for path in remove_leftovers(root):
         print(f"note  {path} was half-written; made again", flush=True)
     size = sum(length for _, length, _ in left)
     if size > shutil.disk_usage(root).free:
         raise KaggleError("disk", f"{root}: {mb(size)} of {archive.name} would not fit; make room")
-    shown = time.monotonic()
-    for number, (path, length, handle) in enumerate(left, 1):
+    for path, length, handle in tqdm(left, desc=archive.name, delay=2, mininterval=10):
         with whole_file(path) as part:
             with opened(handle) as source, open(part, "wb") as file:
                 shutil.copyfileobj(source, file, BLOCK)          # zipfile checks the checksum at the end
             if part.stat().st_size != length:
                 raise EOFError(f"{path.name} is cut")
-        if time.monotonic() - shown > LINE_EVERY:
-            shown = time.monotonic()
-            print(f"{archive.name}: {number} of {len(left)} files unpacked", flush=True)
-    return sum(path.suffix == ".npz" for path, _, _ in chosen)
+    return len(chosen)
 
 
 def _said(about):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kit.checks import as_path, check_number
 from kit.files import replace_file
-from kit.kaggle.client import KaggleError, ask_kaggle
-from kit.kaggle.downloads import fetch_file, retries_of
+from kit.kaggle.client import KaggleError, ask_kaggle, retries_of
+from kit.kaggle.downloads import fetch_file
 
 MACHINE = "NvidiaTeslaT4"        # machine_shape in kernel-metadata.json; Kaggle has no machine with a single T4
 # machine_shape -> (GPU, how many); only accounts that Kaggle chooses get an A100
@@ -93,8 +93,7 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     check_notebook(code.name, code.read_text("utf-8", "replace"), title)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, code.name).write_bytes(code.read_bytes())
-        Path(folder, "kernel-metadata.json").write_text(json.dumps(about), "utf-8")
-        return ask_kaggle("push", about["id"], timeout, {"folder": folder}, client)
+        return ask_kaggle("push_notebook", about["id"], timeout, {"folder": folder, "about": about}, client, safe=False)
 
 
 def gpu_quota(timeout=60.0, client=None):
@@ -111,8 +110,8 @@ def gpu_quota(timeout=60.0, client=None):
     -------
     dict or None
         Hours: "used", "reserved" by notebooks that run, "allowed" per week, and "left", which is "allowed" minus
-        "used". "renewed": when the next week begins, as text in UTC, or None. None instead of a dict if the client
-        cannot ask, or Kaggle does not say.
+        "used". "renewed": when the next week begins, as text in UTC, or None. None instead of a dict if Kaggle does not
+        say.
 
     Raises
     ------
@@ -122,7 +121,7 @@ def gpu_quota(timeout=60.0, client=None):
         If `timeout` is no number of at least 0.
     """
     check_number(locals(), "a number of at least 0", "timeout")
-    found = ask_kaggle("quota", "GPU quota", timeout, client=client)
+    found = ask_kaggle("ask_for_the_GPU_quota", "GPU quota", timeout, client=client)
     return {**found, "left": max(0.0, found["allowed"] - found["used"])} if found else None
 
 
@@ -133,7 +132,7 @@ def quota_line(hours=None, client=None):
     except KaggleError as fault:
         return f"GPU quota: not known, because {fault}"
     if found is None:
-        return "GPU quota: not known; this kaggle client cannot ask, or Kaggle does not say"
+        return "GPU quota: not known; Kaggle does not say"
     words = f"GPU quota: {found['used']:.1f} of {found['allowed']:.1f} hours used this week, {found['left']:.1f} left"
     words += f", {found['reserved']:.1f} reserved by running notebooks" if found["reserved"] else ""
     words += f", renewed {found['renewed']} UTC" if found["renewed"] else ""
@@ -142,22 +141,21 @@ def quota_line(hours=None, client=None):
 
 def notebook_status(notebook, timeout=60.0, client=None):
     """The latest run of "owner/name" -> {"status": Kaggle's word in lower case, "reason": of an error, else None}."""
-    return ask_kaggle("status", notebook, timeout, {"notebook": notebook}, client)
+    return ask_kaggle("ask_for_the_status", notebook, timeout, {"notebook": notebook}, client)
 
 
-def notebook_output(notebook, folder, only="", most=None, timeout=60.0, client=None):
+def notebook_output(notebook, folder, only="", timeout=60.0, client=None):
     """The latest run's files and log NAME.log -> {"files": fetched, "log", "names": of all files, fetched or not}."""
-    # only: regular expression that a file's name must match; most: bytes per file; timeout: as in `fetch_file`
-    found = ask_kaggle("output", notebook, timeout, {"notebook": notebook}, client)
+    # only: regular expression that a file's name must match; timeout: as in `fetch_file`
+    found = ask_kaggle("list_output", notebook, timeout, {"notebook": notebook}, client)
     folder, files = Path(folder), []
     for name, url in found["files"]:
         if re.search(only, name):
-            if not name.isprintable() or name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
+            if name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
                 raise KaggleError("damaged", f"{notebook}: output {name!r} would leave the folder {folder}; rename it")
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as store:
-                part = fetch_file(lambda url=url: url, Path(store, Path(name).name), timeout, most=most,
-                                  **retries_of(client))
+                part = fetch_file(lambda url=url: url, Path(store, Path(name).name), timeout, **retries_of(client))
                 files.append(part.replace(folder / name))
     try:
         text = "".join(line["data"] for line in json.loads(found["log"]))      # [{stream_name, time, data}]

@@ -1,9 +1,11 @@
 """Submit a file once, and wait for its score."""
 import hashlib
 import time
+from contextlib import suppress
 
 from kit.checks import as_path, check_number, check_whole
-from kit.kaggle.client import COMPETITION, TRANSIENT, KaggleError, ask_kaggle
+from kit.kaggle.client import COMPETITION, TRANSIENT, KaggleError, ask_kaggle, failure, retries_of
+from kit.kaggle.uploads import upload_file
 from kit.submit import submission_problems
 
 
@@ -52,16 +54,53 @@ def submit(path, message, competition=COMPETITION, data_root=None, sample=None, 
         cure = "; to submit an incomplete file all the same, pass partial=True" if missing and not partial else ""
         raise KaggleError("invalid", f"{path} is not valid, nothing was sent: {'; '.join(problems[:3])}{more}{cure}")
     mark = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    words = {"competition": competition, "path": str(path.resolve()), "message": f"{message} [{mark}]",
-             "mark": f"[{mark}]", "again": again}
     try:
-        done = ask_kaggle("submit", competition, timeout, words, client)
+        done = _submit(path.resolve(), f"{message} [{mark}]", f"[{mark}]", competition, again, timeout, client)
     except KaggleError as fault:
         raise KaggleError(fault.kind, f"{fault}. The file is kept: {path}") from None
     left = "" if done["remaining"] is None else f", {done['remaining']} left today"
     how = "was submitted before" if done["repeated"] else "submitted"
     print(f"{path.name}: {how} as {done['ref']}{left}", flush=True)
     return done
+
+
+def _submit(path, description, mark, competition, again, timeout, client):
+    """Submit a file, unless it was submitted before -> as `submit`."""
+    end = time.monotonic() + timeout
+
+    def ask(call, safe=True, **words):
+        left = end - time.monotonic()
+        return ask_kaggle(call, competition, left, {"competition": competition, **words}, client, safe)
+
+    def marked():
+        """The submissions of this file that Kaggle did not reject, newest first."""
+        listed = ask("list_submissions")
+        return [s["ref"] for s in listed if mark in s["description"] and s["status"] != "error"]
+    before, left = marked(), None
+    with suppress(KaggleError):                  # Kaggle does not say
+        limits = ask("ask_for_limits")
+        left = limits["left"] if any(limits.values()) else None          # all 0: in no team yet
+    if before and not again:
+        return {"ref": before[0], "remaining": left, "repeated": True}
+    if left == 0:
+        raise failure("limit", f"{limits['today']} today, {limits['total']} in total", competition)
+    token = upload_file(path, lambda: ask("start_upload", path=str(path)), competition, end, **retries_of(client))
+    kind, ref = "refused", 0
+    try:
+        made = ask("create_submission", safe=False, token=token, message=description)
+        ref, words = made["ref"], made["words"]
+    except KaggleError as fault:
+        if fault.kind not in ("host", "server"):
+            raise
+        kind, words = "unsure", fault.words
+    if not ref:                                  # Kaggle says "success" of submissions that it does not count, too
+        try:
+            ref = next((found for found in marked() if found not in before), 0)
+        except KaggleError:
+            kind = "unsure"
+    if not ref:
+        raise failure(kind, words, competition)
+    return {"ref": ref, "remaining": left and left - 1, "repeated": False}
 
 
 def wait_for_score(ref, competition=COMPETITION, timeout=900.0, every=15.0, client=None):
@@ -97,7 +136,8 @@ def wait_for_score(ref, competition=COMPETITION, timeout=900.0, every=15.0, clie
     end, said, seen = time.monotonic() + timeout, None, False
     while True:
         try:
-            found = ask_kaggle("score", competition, 60.0, {"competition": competition, "ref": ref}, client)
+            listed = ask_kaggle("list_submissions", competition, 60.0, {"competition": competition}, client)
+            found = [one for one in listed if one["ref"] == ref]
         except KaggleError as fault:
             if fault.kind not in TRANSIENT or not seen or time.monotonic() > end:
                 raise

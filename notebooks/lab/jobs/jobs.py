@@ -15,16 +15,8 @@ import numpy as np
 
 from kit.files import write_json
 from kit.kaggle import TRANSIENT, KaggleError, notebook_status, push_notebook
-from lab.jobs.results import collect_results, is_section, printable
-from lab.jobs.sessions import (
-    NONE_YET,
-    asked_machine,
-    good_notes,
-    look_at_session,
-    next_name,
-    says_to_be_continued,
-    session_ended,
-)
+from lab.jobs.results import collect_results, printable
+from lab.jobs.sessions import NONE_YET, look_at_session, next_name, says_to_be_continued, session_ended
 from lab.run import Folder, step_of
 
 AT_ONCE = 2                      # notebooks with a GPU that Kaggle runs at the same time per account
@@ -58,13 +50,11 @@ def read_jobs(path):
     """{name: job} of earlier calls, from the file that `watch_jobs` writes; empty where there is no file."""
     try:
         jobs = json.loads(Path(path).read_text("utf-8"))
-        if all(job["state"] in STATES and isinstance(job["ref"], str) and type(job["attempt"]) is int
-               and (job.get("section") is None or is_section(job["section"], job)) and isinstance(job["log"], list)
-               and isinstance(job.get("run", ""), str) and good_notes(job) for job in jobs.values()):
+        if all(job["state"] in STATES and job["ref"] for job in jobs.values()):
             return jobs
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         pass
     raise KaggleError("damaged", f"{path}: does not say what was pushed; look at https://www.kaggle.com/code for "
                       "notebooks that still run, then delete this file; all notebooks will be pushed again")
@@ -139,9 +129,9 @@ def _advance(job, notebook, jobs, out, root, save, client, no_hours):
     elif before == "pushing":                    # the answer to its push was lost
         changes = {"state": "planned" if _status(job, client)["status"] == "gone" else "running"}
     elif before == "running":
-        changes = _look(job, notebook, client)
+        changes = _look(job, client)
     elif before == "complete":
-        names, log = look_at_session(job, asked_machine(notebook), client)
+        names, log = look_at_session(job, client)
         changes = {} if says_to_be_continued(names) else collect_results(job, out, root, client)
         if changes.get("state", "failed") == "failed":
             changes = session_ended(job, names, log, changes.get("reason"), client, may_go_on=not changes)
@@ -179,7 +169,7 @@ def _push(job, notebook, save, client, no_hours):
     return {"state": "running", "after": left}
 
 
-def _look(job, notebook, client):
+def _look(job, client):
     """Ask Kaggle for the status of a running job -> what changes in the job."""
     now = _status(job, client)
     if now["status"] in ("queued", "running", "cancel_requested", "new_script"):
@@ -191,7 +181,7 @@ def _look(job, notebook, client):
     why = printable(now["reason"] or now["status"])[:300]
     if now["status"] not in ("error", "cancel_acknowledged"):
         why = f"its status is {why!r}, which the kit does not know; see https://www.kaggle.com/code/{job['ref']}"
-    names, log = look_at_session(job, asked_machine(notebook), client)
+    names, log = look_at_session(job, client)
     return session_ended(job, names, log, why, client, may_go_on=now["status"] == "error")
 
 

@@ -1,30 +1,19 @@
-"""Results that come back from Kaggle's machines are not trusted: their names, sizes and contents are checked.
+"""What a notebook on Kaggle's machines left is fetched, checked by its digests, and put into the store of a run.
 
 A pushed notebook leaves the folder of a run. What it published for its collection is fetched: the section of its step,
 the costs that the section names, and the records of the trainings. Nothing is unpickled. No file is put in its place
-before all of them have passed the checks.
+before all of them have come whole.
 """
 import os
 import re
 import tempfile
-import zipfile
 from pathlib import Path
 
-import numpy as np
-
-from kit.data import COLLECTIONS, SPLITS, DataError, NpzFile, npz_paths
+from kit.data import DataError
 from kit.kaggle import SECRET, KaggleError, notebook_output
-from lab.run import Folder, Prediction, copy_whole, read_kept, read_record, step_of
+from lab.run import Folder, copy_whole, read_kept, step_of
 
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
-FILE_MOST = 1 << 28              # bytes of one file, also unpacked; the costs of the public test split take 20 MB
-FILES_MOST = 400                 # files of costs per notebook
-TRAINED = r"[a-z][A-Za-z0-9_+-]{0,200}-[0-9a-f]{16}"             # name of a training in the store
-_SECTION_MOST = 1 << 24          # bytes of what a step published
-_RECORD_MOST = 1 << 20           # bytes of a record of a training
-_COSTS = re.compile(r"costs-[0-9a-f]{16}")
-_MEMBER = re.compile(r"[a-z][a-z0-9-]{0,30}_seed(\d{1,4})")
-_TRAINED = re.compile(TRAINED)
 _LOG_LINES = 12                  # of a failed notebook that are shown
 
 
@@ -43,28 +32,24 @@ def _fetch(job, out, root, client):
     """Put the costs and the records of trainings into the store, all or none -> the section of the job."""
     (out / ".run").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out / ".run") as folder:
-        there = Path(folder, RESULTS)
-        get_files(job["ref"], folder, [f"steps/{step_of(job['collection'])}.json"], _SECTION_MOST, client)
-        section = _published(job, there, root)
-        costs = {one["file"]: one["split"] for one in section["costs"]}
-        names = [*(f"store/{name}.npz" for name in costs),
-                 *(f"store/{name}.json" for name in section["used"] if _TRAINED.fullmatch(name))]
-        files = get_files(job["ref"], folder, names, FILE_MOST, client)
-        for name, split in costs.items():
-            check_costs(there / "store" / f"{name}.npz", job["collection"], split, root)
-        for file in files:
-            if file.suffix == ".json":
-                _check_record(file)
+        there, step = Path(folder, RESULTS), step_of(job["collection"])
+        get_files(job["ref"], folder, [f"steps/{step}.json"], client)
+        section = _published(job, step, there, root)
+        costs = {one["file"] for one in section["costs"]}
+        names = [*(f"store/{name}.npz" for name in costs), *(f"store/{name}.json" for name in section["used"])]
+        files = get_files(job["ref"], folder, names, client)
+        for name in costs:
+            if read_kept(there / "store" / f"{name}.npz") is None:
+                raise KaggleError("damaged", f"{name}.npz: the notebook did not leave it, or it is damaged")
         for file in files:
             put_in_store(file, out)
     return section
 
 
-def get_files(ref, folder, names, most, client=None):
+def get_files(ref, folder, names, client=None):
     """Fetch these files of a run's folder, of those that the notebook left -> their paths in `folder`."""
     only = "|".join(map(re.escape, names))
-    found = notebook_output(ref, folder, rf"\A{RESULTS}/(?:{only})\Z", most, client=client)["files"] if names else ()
-    return list(dict.fromkeys(found))
+    return notebook_output(ref, folder, rf"\A{RESULTS}/(?:{only})\Z", client=client)["files"] if names else []
 
 
 def put_in_store(file, out):
@@ -74,108 +59,18 @@ def put_in_store(file, out):
         copy_whole(file, place)
 
 
-def _published(job, there, root):
+def _published(job, step, there, root):
     """What a notebook published for the collection of its job; KaggleError if this cannot be used here."""
-    step, folder = step_of(job["collection"]), Folder(there, root)
+    folder = Folder(there, root)
     folder.store.report = lambda line: None              # the error below says more
     try:
-        section = folder.record(step)["sections"][job["collection"]]
-        good = is_section(section, job)
-    except (KeyError, TypeError, AttributeError, ValueError):
-        good = False
-    if not good:
-        raise KaggleError("damaged", f"steps/{step}.json: is not there, is damaged, or says nothing of "
-                          f"{job['collection']}")
-    seeds = {int(_MEMBER.fullmatch(one["member"])[1]) for one in section["costs"]
-             if one["split"] == "test" and not one["baseline"]}
-    expected = _seeds(job) or seeds
-    if seeds != expected or not seeds:
-        raise KaggleError("damaged", f"the notebook left predictions of {len(seeds & expected)} seeds; expected "
-                          f"{job['seeds'] or 'one or more'}, and no others")
-    try:
-        return folder.section(step, job["collection"])
+        section = folder.section(step, job["collection"])
     except DataError as fault:
-        raise KaggleError("damaged", printable(str(fault).replace(f"{there}{os.sep}", ""))) from None
-
-
-def is_section(section, job):
-    """Whether a section has the form of what a notebook of training publishes for a job's collection."""
-    known = {f"{c} {split}" for c in COLLECTIONS for split in SPLITS}
-    own = {f"{job['collection']} {split}" for split in SPLITS}
-    texts = [section["code"], *section["data"].values(), *section["used"]]
-    return (isinstance(section["settings"], dict) and section["read"] == {} and len(section["costs"]) <= FILES_MOST
-            and own <= section["data"].keys() <= known and all(isinstance(text, str) for text in texts)
-            and all(_is_prediction(one, job) for one in section["costs"]))
-
-
-def _is_prediction(one, job):
-    """Whether an entry of a section is one of a job's predictions."""
-    member, seeds = _MEMBER.fullmatch(one["member"]), _seeds(job)
-    allowed = seeds | {0} if one["baseline"] else seeds
-    return bool(one.keys() == {*Prediction._fields, "file"} and one["costs"] is None and one["split"] in SPLITS
-                and one["collection"] == job["collection"] and isinstance(one["baseline"], bool)
-                and member and (not seeds or int(member[1]) in allowed)
-                and _COSTS.fullmatch(one["file"]) and (one["model"] == "" or _TRAINED.fullmatch(one["model"]))
-                and all(isinstance(name, str) for name in one["specialists"]))
-
-
-def _seeds(job):
-    """The seeds that a job was asked for; none if it was not told how many."""
-    return {job["first_seed"] + number for number in range(job["seeds"] or 0)}
-
-
-def check_costs(path, collection, split, root):
-    """KaggleError unless a file holds what its name says: finite costs, as many as the programs here have configs."""
-    try:
-        fault = _fault(path, collection, split, root)
-    except (DataError, zipfile.BadZipFile, NotImplementedError, OSError) as error:
-        fault = error
-    if fault:
-        raise KaggleError("damaged", printable(f"{path.name}: {fault}"))
-
-
-def _fault(path, collection, split, root):
-    """What is wrong with a file of costs, or None."""
-    if not path.is_file():
-        return "is named by the notebook, which did not leave it"
-    with zipfile.ZipFile(path) as archive:
-        size = sum(info.file_size for info in archive.infolist())
-    if size > FILE_MOST:
-        return f"unpacks to {size >> 20} MiB, expected at most {FILE_MOST >> 20}"
-    costs = read_kept(path)
-    if costs is None:
-        return "does not hold what its name says"
-    splits = ("train", "valid") if split == "train" else (split,)        # with `use_valid`, both are trained on
-    here = {f"{collection}:{p.stem}": p for one in splits for p in npz_paths(root, collection, one)}
-    for about, cost in costs.items():
-        if about not in here:
-            return f"has costs of {about[:80]!r}, which is no {split} program of {collection} here"
-        if cost.ndim != 1 or cost.dtype.kind not in "fiu" or not np.isfinite(cost).all():
-            return f"{about} has something else than one axis of finite costs"
-        count, a_part_will_do = _count(here[about]), split != "test" and collection != "tile:xla"   # see notebook 04
-        if count is not None and (len(cost) > count or len(cost) < count and not a_part_will_do):
-            return f"{about} has {len(cost)} costs, but {count} configurations"
-    return None
-
-
-def _count(path):
-    """How many configurations a data file has; None if that cannot be read, which the reader reports."""
-    try:
-        with NpzFile(path) as npz:
-            return npz.open("config_runtime", "iuf")[1][0]
-    except (DataError, IndexError):
-        return None
-
-
-def _check_record(path):
-    """Raise KaggleError unless a file is a record of a training, of a size that such a record has."""
-    try:
-        if path.stat().st_size <= _RECORD_MOST:
-            read_record(path)
-            return
-    except DataError:
-        pass
-    raise KaggleError("damaged", f"{path.name}: is no record of a training, or has more than {_RECORD_MOST >> 20} MiB")
+        raise KaggleError("damaged", str(fault).replace(f"{there}{os.sep}", "")) from None
+    if not section or not section["costs"]:
+        raise KaggleError("damaged", f"steps/{step}.json: is not there, is damaged, or has no predictions for "
+                          f"{job['collection']}")
+    return section
 
 
 def publish_jobs(jobs, out, root, asked):
@@ -215,7 +110,7 @@ def fetch_checkpoints(jobs, out, names, client=None):
         if job["state"] not in ("complete", "fetched") or not lacking:
             continue
         with tempfile.TemporaryDirectory(dir=Path(out, ".run")) as folder:
-            for file in get_files(job["ref"], folder, [f"store/{name}.pt" for name in lacking], FILE_MOST, client):
+            for file in get_files(job["ref"], folder, [f"store/{name}.pt" for name in lacking], client):
                 try:
                     whole = read_checkpoint(file).get("name") == file.name
                 except CheckpointError:

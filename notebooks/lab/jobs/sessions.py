@@ -4,49 +4,28 @@ A session leaves checkpoints, and beside each one a record that says how many st
 than before, the next session gets the output as an input. Else another session would bring no more, so the job has
 failed.
 """
-import json
 import re
 import tempfile
 from pathlib import Path
 
-from kit.kaggle import GPUS, TRANSIENT, KaggleError, notebook_output
-from lab.jobs.results import RESULTS, TRAINED, get_files, printable, tail
+from kit.kaggle import TRANSIENT, KaggleError, notebook_output
+from lab.jobs.results import RESULTS, get_files, tail
 from lab.run import UNFINISHED, steps_trained
 
 NONE_YET = {"after": [], "reached": {}, "idle": 0, "session": 1}         # of a job before its first session
-_TRAINING = re.compile(rf"{RESULTS}/store/({TRAINED})\.json")
+_TRAINING = re.compile(rf"{RESULTS}/store/([^/]+-[0-9a-f]{{16}})\.json")
 _RECORD = re.compile(rf"{RESULTS}/{UNFINISHED}/0[34]_[a-z_]+\.json")
-_GPUS = re.compile(r"^GPUs: (.+); models trained at the same time: ", re.M)          # of `kit.training.find_device`
 # words of a session that Kaggle ended, and of a notebook that ended itself by an error
 _ENDED = re.compile(r"time.?out|timed out|time limit|run.?time limit|max\w* (run|time|session)|exceeded.* (time|sec)"
                     r"|disconnect|preempt|evict|interrupted|shut ?down|lost", re.I)
 _THREW = re.compile(r"\bthrew\b|Traceback \(most recent call last\)|\b[A-Z]\w*(Error|Exception)\b|out of memory", re.I)
-_MOST = 1 << 20                  # bytes of a record of a training
-_RECORDS_MOST = 400              # trainings per notebook
 
 
-def look_at_session(job, shape=None, client=None):
-    """Names of all files that the latest session of a job left, and its log as text; says so if the machine differs."""
-    # shape: machine_shape that was asked for
+def look_at_session(job, client=None):
+    """Names of all files that the latest session of a job left, and its log as text."""
     with tempfile.TemporaryDirectory() as folder:
         done = notebook_output(job["ref"], folder, r"(?!)", client=client)
-        log = done["log"].read_text("utf-8")
-    other = machine_instead(shape, log)
-    if other and not job.get("other") == other:
-        print(f"note  {job['ref']}: asked for {shape} ({GPUS[shape][1]} x {GPUS[shape][0]}), but Kaggle gave {other}; "
-              "the results are the same, the time differs", flush=True)
-        job["other"] = other
-    return done["names"], log
-
-
-def machine_instead(shape, log):
-    """The GPUs that a session got instead of those of `shape`, by its log; None if they are the same or not known."""
-    found = _GPUS.search(log)
-    if shape not in GPUS or not found:
-        return None
-    (gpu, count), names = GPUS[shape], found[1].split(", ")
-    same = len(names) == count and all(re.search(rf"\b{gpu}\b", name) for name in names)
-    return None if same else printable(found[1])[:200]
+        return done["names"], done["log"].read_text("utf-8")
 
 
 def says_to_be_continued(names):
@@ -106,37 +85,15 @@ def _words(reached):
 
 def _reached(job, names, client):
     """Steps that the checkpoints of a session hold -> ({name: steps}, names of checkpoints that are lost)."""
-    found = [match[1] for name in names if (match := _TRAINING.fullmatch(name))][:_RECORDS_MOST]
+    found, reached = [match[1] for name in names if (match := _TRAINING.fullmatch(name))], {}
     with tempfile.TemporaryDirectory() as folder:
-        _fetch_records(job["ref"], folder, [f"store/{name}.json" for name in found], client)
-        steps = {name: steps_trained(Path(folder, RESULTS, "store", f"{name}.json"), None) for name in found
-                 if f"{RESULTS}/store/{name}.pt" in names}
-    reached = {name: done for name, done in steps.items() if done is not None}
+        for name in found:
+            try:
+                get_files(job["ref"], folder, [f"store/{name}.json"], client)
+            except KaggleError as fault:                 # the link to one file may have expired
+                if fault.kind in TRANSIENT:
+                    raise
+            steps = steps_trained(Path(folder, RESULTS, "store", f"{name}.json"), None)
+            if steps is not None and f"{RESULTS}/store/{name}.pt" in names:
+                reached[name] = steps
     return reached, sorted({*found} - reached.keys())
-
-
-def _fetch_records(ref, folder, names, client):
-    """Fetch records of trainings; those that cannot be fetched are left out."""
-    try:
-        get_files(ref, folder, names, _MOST, client)
-    except KaggleError as fault:
-        if fault.kind in TRANSIENT:
-            raise
-        for name in names if len(names) > 1 else ():         # which one is it?
-            _fetch_records(ref, folder, [name], client)
-
-
-def good_notes(job):
-    """Whether what a job notes about its sessions can be used."""
-    after, reached = job.get("after", []), job.get("reached", {})
-    whole = isinstance(after, list) and isinstance(reached, dict)
-    return (whole and all(isinstance(ref, str) for ref in after) and all(type(n) is int for n in reached.values())
-            and all(type(job.get(name, 0)) is int for name in ("idle", "session")))
-
-
-def asked_machine(folder):
-    """`machine_shape` in the kernel-metadata.json of a folder, or None."""
-    try:
-        return json.loads(Path(folder, "kernel-metadata.json").read_text("utf-8")).get("machine_shape")
-    except (OSError, ValueError, AttributeError):
-        return None

@@ -90,12 +90,11 @@ def record_leaderboard(folder, run, public=None, private=None):
     ValueError if there is no such run, if its entry is damaged, or if a score is no number.
     """
     for name, score in (("public", public), ("private", private)):
-        if score is not None and not (type(score) is not bool and isinstance(score, (int, float))
-                                      and math.isfinite(score)):
+        if score is not None and not (isinstance(score, (int, float)) and math.isfinite(score)):
             raise ValueError(f"{name} is {score!r}; expected the number that the leaderboard shows, such as 0.65")
     entry = Path(folder, f"{run}.json")
     if not entry.exists():
-        known = ", ".join(sorted(path.stem for path in Path(folder).glob("*.json"))) or "none"
+        known = ", ".join(path.stem for path in entry_paths(folder)) or "none"
         raise ValueError(f"{entry}: no such run; recorded runs: {known}")
     record = read_entry(entry)
     record["leaderboard"].update({k: v for k, v in (("public", public), ("private", private)) if v is not None})
@@ -110,7 +109,7 @@ def list_runs(folder):
     row with the same CSV, or "") and problem (what is wrong with a damaged entry, or "").
     """
     rows, first = [], {}
-    for entry in sorted(Path(folder).glob("*.json")):
+    for entry in entry_paths(folder):
         row = dict.fromkeys(["run", "data", *COLLECTIONS, "public", "private", "commit", "sha256"])
         row |= {"run": entry.stem, "same_as": "", "problem": ""}
         try:
@@ -126,14 +125,24 @@ def list_runs(folder):
     return rows
 
 
+def entry_paths(folder):
+    """The JSON files in a folder that are entries, also damaged ones; what has no "sha256" is somebody else's file."""
+    def is_entry(path):
+        try:
+            return b'"sha256"' in path.read_bytes()
+        except OSError:
+            return False
+    return [path for path in sorted(Path(folder).glob("*.json")) if is_entry(path)]
+
+
 def read_entry(entry):
     """Read an entry; ValueError names the file and its fault."""
     try:
         record = json.loads(entry.read_text(encoding="utf-8"))
-        parts = [set(part) for part in (record, record["leaderboard"], record["validation"])]
-        lacking = {"run", "data", "sha256", "commit", "parameters"} - parts[0] | {"public", "private"} ^ parts[1]
-        unscored = [name for name, result in record["validation"].items() if "score" not in result.keys()]
-        if lacking or parts[2] - set(COLLECTIONS) or unscored:
+        lacking = {"run", "data", "commit", "parameters"} - record.keys()
+        lacking |= {"public", "private"} ^ record["leaderboard"].keys()
+        unknown = record["validation"].keys() - set(COLLECTIONS)
+        if lacking or unknown or not all("score" in result.keys() for result in record["validation"].values()):
             raise ValueError("keys are missing or unknown")
         if not isinstance(record["sha256"], str):
             raise ValueError(f"sha256 is {record['sha256']!r:.80}")

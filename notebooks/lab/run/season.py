@@ -7,14 +7,13 @@ import json
 import math
 import re
 from itertools import combinations
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from kit.data import COLLECTIONS, DataError
 from kit.noise import bootstrap_interval
-from lab.run.ledger import read_entry
+from lab.run.ledger import entry_paths, read_entry
 
 SHOWN = 60               # letters of a changed value in the table
 MOST = 3                 # pairs of submissions that are named
@@ -59,7 +58,7 @@ class Entry(NamedTuple):
 class Season(NamedTuple):
     """The entries of a ledger, in the order in which their CSVs were recorded first; see `read_season`."""
     entries: list
-    problem: str             # one sentence about the files that are no entries; None if there are none
+    problem: str             # one sentence about damaged entries; None if there are none
 
     def rows(self):
         """A table of text: one dict per entry, with equal keys."""
@@ -125,16 +124,16 @@ def read_season(folder):
     Returns
     -------
     Season
-        Entries without a time, of an earlier kit, come first. A file that is no entry, or an odd one, is left out and
-        named in `problem`; nothing is raised.
+        Entries without a time, of an earlier kit, come first. A damaged or odd entry is left out and named in
+        `problem`; nothing is raised. Other JSON files are passed over.
     """
     entries, odd = [], []
-    for path in sorted(Path(folder).glob("*.json")):
+    for path in entry_paths(folder):
         try:
             entries.append(_entry(path))
         except DataError as fault:
             odd.append(str(fault))
-    more = f"; and {len(odd) - 2} more files" if odd[2:] else ""
+    more = f"; and {len(odd) - 2} more" if odd[2:] else ""
     return Season(sorted(entries, key=lambda entry: (entry.recorded, entry.run)),
                   f"left out of the ledger's table: {'; '.join(odd[:2])}{more}" if odd else None)
 
@@ -219,31 +218,26 @@ def _interval(entry):
 def _entry(path):
     """Read an entry; DataError if a value is not what it should be."""
     record = read_entry(path)
-    made_from = record.get("made_from") or {}
     try:
         validation = {name: {**result, **{key: _number(result.get(key)) for key in ("score", "low", "high")},
                              "each": _each(result.get("each"))}
                       for name, result in record["validation"].items()}
-        texts = [record["data"], record.get("recorded") or "", record["commit"] or ""]
-        parameters = {str(step): dict(settings.items()) if isinstance(settings, dict) else {"": settings}
+        parameters = {step: settings if isinstance(settings, dict) else {"": settings}
                       for step, settings in record["parameters"].items()}
-        pairs = [pair for kind in made_from.values() for pair in kind.items()]
-        if not all(isinstance(text, str) for text in [*texts, *(text for pair in pairs for text in pair)]):
-            raise ValueError("a text is none")
-        return Entry(path.stem, texts[0], record["sha256"], *texts[1:], parameters,
+        made_from = {kind: {name: str(digest) for name, digest in pairs.items()}
+                     for kind, pairs in (record.get("made_from") or {}).items()}
+        return Entry(path.stem, str(record["data"]), record["sha256"], str(record.get("recorded") or ""),
+                     str(record["commit"] or ""), parameters,
                      {name: result for name, result in validation.items() if result["score"] is not None},
                      {**_NOTHING, **made_from} if made_from else {},
                      *(_number(record["leaderboard"][name]) for name in ("public", "private")))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as fault:
+    except (ValueError, TypeError, AttributeError, OverflowError) as fault:
         raise DataError(f"{path} is an odd ledger entry ({type(fault).__name__}: {fault})") from fault
 
 
 def _each(text):
-    """The scores of single graphs, None in an entry without them; ValueError for anything else."""
-    values = None if text is None else np.array(text.split(), dtype=np.float64)
-    if values is not None and not (len(values) and np.isfinite(values).all()):
-        raise ValueError(f"{text!r:.40} are no scores")
-    return values
+    """The scores of single graphs, None in an entry without them; an error for anything else."""
+    return None if text is None else np.array([_number(float(word)) for word in text.split()])
 
 
 def _number(value):
