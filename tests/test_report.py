@@ -1,16 +1,11 @@
 """The page about a run: well formed, self-contained, complete, and safe whatever a file is called."""
 import base64
-import html
-import io
 import json
 import re
-import subprocess
 from html.parser import HTMLParser
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from conftest import CHROMIUM
 
 from lab.run import Folder, write_report
 
@@ -127,69 +122,6 @@ def test_a_folder_may_lack_anything(run, tmp_path):
         page(run, "next")
     (run / "scores.csv").write_text("collection,model,score,low,high,graphs,seeds,split\n")
     assert "Scores" not in page(run, "next").said
-
-
-def test_scores_out_of_range_are_drawn_at_the_edge(run):
-    text = written(run, "next")
-    for x in re.findall(r'(?:x|x1|width)="(-?[\d.]+)"', text):
-        assert 0 <= float(x) <= 100
-
-
-LOOK = """<iframe width="WIDTH" height="9999" style="border: 0" srcdoc="PAGE"></iframe><pre></pre><script>
-onload = () => {
-    const page = document.querySelector("iframe").contentDocument, width = page.documentElement.clientWidth
-    page.querySelectorAll("details").forEach(part => part.open = true)
-    const images = [...page.images]
-    const out = [...page.body.querySelectorAll("*")].filter(one => one.getBoundingClientRect().right > width + 1)
-    document.querySelector("pre").textContent = JSON.stringify({
-        width, scroll: page.documentElement.scrollWidth, images: images.length,
-        broken: images.filter(image => !image.complete || !image.naturalWidth || !image.clientWidth).length,
-        outside: out.filter(one => !one.closest(".wide table")).map(one => one.tagName),
-        tables: page.querySelectorAll(".wide table tr").length, height: page.documentElement.scrollHeight})
-}
-</script>"""
-
-
-def looked_at(text, width, folder):
-    """What headless Chromium makes of a page of some width, in a frame: its windows are 500 wide or more."""
-    (folder / "look.html").write_text(LOOK.replace("WIDTH", str(width)).replace("PAGE", html.escape(text)))
-    done = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                           f"--user-data-dir={folder / 'profile'}", "--window-size=1400,900",
-                           "--virtual-time-budget=20000", "--dump-dom", (folder / "look.html").as_uri()], text=True,
-                          capture_output=True, timeout=120)
-    found = re.search(r"<pre>({.*?})</pre>", done.stdout)
-    assert found, done.stderr[-2000:]
-    return json.loads(html.unescape(found[1]))
-
-
-def picture(inches):
-    """A figure as a notebook holds it."""
-    file = io.BytesIO()
-    figure = plt.figure(figsize=(inches, 3))
-    figure.savefig(file, format="png")
-    plt.close(figure)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-@pytest.mark.chromium
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_page_fits_a_desktop_and_a_phone_and_shows_every_picture(run, tmp_path, width):
-    for name, image in (("04_train", picture(16)), ("07_search", picture(4))):
-        (run / "notebooks" / f"{name}.ipynb").write_text(json.dumps({"cells": [
-            {"cell_type": "code", "source": [], "outputs": [{"data": {"image/png": image}}]}]}))
-    long = "layout/" + "a_name_without_a_place_to_break_" * 6 + ".npz"
-    text = written(run, f"python notebooks/run.py --data-root {long}", [(long, "is cut")])
-    seen = looked_at(text, width, tmp_path)
-    assert (seen["width"], seen["scroll"], seen["outside"]) == (width, width, [])
-    assert (seen["images"], seen["broken"], seen["tables"]) == (2, 0, 5) and seen["height"] > 400
-
-
-@pytest.mark.chromium
-def test_a_page_that_does_not_fit_or_has_a_broken_picture_would_be_seen(run, tmp_path):
-    text = written(run, "next")
-    seen = looked_at(text.replace("</body>", '<p style="width: 500px">wide</p></body>'), 390, tmp_path)
-    assert seen["scroll"] > 390 and seen["outside"] == ["P"]
-    assert (seen["images"], seen["broken"]) == (1, 1)            # eight bytes of a PNG
 
 
 # what may lie in a run's folder -> what the page and the console say of it
