@@ -125,8 +125,6 @@ def test_a_learning_curve_is_the_mean_over_seeds_with_a_dot_at_the_weights_that_
     np.testing.assert_allclose(lines(ax, "model (2 seeds)").get_xydata(), [(1, 0.15), (2, 0.4), (3, 0.3)])
     dots = [tuple(line.get_xydata()[0]) for line in ax.lines if line.get_marker() == "o"]
     assert dots == [(2, 0.3), (2, 0.5)]
-    loss = learning_curve({"model": [a]}, value="loss")
-    np.testing.assert_allclose(lines(loss, "model (1 seed)").get_ydata(), [3, 2, 1])
 
 
 def test_each_score_has_its_dot_its_interval_and_its_collections_ceiling():

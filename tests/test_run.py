@@ -354,7 +354,7 @@ def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentenc
                    "Run('05_ensemble', data_root, out_dir).save_table('scores.csv', table)")
     status, lines, errors = run(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")
-    assert lines[lines.index("scores") + 1] == "none: no predictions, or no runtimes to score them by"
+    assert lines[lines.index("scores on real files") + 1] == "none: no predictions, or no runtimes to score them by"
 
 
 @pytest.mark.long
