@@ -85,8 +85,7 @@ def test_code_that_changes_while_a_process_runs_counts_in_the_next_process(copy)
 
 
 @pytest.mark.parametrize("moves", [
-    [("models/tile.py", "search/tile.py")], [("scale.py", "scaling.py")],
-    [("losses.py", "new/losses.py"), ("recipes.py", "new/recipes.py")],
+    [("models/tile.py", "search/tile.py")],
     [(f"search/{path.name}", f"seek/{path.name}") for path in sorted((PROJECT / "kit" / "search").glob("*.py"))]])
 def test_a_file_that_is_moved_with_the_imports_that_follow_is_the_same_code(copy, moves):
     text = "from kit.recipes import recipes_for\nfrom kit.losses import list_mle_loss as mine\nimport numpy as np\n"

@@ -57,12 +57,6 @@ def by_hand(s, nodes, configs):
     return forward + backward
 
 
-def test_the_operations_of_a_little_network_are_these():
-    # 10 nodes x 5 configurations; one linear layer and two matrices of a graph block, each 8 x 8, three times; squeeze
-    # 8 -> 2 and excite 2 -> 8 in three blocks, four times: 2 * 50 * (3 * 3 * 64 + 4 * 3 * 2 * 16)
-    assert step_work(LITTLE, 10, 5).operations == 96_000
-
-
 SHAPES = [LITTLE, replace(LITTLE, squeeze=0), replace(LITTLE, config_attention=True, both_directions=True),
           node_alone(LITTLE), *(recipes_for(c, scale)["gnn"].shape for c in (RANDOM, DEFAULT) for scale in SCALES)]
 
@@ -236,18 +230,3 @@ def test_the_tables_of_the_recipes_come_from_these_functions():
     for number in ("50 microseconds", "16%", "14,105", "5,659", *(f"{count} per" for count in hours.LAUNCHES.values())):
         assert number in page, number
     assert not re.search("P100", page)
-
-
-def test_the_recipes_compare_the_calculation_with_the_measurements_of_the_benchmarks():
-    page = (PROJECT / "notebooks" / "recipes.md").read_text()
-    measured = dict(re.findall(r"^\| (.+?), float32 \| ([\d.]+) \|",
-                               (PROJECT / "tests" / "benchmarks" / "README.md").read_text(), re.MULTILINE))
-    cases = [(f"GNN, {kind}, {nodes:,} nodes", f"layout:xla:{kind}", "gnn", nodes)
-             for kind in ("random", "default") for nodes in (1000, 2850)]
-    cases += [("token model, 1,000 nodes", RANDOM, "token", 1000), ("tile model, 8 kernels", "tile:xla", "tile", 40)]
-    for label, collection, name, nodes in cases:
-        recipe = recipes_for(collection, "full")[name]
-        settings = recipe.settings
-        work = step_work(recipe.shape, nodes, settings.configs_per_step, settings.graphs_per_step)
-        mine, theirs = 1e3 * seconds_on(CARDS["H200"], work), 1e3 * float(measured[label])
-        assert f"| {label} | {mine:.1f} ms | {theirs:.1f} ms | {theirs / mine:.2f} |" in page, label
