@@ -113,21 +113,6 @@ def _rename(text, names):
     return re.sub(rf"\b{re.escape(names[0])}\b", names[1], text)
 
 
-def test_a_name_that_comes_from_another_module_is_other_code(copy):
-    for name, number in (("one", 1), ("two", 2), ("same", 1)):
-        (copy / f"{name}.py").write_text(f"def f():\n    return {number}\n")
-    (copy / "face").mkdir()
-    (copy / "face" / "__init__.py").write_text("from kit.one import f\nfrom kit.two import f as other\n")
-    found = []
-    for line in ("from kit.one import f", "from kit.same import f", "from kit.face import f", "from kit.two import f",
-                 "from kit import one"):
-        (copy / "user.py").write_text(f"{line}\n\nX = f()\n")
-        forget()
-        found.append(code_digest("kit.user"))
-    one, copied, passed_on, two, whole = found
-    assert one == copied == passed_on != two and whole == one
-
-
 # --- functions, classes and objects from cells
 
 CELLS = ["""

@@ -22,7 +22,6 @@ import kit.prepare
 import kit.recipes
 from kit.agreement import agreement_tables
 from kit.baselines import structural_relatives
-from kit.data import npz_paths
 from kit.prepare import open_prepared, prepare
 from kit.submit import check_submission, read_submission
 from lab.run import Folder
@@ -174,40 +173,6 @@ def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
     for words in ("ensemble", "What was trained on what", "layout_nlp_random-token-0", "data:image/png", "No file was"):
         assert words in page, words
     assert sorted(p.name for p in (folder / "out" / "notebooks").iterdir()) == [p.name for p in MAIN]
-
-
-@pytest.mark.long
-def test_a_program_of_ones_own_is_ranked_by_the_model_that_04_trained_on_several_collections(tiny_sample, tmp_path,
-                                                                                             monkeypatch):
-    own = kit.recipes.recipes_for
-    monkeypatch.setattr(kit.recipes, "recipes_for", lambda *about: {
-        name: one._replace(together=True) for name, one in own(*about).items() if name == "token"})
-    of_both, given = ["layout:xla:random", "layout:xla:default"], {"data_root": tiny_sample, "out_dir": tmp_path}
-    execute("04_train_layout", collections=",".join(of_both), size="tiny", token_steps=2, workers=1, **given)
-    taken = execute("09_own_program", collections=of_both[1], size="tiny", **given)
-    assert taken["about"]["steps"] == 4
-    assert len(taken["trained_on"]) == 2 * len(npz_paths(tiny_sample, of_both[0], "train"))
-
-
-@pytest.mark.long
-def test_04_trains_the_gnn_on_segments_of_whole_programs_and_resumes(tiny_sample, tmp_path):
-    given = dict(data_root=tiny_sample, out_dir=tmp_path, collections="layout:nlp:random", size="tiny", token_steps=2,
-                 gnn_steps=3, workers=1)
-    names = execute("04_train_layout", **given, segments=15, k_hops=1000)
-    (records,) = (sorted((tmp_path / "store").glob("*-gnn-*.json")),)
-    (record,) = [json.loads(path.read_text()) for path in records]
-    assert record["model"] == "SegmentGNN" and record["model_settings"]["segment_nodes"] == 15
-    assert record["model_settings"]["margin"] == 1 and record["model_settings"]["model"]["agreement"]
-    assert min(len(g.node_feat) for graphs, _ in names["families"].values() for g in graphs) > 2 * 15
-    cut = published(tmp_path, "gnn_seed0")
-    for path in (tmp_path / "store").glob("*.npz"):
-        path.unlink()
-    execute("04_train_layout", **given, segments=15, k_hops=1000)
-    again = published(tmp_path, "gnn_seed0")
-    assert all(np.array_equal(cut[i], again[i]) for i in cut) and len(cut) == 2
-    execute("04_train_layout", **given, k_hops=1000)
-    whole = published(tmp_path, "gnn_seed0")
-    assert not any(np.array_equal(cut[i], whole[i]) for i in cut), "whole graphs have a checkpoint of their own"
 
 
 @pytest.fixture(scope="module")
@@ -374,15 +339,3 @@ def test_a_part_of_the_data_is_enough_to_explore(name, part, prepared, tmp_path)
         if not PARTS[part](collection, split):
             path.unlink()
     execute(name, data_root=tmp_path / "part")
-
-
-@pytest.mark.parametrize("name", ["01_eda", "02_prune_and_pad"])
-def test_files_that_are_all_damaged_are_only_listed(name, tiny_sample, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(tiny_sample, tmp_path / "sources")
-    for path in (tmp_path / "sources" / "npz").rglob("*.npz"):
-        path.write_bytes(b"no archive")
-    names = execute(name, data_root=tmp_path / "sources")
-    assert len(names["graphs"]) == 0
-    if name == "01_eda":
-        assert (names["suspicious"]["why"] == "left out").all() and len(names["suspicious"]) == 40

@@ -8,15 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import nbformat
-import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from PIL import Image
 
-from lab.plots import regret_curves
 from lab.run import Folder
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -83,24 +79,6 @@ def colours_in(png):
     """The colours of a PNG, as sets of three whole numbers."""
     with Image.open(io.BytesIO(png)) as found:
         return {colour for _, colour in found.convert("RGB").getcolors(found.width * found.height)}
-
-
-def test_every_colour_of_a_legend_and_every_shaded_band_is_left_in_a_picture_with_few_colours():
-    budgets, rng, made = [5, 10, 30], np.random.default_rng(0), io.BytesIO()
-    regret = {f"{start}{name}": level + 0.2 * rng.random((9, 3)) for start, level in (("", 1.0), ("model, ", 0.1))
-              for name in ("random", "annealing", "genetic", "droplet")}
-    bands = ["random", "model, genetic"]
-    ax = regret_curves(regret, budgets, guided=[n for n in regret if "model" in n], noise=0.004, bands=bands)
-    ax.figure.savefig(made, format="png", dpi=100)
-    legend = {to_rgb(handle.get_color()) for handle in ax.get_legend().legend_handles}
-    shades = {tuple(1 + 0.15 * (np.array(to_rgb(band.get_facecolor()[0])) - 1)) for band in ax.collections}
-    plt.close(ax.figure)
-    expected = {tuple(round(255 * channel) for channel in colour) for colour in legend | shades}
-    assert len(expected) == 5 + len(bands)           # four kinds of search, the grey of the noise, and the bands
-    for colours in (64, 8):
-        kept = colours_in(outputs.small_picture(outputs.on_white(made.getvalue()), colours))
-        for colour in expected:                      # a thin line is blurred
-            assert min(np.abs(np.array(colour) - one).max() for one in kept) <= 8, (colours, colour)
 
 
 def test_committed_pictures_have_the_colours_that_they_were_drawn_with():

@@ -6,7 +6,7 @@ from matplotlib.cbook import is_math_text
 from matplotlib.collections import LineCollection
 from matplotlib.text import Text
 
-from kit.data import COLLECTIONS, OPCODE_NAMES, LayoutGraph
+from kit.data import OPCODE_NAMES, LayoutGraph
 from lab.plots import (
     collection_lines,
     ensemble_gain,
@@ -141,24 +141,6 @@ def test_each_score_has_its_dot_its_interval_and_its_collections_ceiling():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["tile:xla", "layout:xla:random"]
 
 
-def test_an_ensemble_stands_beside_every_member():
-    ax = ensemble_gain({"x": [0.1, 0.3], "y": [0.5]}, {"mean rank": {"x": 0.4}, "mean z-score": {"y": 0.6}})
-    assert lines(ax, "score of one member").get_xydata().tolist() == [[0.1, 0], [0.3, 0], [0.5, 1]]
-    assert lines(ax, "mean of these scores").get_xdata().tolist() == [0.2, 0.5]
-    np.testing.assert_array_equal(lines(ax, "mean rank").get_xdata(), [0.4, NAN])
-    np.testing.assert_array_equal(lines(ax, "mean z-score").get_xdata(), [NAN, 0.6])
-    ax = ensemble_gain({"x": [0.1, 0.3], "y": [0.5]}, {}, {"x": [3, 1], "y": [1]})
-    assert lines(ax, "mean of these scores,\nweighted as the ensemble").get_xdata() == pytest.approx([0.15, 0.5])
-
-
-def test_a_collection_looks_the_same_in_every_picture():
-    alone = graph_scatter({COLLECTIONS[3]: [(1, 1)]}, "x", "y").lines[0]
-    among = graph_scatter({name: [(1, 1)] for name in COLLECTIONS}, "x", "y").lines[3]
-    assert alone.get_color() == among.get_color() and alone.get_marker() == among.get_marker()
-    styles = [tuple(collection_style(name).values()) for name in COLLECTIONS]
-    assert all(len(set(kind)) == len(COLLECTIONS) for kind in zip(*styles))
-
-
 def test_a_model_looks_the_same_in_every_picture_and_never_as_another_model_or_the_ceiling():
     named = [*model_styles([*MODELS]).values()]
     assert all(len({style[kind] for style in named}) == len(MODELS) for kind in ("color", "marker"))
@@ -172,29 +154,6 @@ def test_a_model_looks_the_same_in_every_picture_and_never_as_another_model_or_t
         assert look == [alone, alone] and curve.get_color() == alone["color"]
     assert model_styles(["token model", "GNN"])["GNN"] == model_styles(["gnn"])["gnn"]
     assert model_styles(["layout:nlp:random"])["layout:nlp:random"] == collection_style("layout:nlp:random")
-
-
-def test_shares_of_operations_are_of_all_nodes():
-    ax = opcode_shares({"tile:xla": COUNTS}, OPCODE_NAMES, most=2)
-    assert lines(ax, "tile:xla").get_xdata().tolist() == [50, 25]
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["add", "convolution"]
-
-
-def test_runtimes_are_told_by_their_excess_over_the_best():
-    ax = runtime_spread([described("g", [10, 11, 12, 13, 14], noise=0.05)])
-    np.testing.assert_allclose(lines(ax, "tile:xla").get_xydata(), [(0.2, 0)])
-    np.testing.assert_allclose(lines(ax, "noise of one\nmeasurement,\nshare of runtime").get_xydata(), [(0.05, 0)])
-    ends = [path.vertices[:, 0] for bars in ax.collections for path in bars.get_paths()]
-    np.testing.assert_allclose(ends, [(0.1, 0.4), (0.1, 0.3)])
-
-
-def test_a_bar_is_cut_into_its_groups_and_fills_the_row():
-    ax = group_options({"g": ([6, 3, 1], [2, 8, 8]), "h": ([2], [9])})
-    widths = [patch.get_width() for patch in ax.patches]
-    np.testing.assert_allclose(widths, [30, 10, 60, 100])        # most options first, then most nodes
-    assert [text.get_text() for text in ax.texts] == ["10 nodes, 3 groups", "2 nodes, 1 group"]
-    colours = [patch.get_facecolor() for patch in ax.patches]
-    assert colours[0] == colours[1] != colours[2] != colours[3]
 
 
 def test_a_drawn_graph_shows_all_nodes_edges_and_group_numbers():
@@ -226,21 +185,6 @@ def test_a_name_of_a_file_is_shown_letter_by_letter(name):
                 text.get_text()]
         assert not any(is_math_text(text.get_text()) for text in ours)
         assert {text.get_text().replace(r"\$", "$").partition(" (")[0] for text in ours} == {name}
-
-
-def test_a_season_is_drawn_in_order_with_intervals_and_says_what_is_sample_data():
-    points = [("1", 0.6, 0.5, 0.7, 0.62, 0.61, False), ("2", 0.7, NAN, NAN, 0.65, None, False),
-              ("3", 0.5, 0.4, 0.55, None, 0.7, True), ("4", 0.65, 0.6, 0.7, 0.5, None, True)]
-    ax = validation_against_leaderboard(points)
-    drawn = {label: line.get_xydata().tolist() for label, line in lines(ax).items() if label != "equal"}
-    assert drawn == {"public score": [[0.6, 0.62], [0.7, 0.65]], "private score": [[0.6, 0.61]],
-                     "public score, sample data": [[0.65, 0.5]], "private score, sample data": [[0.5, 0.7]]}
-    bars = [part.tolist() for c in ax.collections if isinstance(c, LineCollection) for part in c.get_segments()]
-    assert sorted(bar for bar in bars if np.isfinite(bar).all() and bar) == [
-        [[0.4, 0.7], [0.55, 0.7]], [[0.5, 0.61], [0.7, 0.61]], [[0.5, 0.62], [0.7, 0.62]], [[0.6, 0.5], [0.7, 0.5]]]
-    assert sorted(text.get_text() for text in ax.texts) == ["1", "1", "2", "3", "4"]
-    (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
-    assert left < 0.4 < 0.7 < right and bottom < 0.5 < 0.7 < top
 
 
 def test_a_perfect_prediction_lies_on_the_diagonal():

@@ -322,16 +322,6 @@ def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a
     choices.check(notebooks, given)
 
 
-@pytest.mark.long
-def test_devices_are_tried_in_another_process_so_that_this_one_holds_no_gpu(choices, monkeypatch):
-    asked = []
-    monkeypatch.setattr("kit.training.processes.join_team", lambda device: asked.append(device))
-    choices.check(choices.select("04")[1], {"device": "cpu:0", "processes": 1})
-    with pytest.raises(choices.RunError, match="^-p device=nowhere: device is 'nowhere', and PyTorch .* cannot comp"):
-        choices.check(choices.select("04")[1], {"device": "nowhere", "processes": 2})
-    assert not asked
-
-
 def test_files_that_parameters_name_are_there_before_anything_is_read(choices, tmp_path):
     notebooks, _ = choices.select("06,09")
     (tmp_path / "own.pb").write_bytes(b"")

@@ -237,20 +237,6 @@ def test_siblings_come_in_the_documented_order(root, collection):
     assert training_graphs(root, collection)[1] == far
 
 
-def test_a_graph_that_teaches_nothing_is_left_out_of_those_that_do(root):
-    path, *others = npz_paths(root, "layout:xla:random", "train")
-    with np.load(path) as npz:
-        rewrite(path, config_runtime=np.full_like(npz["config_runtime"], 7))
-    graphs, trained_on = training_graphs(root, "layout:xla:random")
-    assert [g.graph_id for g in graphs] == [p.stem for p in others] and trained_on == ["layout:xla:random"]
-
-
-def test_tiles_have_no_siblings(root, capsys):
-    spoil(root, "tile:xla", "absent")
-    assert training_graphs(root, "tile:xla") == ([], [])
-    assert capsys.readouterr().out == "tile:xla: no training graph with two different configurations and runtimes\n"
-
-
 def test_what_teaches(root):
     tile = read_split(root, "tile:xla", "train")[0]
     ones = np.ones_like(tile.config_runtime)

@@ -9,7 +9,6 @@ import pytest
 
 from kit.data import OPCODE_NAMES
 from lab.sample import write as sample
-from lab.sample.kernels import simulate_tile
 from lab.sample.runtimes import LayoutSimulator
 from lab.sample.write import write_sample
 
@@ -137,67 +136,6 @@ def slow_layout(arrays, rows):
     return own, copies
 
 
-def slow_tile(arrays, config):
-    """Seconds of one tile configuration (24,)."""
-    nodes, opcodes = [Tensor(row) for row in arrays["node_feat"]], arrays["node_opcode"].tolist()
-    out, operands_of = nodes[-1], operand_lists(arrays)
-
-    def cut(node, bounds):
-        tile, count, order = {}, {}, node.layout[::-1]
-        for i, d in enumerate(order):
-            unit = {0: 128, 1: 8}.get(len(order) - 1 - i, 1)
-            blocks = math.ceil(node.dims[d] / unit)
-            bound = min(max(int(bounds[i]), 1), blocks)
-            tile[d], count[d] = bound * unit, math.ceil(blocks / bound)
-        return tile, count
-
-    tile, count = cut(out, config[8:14])
-    elements, tiles = math.prod(tile.values()), math.prod(count.values())
-    outside = operands_of[-1]
-    inner = [v for v, op in enumerate(opcodes) if op == 63 and v not in outside] or outside
-    share = {}
-    for v in inner:
-        part = elements * max(1, nodes[v].size() / out.size()) * nodes[v].width
-        share[v] = min(nodes[v].bytes(nodes[v].default), part)
-    if 26 in opcodes:
-        v = opcodes.index(26)
-        row = nodes[v].row.astype(int)
-        x, w = first_and_kernel(arrays, nodes, operands_of, v)
-        k_tile, k_count = cut(nodes[w], config[:6])
-        steps = math.prod(n for d, n in k_count.items() if d != row[100])
-        contracted, features = k_tile[row[99]], tile[row[106]]
-        halo, window = tile[row[105]], 1
-        for i, d in enumerate(d for d in sorted(tile) if d not in (row[105], row[106])):
-            taps = k_tile[row[101 + i]]
-            halo, window = halo * ((tile[d] - 1) * max(1, row[45 + i]) + taps), window * taps
-        load = contracted * (halo * nodes[x].width + window * features * nodes[w].width)
-        once = sum(share[u] for u in inner if u not in (x, w))
-        rows = elements / features
-        fill = contracted / (128 * math.ceil(contracted / 128)) * rows / (rows + 128)
-        compute = 2 * elements * contracted * window / PEAK / fill
-    else:
-        steps, load, once = 1, sum(share.values()), 0
-        work = 0.0
-        for v in range(len(nodes) - (opcodes[-1] == 41)):
-            if opcodes[v] not in (13, 24, 48, 63):
-                sizes = [nodes[u].size() / out.size() for u in (v, *operands_of[v])]
-                work += max(1, *sizes)
-        compute = elements * work / (2 * 1024 * 0.94e9)
-        if any(nodes[v].size() == out.size() and nodes[v].default != out.default for v in inner):
-            compute *= 2
-    store, minor = elements * out.width, out.layout[0]
-    run = out.width * tile[minor]
-    if len(out.dims) > 1:
-        run *= tile[out.layout[1]] if tile[minor] >= out.dims[minor] else 8
-    dma = (load + (store + once) / steps) / BANDWIDTH * (1 + 1024 / run)
-    held = load + store + once
-    if 2 * held <= 16 * 2**20:
-        step = max(compute, dma)
-    else:
-        step = compute + dma * max(1, held / (16 * 2**20))
-    return 1e-6 + load / BANDWIDTH + tiles * steps * (step + 0.2e-6)
-
-
 @pytest.mark.parametrize("collection", LAYOUTS)
 def test_layout_runtimes_are_those_of_the_formulae_node_by_node(tiny_sample, collection):
     rng = np.random.default_rng(0)
@@ -218,13 +156,6 @@ def test_layout_runtimes_of_real_programs_are_those_of_the_formulae(real_data):
         found = np.stack(simulated(arrays, rows, parts=True), 1)
         np.testing.assert_allclose(found, [slow_layout(arrays, row) for row in rows], rtol=1e-9)
         assert (found > 0).all()
-
-
-def test_tile_runtimes_are_those_of_the_formulae_step_by_step(tiny_sample):
-    for path in files(tiny_sample, "tile/xla"):
-        arrays = load(path)
-        found = simulate_tile(*(arrays[k] for k in (*PROGRAM[:3], "config_feat")))
-        np.testing.assert_allclose(found, [slow_tile(arrays, row) for row in arrays["config_feat"]], rtol=1e-9)
 
 
 #   0 parameter -> 2 dot <- 1 parameter       2 -> 3 maximum -> 4 dot <- 1       all 1024 x 1024 float32
@@ -255,14 +186,6 @@ def test_only_disagreement_is_copied(pairs, moved):
     first_last = (*pairs[:4], pairs[5], pairs[4])
     _, copies = simulated(CHAIN, chain_rows(*first_last), parts=True)
     np.testing.assert_allclose(copies, moved * ONE_WAY)
-
-
-def test_rows_outside_the_format_are_refused():
-    run = LayoutSimulator(*(CHAIN[k] for k in PROGRAM))
-    with pytest.raises(ValueError, match=re.escape("config_rows has shape (1, 3, 18); expected (k, 2, 18)")):
-        run(np.zeros((1, 3, 18)))
-    with pytest.raises(ValueError, match=re.escape("config_rows holds 0.0..6.0; digits lie in -1..5")):
-        run(np.eye(18)[None, :2] * 6)
 
 
 def test_test_labels_are_placeholders_and_the_truth_stands_beside(tiny_sample):

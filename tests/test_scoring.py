@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kit.data import npz_paths, read_layout
-from kit.metrics import default_tile_score, kendall_tau, slowdown
+from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs
 from kit.recipes import recipes_for
@@ -18,7 +18,6 @@ from lab.studies.search_tables import (
     slowdown_rows,
     space_speed_ups,
     speed_up_rows,
-    tile_rows,
 )
 
 
@@ -121,18 +120,6 @@ def test_the_rival_is_the_best_search_without_a_model(searched):
         assert row["its slowdown"] == min(means[name] for name in WITHOUT_MODEL) == means[row["best without model"]]
         assert means[row["best with model"]] == min(means[name] for name in WITH_MODEL)
         assert row["difference"] == pytest.approx(means["model, explore then droplet"] - row["its slowdown"])
-
-
-def test_five_tile_sizes_of_the_model_against_five_at_random():
-    rng = np.random.default_rng(1)
-    runtimes = {name: rng.random(20) + 0.5 for name in "abc"}
-    costs = {name: rng.random(20) for name in "abc"}
-    first, drawn, default = tile_rows(costs, runtimes)
-    assert first["slowdown"] == pytest.approx(np.mean([slowdown(costs[i], runtimes[i]) for i in "abc"]))
-    assert default["slowdown"] == pytest.approx(np.mean([1 - default_tile_score(runtimes[i]) for i in "abc"]))
-    assert drawn["difference to random"] == 0 and first["kernels"] == 3
-    assert first["difference to random"] == pytest.approx(first["slowdown"] - drawn["slowdown"])
-    assert tile_rows({"a": costs["a"]}, {"a": runtimes["a"]}) == []
 
 
 def test_gains_over_the_default_are_means_of_quotients(searched):

@@ -31,7 +31,6 @@ from lab.run.store import read_kept
 from lab.run.weights import (
     LIST,
     find_weights,
-    models_of,
     open_ranked,
     pack_weights,
     predict_from_weights,
@@ -209,23 +208,6 @@ def test_predictions_from_weights_are_those_that_the_training_made(trained, weig
                        for name in ("token", "siblings"))
     differ = {name.rpartition(":")[2] for name in token if not np.array_equal(token[name], siblings[name])}
     assert {RELATIVE, SAME} <= differ
-
-
-def test_a_folder_of_weights_has_checkpoints_and_no_more_costs_than_it_needs(trained, weights):
-    names = {path.relative_to(weights).as_posix() for path in weights.rglob("*") if path.is_file()}
-    listed = read_weights(weights)
-    stored = {(one["member"], one["split"]): one["stored"] for own in listed.collections.values()
-              for one in own["predictions"] if one["stored"]}
-    assert len(listed.checkpoints) == 2 and sum(len(own["predictions"]) for own in listed.collections.values()) == 6
-    assert stored.keys() == {("siblings_seed0", split) for split in ("valid", "test")}
-    assert names == {LIST, *(f"store/{name}.pt" for name in listed.checkpoints),
-                     *(f"store/{name}.npz" for name in stored.values())}
-    costs = read_kept(weights / "store" / f"{stored['siblings_seed0', 'test']}.npz")
-    assert {f"layout:xla:default:{RELATIVE}", f"layout:xla:default:{SAME}"} <= costs.keys()
-    assert {about["network"] for about in listed.checkpoints.values()} == {"TileModel", "ConfigTokenModel"}
-    assert {about["settings"]["width"] for about in listed.checkpoints.values()} == {64}
-    assert listed.collections["tile:xla"]["settings"] == {"seeds": 1, "k_hops": 1, "most_configs": 2000}
-    assert models_of(trained[1]) == sorted(listed.checkpoints)
 
 
 def copied(run, folder):
@@ -450,20 +432,3 @@ def test_a_bundle_from_weights_trains_nothing(tmp_path, monkeypatch, capsys, arg
     monkeypatch.chdir(tmp_path)
     assert command(monkeypatch, "bundle", "--weights", REF, *args) == 2
     assert words in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
-def test_a_bundle_from_weights_says_what_it_reads_and_how_long_it_trains(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    words = ("--weights", REF, "--owner", USER, "--machine", "cpu")
-    assert command(monkeypatch, "bundle", *words, "--dry-run") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{USER}/tpugraphs-kit-05-06"
-    assert lines[2] == f"    data: competition predict-ai-model-runtime, Dataset {REF}" and not list(tmp_path.iterdir())
-    assert command(monkeypatch, "bundle", *words, "--dataset", "a/prepared-data") == 0
-    place = tmp_path / "bundle" / "tpugraphs-kit-05-06"
-    about = json.loads((place / "kernel-metadata.json").read_text())
-    assert about["dataset_sources"] == ["a/prepared-data", REF]
-    cells = [cell.source for cell in nbformat.read(place / about["code_file"], 4).cells]
-    assert not any("train_members(" in cell for cell in cells)
-    about = f"## Predict from weights\nThe checkpoints of a finished run lie in the Kaggle Dataset `{REF}`"
-    assert any(cell.startswith(about) for cell in cells)
