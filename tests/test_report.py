@@ -74,7 +74,7 @@ def run(tmp_path):
     (out / "store" / f"{trained}.json").write_text(json.dumps({
         "model": "ConfigTokenModel", "parameters": 12345, "graphs": 20, "settings": {"steps": 1200},
         "configs_seen": 307200, "seconds": 12.4, "peak_memory": 500 << 20,
-        "curve": {"step": [1, 2, 3], "loss": [0.9, 0.5, None], "score": [0.1, 0.2, 0.25]}}))
+        "curve": {"step": [1, 2, 3], "loss": [0.9, 0.5, None], "score": [0.1, 0.2, 0.275]}}))
     for name, image in (("04_train", PNG), ("01_eda", "")):
         (out / "notebooks" / f"{name}.ipynb").write_text(json.dumps({"cells": [
             {"cell_type": "markdown", "source": ["# 04 Train\n", "## Curves & scores"]},
@@ -87,7 +87,7 @@ def test_a_page_tells_scores_training_pictures_and_what_to_type_next(run):
     seen = page(run, "python notebooks/run.py --data-root <DIR>")
     for words in ("my <run>", "2 rows, checked", "No file was left out", "0.500", "0.400 to 0.610", "0.900",
                   "+0.750 (+0.500 to +1.000)", "-0.250", "8 graphs, 2 seeds, test", "layout_xla_random-token-0",
-                  "12,345", "307,200", "500", "0.250", "Curves & scores", "python notebooks/run.py --data-root <DIR>"):
+                  "12,345", "307,200", "500", "0.275", "Curves & scores", "python notebooks/run.py --data-root <DIR>"):
         assert words in seen.said, words
     assert "0123456789abcdef" not in seen.said
     assert seen.tags.count("polyline") == 1 and seen.tags.count("line") == 1 and seen.tags.count("img") == 1

@@ -25,11 +25,12 @@ from kit.prepare import open_prepared, prepare
 from kit.recipes import recipes_for
 from kit.submit import read_submission
 from lab.run import Folder, Prediction, Run, Store, read_split, training_graphs
-from lab.run.folder import step_of
+from lab.run.folder import COMBINES, step_of
 from lab.run.members import Material, Member, train_members
 from lab.run.store import read_kept
 from lab.run.weights import (
     LIST,
+    combined_by,
     find_weights,
     open_ranked,
     pack_weights,
@@ -221,6 +222,18 @@ def change_section(out, step, collection, change):
     record = folder.record(step)
     change(record["sections"].setdefault(collection, {"settings": {}}))
     folder.write_record(step, record)
+
+
+@pytest.mark.parametrize("settings, words", [
+    ({}, ""), ({"weights_from": "weights.json"}, "chooses them from validation graphs alone"),
+    ({"predictions_from": "theirs", "how": "mean_rank", "choose": False}, "other people's predictions")])
+def test_what_chose_an_ensemble_and_does_not_travel_is_said(trained, tmp_path, capsys, settings, words):
+    out = copied(trained[1], tmp_path / "run")
+    change_section(out, COMBINES, "tile:xla", lambda section: section.update(settings=settings))
+    pack_weights(out, trained[0], tmp_path / "weights")
+    said = capsys.readouterr().out
+    assert words in said and said.count("note  ") == bool(words)
+    assert combined_by(out) == {name: value for name, value in settings.items() if name in ("how", "choose")}
 
 
 def test_predictions_without_their_checkpoint_travel_as_they_are(trained, tmp_path, capsys):
