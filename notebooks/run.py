@@ -24,46 +24,35 @@ import time
 from pathlib import Path
 from shlex import quote
 
-ENDED = {130: "\ninterrupted; run the same command again to continue",
-         143: "\nterminated; run the same command again to continue"}         # exit status: sentence
-
-
-def _end(number, _):
-    """While modules are loaded: end at once, because an exception would show where."""
-    os.write(2, f"{ENDED[128 + number]}\n".encode())
-    os._exit(128 + number)
-
-
-for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-    if __name__ == "__main__" and signal.getsignal(number) is usual:
-        signal.signal(number, _end)
-
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
-from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out  # noqa: E402
-from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python  # noqa: E402
+from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out
+from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python
 
-from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths, own_files  # noqa: E402
-from kit.files import as_text  # noqa: E402
-from kit.kaggle import MACHINE, KaggleError, gpu_quota  # noqa: E402
-from kit.prepare import is_prepared  # noqa: E402
-from lab.jobs import plan_jobs  # noqa: E402
-from lab.run import (  # noqa: E402
+from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths, own_files
+from kit.files import as_text
+from kit.kaggle import MACHINE, KaggleError, gpu_quota
+from kit.prepare import is_prepared
+from lab.jobs import plan_jobs
+from lab.run import (
     Folder,
     is_measured,
     left_out,
     locate_data,
     open_data,
     read_scores,
+    source_of,
     unfinished,
     wanted,
     write_report,
 )
-from lab.run.folder import data_digest  # noqa: E402
+from lab.run.folder import data_digest
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 COMBINES = "05"
 UNWRITABLE = errno.EACCES, errno.EPERM, errno.EROFS
+ENDED = {130: "\ninterrupted; run the same command again to continue",
+         143: "\nterminated; run the same command again to continue"}         # exit status: sentence
 
 
 class Terminated(KeyboardInterrupt):
@@ -233,12 +222,12 @@ def combined(folder):
     return any(section["costs"] for section in folder.sections("05_ensemble"))
 
 
-def next_command(out, source, is_sample):
+def next_command(out, root, source, is_sample):
     """What to type after a run: the rest of it, then submit it, or, after other data, run it on the data set."""
     command = f"{quote(show(sys.executable))} notebooks/run.py"
     if not (out / "submission.csv").is_file():
         return f"{command} --data-root {'sample' if is_sample else quote(source)} --out {quote(show(out))}"
-    if is_sample or source == "measured":
+    if is_sample or is_measured(root):
         return f"{command} --data-root path/to/npz_all"
     return f"{command} --data-root {quote(source)} --out {quote(show(out))} --only 06 -p submit_to_kaggle=True"
 
@@ -246,23 +235,19 @@ def next_command(out, source, is_sample):
 def summarise(out, root, source, is_sample, notebooks, selected, problems, failed, ledger=None):
     """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
-    judged, there = any(n.stem < STUDIES for n in selected), [p for p in (scores, submission) if p.is_file()]
-    folder = Folder(out, root)
-    stale = [(str(path), f"{path} was changed, or not made by this run") for path in there
-             if not folder.is_view(path.name)]
-    if scores in there and (why := folder.results_fault(f"{COMBINES}_ensemble", COLLECTIONS)):
-        stale.append((str(scores), f"{scores}: {why}"))
-    for _, why in stale:
-        print(f"not of this run: {why}")
-    if scores in there and str(scores) not in dict(stale) and judged:
+    folder, judged = Folder(out, root), any(n.stem < STUDIES for n in selected)
+    why = folder.results_fault(f"{COMBINES}_ensemble", COLLECTIONS)
+    stale = [(str(scores), f"{scores}: {why}")] if scores.is_file() and why else []
+    if stale:
+        print(f"not of this run: {scores}: {why}")
+    elif scores.is_file() and judged:
         try:
             table = read_scores(scores)
             text = table.to_string(index=False, na_rep="") if len(table) else (
                 "none: no predictions, or no runtimes to score them by")
         except DataError as fault:
             text = f"none: {fault}"
-        of = " on sample data" if is_sample else " on measured programs" if is_measured(root) else ""
-        print(f"\nscores{of}\n{text}\n")
+        print(f"\nscores on {source_of(root)}\n{text}\n")
     for path, reason in problems:
         kind = "submission" if path == str(submission) else "unreadable, left out"
         print(f"{kind}: {reason if path in reason else f'{path}: {reason}'}")
@@ -276,7 +261,7 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
     if judged:
         made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
         page = folder.view("run", "report.html", lambda path: write_report(
-            path, out, next_command(out, source, is_sample), problems + failed + stale,
+            path, out, next_command(out, root, source, is_sample), problems + failed + stale,
             f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger, [n.stem for n in selected]))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run

@@ -32,7 +32,6 @@ LOCK = Path(".run", "lock")
 LIMITS = ("time_budget", "minutes")             # parameters that end a step early, and change no result
 UNFINISHED = "unfinished"                       # in place of the key of a step, while it runs
 IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
-STILLBORN = "Kernel died before replying"       # nbclient's words, before the first cell
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
          "08": (), "09": (), "10": (), "11": (), "12": (), "13": ()}
@@ -195,22 +194,14 @@ class Step:
         self.thread.start()
 
     def _execute(self):
-        """Execute the notebook; a kernel that dies before its first cell is started again."""
-        for tries in range(3):
-            if tries:
-                print(f"note  {self.stem}: its kernel died before the first cell; started again", flush=True)
-            self.failure = None
-            try:
-                # papermill saves the notebook before and after each cell
-                with unwritable_named(self.part), connection() as config:
-                    papermill.execute_notebook(str(self.notebook), str(self.part), self.parameters,
-                                               kernel_name=self.kernel, progress_bar=False, stdout_file=self.last,
-                                               config=config)
-            except BaseException as error:
-                self.failure = error
-            # where they talk by ports, two kernels that start at once can be given the same one
-            if not (self.failure and STILLBORN in str(self.failure)):
-                break
+        """Execute the notebook."""
+        try:
+            # papermill saves the notebook before and after each cell
+            with unwritable_named(self.part), connection() as config:
+                papermill.execute_notebook(str(self.notebook), str(self.part), self.parameters, kernel_name=self.kernel,
+                                           progress_bar=False, stdout_file=self.last, config=config)
+        except BaseException as error:
+            self.failure = error
 
     def line(self, word=""):
         """The progress of this step."""
@@ -234,9 +225,6 @@ class Step:
         text = "\n".join(getattr(error, "traceback", [f"{type(error).__name__}: {error}"]))
         text = re.sub(r"\x1b\[[0-9;]*m", "", text).rstrip().splitlines()[-12:]
         name, sentence = (getattr(error, part, "") for part in ("ename", "evalue"))
-        if STILLBORN in str(error):
-            text.append(f"this happened three times; {sys.executable} -m ipykernel_launcher may say why, or memory is "
-                        "short")
         # the sentence says the reason and the cure
         if name in ("KaggleError", "DataError", "CheckpointError") or "cannot be written (" in sentence:
             text = [f"{name}: {sentence}"]

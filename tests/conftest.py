@@ -1,7 +1,6 @@
 """Fixtures that several test files share."""
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 
 import matplotlib
@@ -10,7 +9,6 @@ from kaggle_server import SECRETS, TOKEN, running
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")      # PyTorch's waiting threads spin, ten times slower on busy cores
 matplotlib.use("Agg")      # no display in a test
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 @pytest.fixture(scope="session")
@@ -64,12 +62,8 @@ def kaggle(tmp_path, monkeypatch, capfd):
 
 
 def pytest_collection_modifyitems(items):
-    """Tests marked `scatter` or `chromium` need what is no requirement: minutes of compiling, a browser."""
-    lacking = {}
+    """Tests marked `scatter` need what is no requirement, because it compiles for minutes."""
     if importlib.util.find_spec("torch_scatter") is None:
-        lacking["scatter"] = "no torch_scatter: pip install --no-build-isolation torch-scatter"
-    if CHROMIUM is None:
-        lacking["chromium"] = "no Chromium: install it as chromium, chromium-browser or google-chrome"
-    for item in items:
-        for name in lacking.keys() & set(item.keywords):
-            item.add_marker(pytest.mark.skip(reason=lacking[name]))
+        lacks = pytest.mark.skip(reason="no torch_scatter: pip install --no-build-isolation torch-scatter")
+        for item in [item for item in items if "scatter" in item.keywords]:
+            item.add_marker(lacks)

@@ -1,5 +1,4 @@
 """The benchmark runner: a case in a process of its own, tables, and the page they are written to."""
-import hashlib
 import importlib.util
 import json
 import re
@@ -7,7 +6,6 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +17,6 @@ from kit.ensemble import choose_weights
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import explain
-from lab.sample import write as sample
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
 REHEARSAL = RUN.with_name("rehearsal.py")
@@ -285,28 +282,6 @@ def test_the_best_fixed_weights_are_the_best_of_all_multiples(study, names, part
     assert case.losses(lambda *_: case.best(), 2, 5) == pytest.approx(np.zeros(5), abs=1e-12)
 
 
-def test_the_siblings_study_knows_which_program_a_relative_was_made_of(siblings_study, tmp_path, monkeypatch):
-    """The sample writes a program, then its relatives; only then the names of test programs are hidden."""
-    written, save = [], sample._save
-    monkeypatch.setattr(sample, "_save", lambda fresh, folder, split, stem, *arrays: written.append(
-        (folder, split, stem)) or save(fresh, folder, split, stem, *arrays))
-    root = sample.write_sample(tmp_path / "sample", size="tiny", relatives=4, kinds="all")
-    for folder in ("layout/xla/random", "layout/nlp/default"):
-        expected, program = {}, None
-        for split, stem in ((split, stem) for place, split, stem in written if place == folder):
-            if "_relative_" in stem:
-                expected.setdefault(program, set()).add(stem)
-            else:
-                program = hashlib.md5(stem.encode()).hexdigest() if split == "test" else stem
-        graphs = [SimpleNamespace(graph_id=path.stem) for path in sorted((root / folder / "train").glob("*.npz"))]
-        assert len(expected) == 2 and all(len(made) == 4 for made in expected.values())
-        for number in range(4):
-            some = [g for g in graphs if f"_relative_{number + 1}_" in g.graph_id]
-            found = siblings_study.own_relatives(some)
-            for program, made in expected.items():
-                assert found[program].graph_id in made
-
-
 @pytest.fixture(scope="module")
 def folds_study():
     sys.path.insert(0, str(RUN.parent))
@@ -318,7 +293,7 @@ def folds_study():
 
 def test_the_siblings_study_reads_a_sample_that_it_ranked_before(siblings_study, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
-    rows = [siblings_study.Ranked(7, 2, "layout:xla:random", split, f"program {i}", "depth" * i, {
+    rows = [siblings_study.Ranked(7, 2, "layout:xla:random", split, f"program {i}", {
         kind: rng.random(5) for kind in ("runtime", "token", "siblings")[:3 - i]}) for i, split in
         enumerate(("valid", "test"))]
     monkeypatch.setattr(siblings_study, "write_sample", lambda *args, **options: None)
@@ -335,7 +310,7 @@ def test_the_siblings_study_reads_a_sample_that_it_ranked_before(siblings_study,
 
 def test_the_siblings_study_counts_a_program_of_both_searches_once(siblings_study):
     #   programs a and b in two searches, c in one; two seeds
-    rows = [siblings_study.Ranked(1, seed, f"layout:xla:{search}", "test", name, "", {}) for seed in range(2)
+    rows = [siblings_study.Ranked(1, seed, f"layout:xla:{search}", "test", name, {}) for seed in range(2)
             for search, names in (("random", "ab"), ("default", "abc")) for name in names]
     means = siblings_study.by_program(rows, np.arange(10.0))
     assert means.tolist() == [[1.0, 2.0, 4.0], [6.0, 7.0, 9.0]]

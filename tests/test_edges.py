@@ -235,7 +235,7 @@ def calls(w):
         "read_layout_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
         "read_tile_pb": dict(path=path(w.csv), padding=choice(0), extra=free(False)),
         "write_sample": dict(root=path(w.folder / "sample"), seed=whole(0), size=choice("tiny"), progress=free(False),
-                             relatives=whole(0), kinds=choice("usual")),
+                             relatives=whole(0)),
     }
     for name, settings in TINY.items():
         some = w.tile if name == "TileModel" else w.layout

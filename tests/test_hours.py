@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kit.losses import pairwise_hinge_loss
-from kit.models import LayoutGNN, LayoutGNNSettings, node_alone
-from kit.recipes import SCALES, recipes_for
+from kit.models import LayoutGNN, node_alone
+from kit.recipes import recipes_for
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "notebooks"))
@@ -31,49 +31,6 @@ from hours import (  # noqa: E402
 )
 
 RANDOM, DEFAULT = "layout:xla:random", "layout:xla:default"
-LITTLE = LayoutGNNSettings(width=8, linear_blocks=2, graph_blocks=1, squeeze=4, config_attention=False)
-
-
-def by_hand(s, nodes, configs):
-    """Floating-point operations of the matrix products of a step, one product after another."""
-    rows, forward, backward = nodes * configs, 0, 0
-    out = s.width // 2 if s.config_attention else s.width
-
-    def product(rows, wide, narrow):
-        return rows * wide * (narrow + narrow)                   # each multiplication with an addition
-    for block in range(s.linear_blocks + s.graph_blocks):
-        matrices = 1 if block < s.linear_blocks else 3 if s.both_directions else 2
-        if block == 0:                                           # the embedding is a table
-            matrices = 0
-        for _ in range(matrices):
-            forward += product(rows, s.width, out)
-            backward += product(rows, out, s.width)              # gradient by the input
-            backward += product(s.width, rows, out)              # gradient by the weights
-        hidden = out // s.squeeze if s.squeeze else 0
-        for wide, narrow in ((out, hidden), (hidden, out)):
-            forward += product(rows, wide, narrow)
-            backward += product(rows, wide, narrow)              # the value is not kept
-            backward += product(rows, narrow, wide) + product(wide, rows, narrow)
-    return forward + backward
-
-
-def test_the_operations_of_a_little_network_are_these():
-    # 10 nodes x 5 configurations; one linear layer and two matrices of a graph block, each 8 x 8, three times; squeeze
-    # 8 -> 2 and excite 2 -> 8 in three blocks, four times: 2 * 50 * (3 * 3 * 64 + 4 * 3 * 2 * 16)
-    assert step_work(LITTLE, 10, 5).operations == 96_000
-
-
-SHAPES = [LITTLE, replace(LITTLE, squeeze=0), replace(LITTLE, config_attention=True, both_directions=True),
-          node_alone(LITTLE), *(recipes_for(c, scale)["gnn"].shape for c in (RANDOM, DEFAULT) for scale in SCALES)]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_operations_are_a_sum_over_all_products(shape):
-    for nodes, configs in ((10, 5), (1000, 128), (1, 2)):
-        assert step_work(shape, nodes, configs).operations == by_hand(shape, nodes, configs)
-    assert step_work(shape, 10, 5, graphs=3).operations == 3 * by_hand(shape, 10, 5)
-
-
 class Asked(TorchDispatchMode):
     """What PyTorch is asked to compute: operations of dense products, bytes read and written, number of calls."""
 
@@ -236,18 +193,3 @@ def test_the_tables_of_the_recipes_come_from_these_functions():
     for number in ("50 microseconds", "16%", "14,105", "5,659", *(f"{count} per" for count in hours.LAUNCHES.values())):
         assert number in page, number
     assert not re.search("P100", page)
-
-
-def test_the_recipes_compare_the_calculation_with_the_measurements_of_the_benchmarks():
-    page = (PROJECT / "notebooks" / "recipes.md").read_text()
-    measured = dict(re.findall(r"^\| (.+?), float32 \| ([\d.]+) \|",
-                               (PROJECT / "tests" / "benchmarks" / "README.md").read_text(), re.MULTILINE))
-    cases = [(f"GNN, {kind}, {nodes:,} nodes", f"layout:xla:{kind}", "gnn", nodes)
-             for kind in ("random", "default") for nodes in (1000, 2850)]
-    cases += [("token model, 1,000 nodes", RANDOM, "token", 1000), ("tile model, 8 kernels", "tile:xla", "tile", 40)]
-    for label, collection, name, nodes in cases:
-        recipe = recipes_for(collection, "full")[name]
-        settings = recipe.settings
-        work = step_work(recipe.shape, nodes, settings.configs_per_step, settings.graphs_per_step)
-        mine, theirs = 1e3 * seconds_on(CARDS["H200"], work), 1e3 * float(measured[label])
-        assert f"| {label} | {mine:.1f} ms | {theirs:.1f} ms | {theirs / mine:.2f} |" in page, label

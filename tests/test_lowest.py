@@ -6,24 +6,6 @@ from packaging.requirements import Requirement
 
 PROJECT = Path(__file__).resolve().parents[1]
 FOUND = runpy.run_path(str(PROJECT / ".ci" / "lowest.py"))
-DRAWN = """[project]
-requires-python = ">=3.10"
-dependencies = [
-    "torch>=2.1",
-    "numpy>=1.26",                       # a reason, with "quotes>=1"
-    "old>=1.5,<2; python_version < '3'",
-    "new>=2.0.1; python_version >= '3'",
-]
-
-[project.optional-dependencies]
-test = ["pytest>=8.0"]
-"""
-
-
-def test_the_lowest_versions_are_those_that_are_declared_for_this_python():
-    assert FOUND["lowest"](DRAWN) == ["numpy==1.26", "new==2.0.1"]
-
-
 def test_both_files_declare_the_same_versions():
     declared = FOUND["requirements"]((PROJECT / "pyproject.toml").read_text("utf-8"))
     lines = [line for line in (PROJECT / "requirements.txt").read_text("utf-8").splitlines() if line[:1].isalpha()]

@@ -56,11 +56,6 @@ def readme_rows(head):
     return [[cell.strip().strip("*").replace("**", "") for cell in row.strip("|").split("|")] for row in table]
 
 
-def test_spread_out_repeats_a_cell_in_each_of_its_rows():
-    table = ElementTree.fromstring('<table><tr><th rowspan="2">a</th><th>b</th></tr><tr><td>c</td></tr></table>')
-    assert spread_out(table) == [["a", "b"], ["a", "c"]]
-
-
 def test_scores_are_those_of_notebook_05():
     rows = [row for row in shown("05") if len(row) > 8 and row[0] in COLLECTIONS]
     ensemble = {row[0]: row for row in rows if row[1] == "ensemble"}

@@ -1,17 +1,13 @@
 """The folder of a run: what changed is made again, what a user put there stays, what does not fit is refused."""
 import json
-import os
 import shutil
-import sys
-from types import ModuleType
 
 import numpy as np
 import pytest
 import state_machine
 import torch
-from run_folder import CHANGES, ENDED, FULL, World, digests, finished_world, in_process, invert, permute, program
+from run_folder import FULL, World, digests, finished_world, in_process, permute, program
 
-import kit.recipes
 from kit.files import file_sha256
 from kit.training import Deadline
 from lab.run import Folder, record_leaderboard, steps_trained
@@ -33,22 +29,6 @@ def world(template):
     shutil.rmtree(template.parent / "world", ignore_errors=True)
     with in_process():
         yield World(template.parent / "world", template)
-
-
-def test_a_finished_run_is_not_repeated(world):
-    before = files(world, "**/*")
-    assert world.run() == 0 and world.said.count("finished before") == 4
-    changed = {*before.items()} - {*files(world, "**/*").items()}
-    assert {name for name, _ in changed} <= {"report.html", "steps/run.json"}
-
-
-@pytest.mark.parametrize("kill", [100, 300])
-def test_a_folder_that_was_moved_while_a_step_was_unfinished_is_finished_in_its_new_place(world, kill):
-    shutil.rmtree(world.place / "out")
-    world.run(kill=kill)
-    (world.place / "out").rename(world.place / "moved")
-    assert world.run(out="moved") == 0, world.said
-    assert world.run() == 0 and submission(world) == submission(world, "moved")
 
 
 def files(world, *patterns):
@@ -88,29 +68,13 @@ def as_in_a_new_folder(world, *args, **settings):
     return same
 
 
-@pytest.mark.parametrize("old_time", [True, False])
-def test_training_data_of_the_same_size_and_other_content_are_trained_on_anew(world, old_time):
-    before, trained = costs(world), files(world, "store/*.pt")
-    for path in world.sources(LAYOUT[0], "train"):
-        stat = path.stat()
-        invert(path)
-        if old_time:
-            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        assert path.stat().st_size == stat.st_size
-    assert world.run() == 0 and "04_train_layout    finished before" not in world.said
-    now = files(world, "store/*.pt")
-    assert costs(world) != before
-    assert trained.items() <= now.items() and len(now) == len(trained) + 3      # the old trainings stay
-    assert as_in_a_new_folder(world)
-
-
 @pytest.mark.parametrize("name, damage, again", [
     ("submission.csv", lambda data: b"\n".join(data.split(b"\n")[:2]) + b"\n", "06_submit"),
     ("scores.csv", lambda data: data.replace(b"0.", b"0.9", 1), "05_ensemble"),
     ("steps/04_train_layout.json", lambda data: data[:100], "04_train_layout"),
     ("steps/05_ensemble.json", lambda data: data.replace(b"mean_zscore", b"mean_rank", 1), "05_ensemble"),
     ("notebooks/04_train_layout.ipynb", lambda data: b"my notes", "04_train_layout"),
-    ("costs", lambda data: data[:100], "04_train_layout"), ("costs", lambda data: data[:-1], "04_train_layout")])
+    ("costs", lambda data: data[:100], "04_train_layout")])
 def test_a_changed_result_is_made_again_and_the_change_is_kept(world, name, damage, again):
     path = costs(world) if name == "costs" else world.place / "out" / name
     whole, text = path.read_bytes(), submission(world)
@@ -120,12 +84,6 @@ def test_a_changed_result_is_made_again_and_the_change_is_kept(world, name, dama
     assert not any(again in line and "finished before" in line for line in world.said.splitlines())
     assert str(path) in world.said and changed in there(world) and submission(world) == text
     assert world.run() == 0 and world.said.count("finished before") == 4
-
-
-def test_a_result_that_was_copied_over_another_one_is_not_taken_for_it(world):
-    text, path = submission(world), costs(world)
-    shutil.copy(costs(world, "gnn_seed0"), path)
-    assert world.run() == 0 and str(path) in world.said and submission(world) == text
 
 
 def test_predictions_for_other_test_data_are_refused_and_the_submission_stays(world):
@@ -139,17 +97,16 @@ def test_predictions_for_other_test_data_are_refused_and_the_submission_stays(wo
     assert world.run() == 0 and as_in_a_new_folder(world) and files(world, "submission.csv") != before
 
 
-@pytest.mark.parametrize("change", ["comment", "losses", *(
-    pytest.param(name, marks=pytest.mark.long) for name in CHANGES if name not in ("comment", "losses"))])
+@pytest.mark.parametrize("change", ["comment", "losses", "submit"])
 def test_code_of_the_kit_that_changed_makes_results_again_and_words_do_not(world, change):
     text = submission(world)
     world.change_kit(change)
     assert world.run() == 0
-    if change in ("comment", "docstring"):
+    if change == "comment":
         assert world.said.count("finished before") == 4
     else:
         assert "06_submit          finished before" not in world.said
-        assert submission(world) != text or change == "hinge"         # three steps are few
+        assert submission(world) != text
         assert as_in_a_new_folder(world)
 
 
@@ -211,17 +168,10 @@ def save_own(world, name="mine_seed0", collection=LAYOUT[0], splits=("valid", "t
     return world.place / "brought"
 
 
-def test_predictions_of_a_model_of_ones_own_become_a_member(world):
-    place = save_own(world, change=np.random.default_rng(0).permutation)
-    assert world.run(choose=False) == 0                      # where validation chooses, a model may have no weight
-    text = submission(world)
-    assert world.run(choose=False, predictions_from=place) == 0 and world.said.count("finished before") == 2
-    assert submission(world) != text and f"{LAYOUT[0]},mine," in (world.place / "out" / "scores.csv").read_text()
-
-
 @pytest.mark.parametrize("given, reason", [
     ({"splits": ("test",)}, "mine_seed0: has predictions of test, and not of other splits"),
     ({"name": "token_seed0"}, "this run has a model of the same name; rename the file"),
+    ({"collection": "tile:xla"}, "has costs of layout:nlp:random:"),
     ({"change": lambda cost: cost * np.where(np.arange(len(cost)), 1, np.nan)}, "has a cost that is not finite"),
     ({"change": lambda cost: cost.astype("U9")}, "expected one axis of costs"),
     ({"change": lambda cost: cost[:-1]}, "costs of 2 graphs; the others have ")])
@@ -233,12 +183,6 @@ def test_predictions_that_cannot_be_combined_are_left_out_and_named(world, given
     assert world.run() == 0 and submission(world) == text
 
 
-def test_predictions_of_another_collection_are_left_out_and_named(world):
-    text, place = submission(world), save_own(world, collection="tile:xla")
-    assert world.run(predictions_from=place) == 3 and submission(world) == text
-    assert "has costs of layout:nlp:random:" in world.said and "expected programs of tile:xla" in world.said
-
-
 def test_a_file_that_a_parameter_names_is_read_again_when_it_changes(world):
     sample, rows = world.place / "sample_submission.csv", submission(world)
     sample.write_text(rows)
@@ -248,38 +192,12 @@ def test_a_file_that_a_parameter_names_is_read_again_when_it_changes(world):
     assert world.run("--only", "06", sample_submission=sample, partial=False) == 3 and "finished before" in world.said
 
 
-@pytest.mark.parametrize("name", ["store", "steps", "notebooks"])
-def test_a_file_in_the_place_of_a_folder_is_one_sentence(world, name):
-    path = world.place / "out" / name
+def test_a_file_in_the_place_of_a_folder_is_one_sentence(world):
+    path = world.place / "out" / "store"
     shutil.rmtree(path)
     path.write_text("mine")
     assert world.run(seeds=2) in (1, 2)
     assert "cannot be written (" in world.said and "Traceback" not in world.said and path.read_text() == "mine"
-
-
-def test_siblings_that_are_trained_on_are_read_again_when_they_change(world):
-    other = "layout:nlp:default"
-    for path in world.sources(LAYOUT[0]):
-        target = world.data.joinpath(*other.split(":"), path.parent.name, path.name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-    for path in world.sources(LAYOUT[0], "train"):
-        path.unlink()
-    assert world.run(*FULL, "--collections", LAYOUT[0], out="one") == 0, world.said      # none were prepared before
-    before = costs(world, out="one")
-    for path in world.sources(other, "train"):
-        invert(path)
-    assert world.run(*FULL, "--collections", LAYOUT[0], out="one") == 0, world.said
-    assert costs(world, out="one") != before
-
-
-def test_a_module_that_somebody_edits_is_other_code(world):
-    path = world.kit / "models" / "config_token.py"
-    text = path.read_text()
-    path.unlink()
-    path.write_text(f"{text}\ndef half(:\n")
-    assert world.run("--only", "05,06") == 2
-    assert "made by other code of the kit; run 03, too" in world.said.splitlines()[-1]
 
 
 def test_the_clone_is_no_folder_of_a_run(world):
@@ -301,29 +219,10 @@ def test_a_submission_with_a_leaderboard_score_is_kept(world):
     assert now["made_from"]["weights"].keys() > entry["made_from"]["weights"].keys()
 
 
-def test_a_loss_of_ones_own_that_changes_trains_anew(world, monkeypatch):
-    def write(line):
-        text = f"from kit.losses import pairwise_hinge_loss\n\n\ndef mine(*costs):\n{line}\n"
-        (world.kit / "mine.py").write_text(text)
-        monkeypatch.setitem(sys.modules, "kit.mine", ModuleType("kit.mine"))
-        exec((world.kit / "mine.py").read_text(), vars(sys.modules["kit.mine"]))
-        exec((world.kit / "recipes.py").read_text(), vars(kit.recipes))
-    text = (world.kit / "recipes.py").read_text().replace("shape, token, loss,", "shape, token, mine,")
-    (world.kit / "recipes.py").unlink()
-    (world.kit / "recipes.py").write_text(text.replace("from kit.losses", "from kit.mine import mine\nfrom kit.losses"))
-    write("    return pairwise_hinge_loss(*costs)")
-    assert world.run() == 0
-    before = costs(world)
-    write("    return -pairwise_hinge_loss(*costs)")
-    assert world.run() == 0 and costs(world) != before and as_in_a_new_folder(world)
-
-
-@pytest.mark.parametrize("damage", [lambda entry: entry.unlink(), lambda entry: entry.write_text(
-    entry.read_text().replace(json.loads(entry.read_bytes())["sha256"], "0" * 64))])
-def test_an_entry_of_the_ledger_that_is_gone_or_of_another_submission_is_written_again(world, damage):
+def test_an_entry_of_the_ledger_that_is_gone_is_written_again(world):
     entry = world.place / "out.json"
     before = json.loads(entry.read_bytes())
-    damage(entry)
+    entry.unlink()
     assert world.run("--only", "06") == 0 and "finished before" not in world.said
     now = json.loads(entry.read_bytes())
     assert {**now, "recorded": ""} == {**before, "recorded": ""}
@@ -343,60 +242,7 @@ def test_a_checkpoint_whose_weights_somebody_edited_is_not_taken_for_trained(wor
     assert submission(world) == text and edited in there(world) and str(path) in world.said
 
 
-def test_the_checkpoint_of_another_training_is_not_taken(world):
-    text, out = submission(world), world.place / "out"
-    token, = (out / "store").glob("layout_nlp_random-token-0-*.pt")
-    assert world.run(token_steps=4) == 0
-    other, = {*(out / "store").glob("layout_nlp_random-token-0-*.pt")} - {token}
-    shutil.copy(other, token)
-    run_again(world, "04_train_layout")
-    assert world.run() == 0 and submission(world) == text and f"{token} is damaged, or was changed" in world.said
-
-
-def test_scores_of_graphs_that_somebody_edited_do_not_come_to_the_ledger(world):
-    path, entry = world.place / "out" / "graph_scores.csv", (world.place / "out.json").read_bytes()
-    lines = path.read_text().splitlines()
-    assert lines[1].startswith("tile:xla,") and lines[2].startswith("tile:xla,")
-    one, other = (line.rpartition(",") for line in lines[1:3])
-    path.write_text("\n".join([lines[0], one[0] + "," + other[2], other[0] + "," + one[2], *lines[3:]]) + "\n")
-    assert world.run("--only", "06") == 2 and "graph_scores.csv was changed" in world.said
-    assert (world.place / "out.json").read_bytes() == entry and world.run() == 0
-
-
-def test_the_ledger_has_the_scores_of_what_is_submitted_alone(world):
-    assert world.run("--only", "06", "--collections", "tile:xla") == 0
-    assert json.loads((world.place / "out.json").read_text())["validation"].keys() == {"tile:xla"}
-
-
-def test_the_ledger_names_the_settings_of_each_collection_where_they_differ(world):
-    assert world.run("--only", "05", "--collections", "tile:xla", how="mean_rank") == 0
-    assert world.run("--only", "06") == 0
-    own = json.loads((world.place / "out.json").read_text())["parameters"]
-    assert own["05_ensemble tile:xla"]["how"] == "mean_rank"
-    assert own[f"05_ensemble {LAYOUT[0]}"]["how"] == "mean_zscore"
-    assert world.run("--only", "05,06", how="mean_rank") == 0
-    assert json.loads((world.place / "out.json").read_text())["parameters"]["05_ensemble"]["how"] == "mean_rank"
-
-
-def test_the_ledger_has_the_settings_of_what_is_submitted_and_not_of_a_training_that_was_interrupted(world):
-    before = json.loads((world.place / "out.json").read_text())["parameters"]
-    assert world.run("--only", "03", steps=5, kill=60) == ENDED and "step      1 of 5" in world.said
-    assert world.run("--only", "06", "-p", "message=again") == 0 and "done" in world.said
-    assert json.loads((world.place / "out.json").read_text())["parameters"] == before
-    assert world.run(steps=5) == 0
-    assert json.loads((world.place / "out.json").read_text())["parameters"]["03_train_tile"]["steps"] == 5
-
-
-def test_files_and_folders_of_06_may_start_with_a_tilde(world, monkeypatch):
-    (world.place / "home").mkdir()
-    monkeypatch.setenv("HOME", str(world.place / "home"))
-    monkeypatch.chdir(world.place)
-    shutil.copy(world.place / "out" / "submission.csv", world.place / "home" / "sample.csv")
-    assert world.run("--only", "06", "-p", "ledger=~/ledger", "-p", "sample_submission=~/sample.csv") == 0, world.said
-    assert (world.place / "home" / "ledger" / "out.json").is_file() and not (world.place / "~").exists()
-
-
-@pytest.mark.parametrize("name", ["a\nb", "x" * 252, "caf\udce9"])
+@pytest.mark.parametrize("name", ["a\nb", "x" * 252])
 def test_a_name_that_no_ledger_can_hold_is_refused_before_anything_is_written(world, name):
     assert world.run(out=name) == 2 and "give a shorter name" in world.said
     assert not (world.place / name).exists()
@@ -416,8 +262,8 @@ def test_a_training_that_a_deadline_stopped_goes_on(world, monkeypatch):
     assert world.run(token_steps=30) == 0 and as_in_a_new_folder(world, token_steps=30)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"mine": 1}'])
-def test_a_damaged_entry_of_the_ledger_is_one_sentence(world, text):
+def test_a_damaged_entry_of_the_ledger_is_one_sentence(world):
+    text = '{"mine": 1}'
     (world.place / "out.json").write_text(text)
     run_again(world, "06_submit")
     assert world.run("--only", "06") == 1
@@ -429,35 +275,10 @@ def test_a_damaged_entry_of_the_ledger_is_one_sentence(world, text):
 # --- random sequences, see tests/state_machine.py
 
 
-@pytest.mark.parametrize("operations", [
-    [["bring", 1], ["own_file", 413664189]],             # its file lies in problems/
-    [["data", 6], ["kill", 3]]])
-def test_a_sequence_ends_as_a_new_folder(template, operations):
-    with in_process():
-        end = state_machine.play(operations, template, template.parent / "world", {})
-    assert "same submission" in end
-
-
 def test_a_share_of_the_sequences_finds_nothing(tmp_path):
     said = []
     ends = state_machine.search(20, 1000, tmp_path, report=lambda text, **_: said.append(text), shorten=False)
     assert not ends["FAULT"] and ends.total() == 20, "\n".join(said)
-
-
-def test_a_sequence_notices_what_is_gone_and_what_is_stale(template, monkeypatch):
-    def fault(*operations):
-        with in_process():
-            return state_machine.fails(operations, template, template.parent / "world", {})
-    own_file = next(["own_file", seed] for seed in range(99) if state_machine.NAMES[
-        np.random.default_rng(seed).integers(len(state_machine.NAMES))] == "submission.csv")
-    monkeypatch.setattr("lab.run.folder.free_name", lambda path: path)
-    monkeypatch.setattr("lab.run.store.free_name", lambda path: path)
-    assert "gone: file of the user" in fault(own_file)
-    monkeypatch.undo()
-    monkeypatch.setattr("steps.digest", lambda *parts: "the same")
-    monkeypatch.setattr(Folder, "fault", lambda *_: None)
-    monkeypatch.setattr(Folder, "_stale", lambda *_: None)
-    assert "another submission than that of a new folder" in fault(["run", 1], ["collections", 1])
 
 
 def test_what_no_run_needs_is_listed_and_deleted_when_told(world):

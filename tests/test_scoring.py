@@ -4,9 +4,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import lab.studies.search_tables
 from kit.data import npz_paths, read_layout
-from kit.metrics import default_tile_score, kendall_tau, slowdown
+from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs
 from kit.recipes import recipes_for
@@ -14,15 +13,11 @@ from lab.run import lead_row, mean_ceiling, score_row, scores_of
 from lab.run.members import VALID_CONFIGS, adapted, layout_material
 from lab.studies.search_study import WITH_MODEL, WITHOUT_MODEL
 from lab.studies.search_tables import (
-    file_rows,
-    reason_rows,
     rival_rows,
     row_speed_ups,
     slowdown_rows,
     space_speed_ups,
     speed_up_rows,
-    tile_rows,
-    tile_speed_ups,
 )
 
 
@@ -127,46 +122,6 @@ def test_the_rival_is_the_best_search_without_a_model(searched):
         assert row["difference"] == pytest.approx(means["model, explore then droplet"] - row["its slowdown"])
 
 
-def test_searches_among_rows_stop_at_half_of_the_file(monkeypatch):
-    rng = np.random.default_rng(0)
-    graph, cost = SimpleNamespace(config_runtime=1 + rng.random(30)), rng.random(30)
-    kept = {"searched": rng.random((2, 2)) + 1, "searched with model": rng.random((2, 2)) + 1}
-    monkeypatch.setattr(lab.studies.search_tables, "study_rows", lambda graph, cost, few, seeds, results: kept)
-    rows = file_rows(graph, cost, [5, 10, 20], 2, None)
-    assert [row["budget"] for row in rows] == [5, 10]
-    for place, row in enumerate(rows):
-        fastest = min(graph.config_runtime)
-        first = [graph.config_runtime[i] for i in sorted(range(30), key=lambda i: cost[i])[:row["budget"]]]
-        drawn = [min(np.random.default_rng(s).permutation(graph.config_runtime)[:row["budget"]]) for s in range(20)]
-        assert row["model's best"] == pytest.approx(min(first) / fastest - 1) and "model's best, worst" not in row
-        assert row["random"] == pytest.approx(np.mean(drawn) / fastest - 1)
-        assert row["searched, worst"] == pytest.approx(max(kept["searched"][:, place]) / fastest - 1)
-
-
-def test_reasons_are_means_over_programs_that_have_them(monkeypatch):
-    said = {1: {"named": -.2, "at random": -.1, "correlation": .5},
-            2: {"named": -.4, "at random": .1, "correlation": .7},
-            3: {"named": np.nan, "at random": np.nan, "correlation": np.nan}}
-    monkeypatch.setattr(lab.studies.search_tables, "study_reasons", lambda graph, *_: said[graph])
-    named, drawn, apart = reason_rows([1, 2, 3, 4], None, ["code"] * 3 + [None])
-    assert named["change of the runtime"] == pytest.approx(-.3) and drawn["change of the runtime"] == pytest.approx(0)
-    assert apart["change of the runtime"] == pytest.approx(-.3) and apart["undone"] == "difference"
-    assert named["correlation"] == pytest.approx(.6) and named["programs"] == 2
-    assert reason_rows([1, 3], None, ["code"] * 2) == []
-
-
-def test_five_tile_sizes_of_the_model_against_five_at_random():
-    rng = np.random.default_rng(1)
-    runtimes = {name: rng.random(20) + 0.5 for name in "abc"}
-    costs = {name: rng.random(20) for name in "abc"}
-    first, drawn, default = tile_rows(costs, runtimes)
-    assert first["slowdown"] == pytest.approx(np.mean([slowdown(costs[i], runtimes[i]) for i in "abc"]))
-    assert default["slowdown"] == pytest.approx(np.mean([1 - default_tile_score(runtimes[i]) for i in "abc"]))
-    assert drawn["difference to random"] == 0 and first["kernels"] == 3
-    assert first["difference to random"] == pytest.approx(first["slowdown"] - drawn["slowdown"])
-    assert tile_rows({"a": costs["a"]}, {"a": runtimes["a"]}) == []
-
-
 def test_gains_over_the_default_are_means_of_quotients(searched):
     spaces, found, _ = searched
     ups = space_speed_ups(spaces, BUDGETS, found)
@@ -188,17 +143,3 @@ def test_gains_over_the_default_are_means_of_quotients(searched):
     assert first["speed-up"] == pytest.approx(1.4) and 1.2 <= first["low"] <= first["high"] <= 1.6
     assert second["search"] == "random" and second["programs"] == 2
     assert np.isnan(speed_up_rows({("a", "b", "c", 5): np.ones(1)})[0]["low"])
-
-
-def test_gains_of_tile_sizes_are_those_of_a_plain_loop():
-    rng = np.random.default_rng(1)
-    runtimes = {name: rng.random(8) + 0.5 for name in "ab"}
-    costs = {name: rng.random(8) for name in "ab"}
-    ups = tile_speed_ups(costs, runtimes, [2, 10], draws=4000)
-    for n, name in enumerate("ab"):
-        first = sorted(range(8), key=lambda i: costs[name][i])[:2]
-        assert ups["tile:xla", "tile sizes", "with model", 2][n] == pytest.approx(1 / min(runtimes[name][first]))
-        pairs = [1 / min(one, other) for i, one in enumerate(runtimes[name]) for other in runtimes[name][:i]]
-        assert ups["tile:xla", "tile sizes", "random", 2][n] == pytest.approx(np.mean(pairs), abs=0.02)
-        for search in ("with model", "random"):              # all eight are measured
-            assert ups["tile:xla", "tile sizes", search, 10][n] == pytest.approx(1 / min(runtimes[name]))

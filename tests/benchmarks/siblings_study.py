@@ -1,17 +1,15 @@
 """Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
 
-    python tests/benchmarks/siblings_study.py [alexnet,unets,families,differences] [--data-root DIR] [--seeds 3]
-                                              [--relatives 1] [--samples 5] [--out DIR]
+    python tests/benchmarks/siblings_study.py [alexnet,unets,families] [--data-root DIR] [--seeds 3] [--relatives 1]
+                                              [--samples 2] [--out DIR]
 
-`alexnet` and `unets` need real files under the data root. `families` and `differences` need sample data alone, with
-relatives of validation and test programs among the training programs. In `differences`, the sample data have networks
-of all kinds; a relative differs in one thing, and some programs have no relatives. Tau is that of a ranking without
-ties. Finished samples stay in DIR, so an interrupted study goes on with the next sample.
+`alexnet` and `unets` need real files under the data root. `families` needs sample data alone, with relatives of
+validation and test programs among the training programs. Tau is that of a ranking without ties. Finished samples stay
+in DIR, so an interrupted study goes on with the next sample.
 """
 import argparse
 import hashlib
 import json
-import re
 import sys
 import time
 from dataclasses import replace
@@ -42,7 +40,6 @@ from kit.train import predict
 from lab.run import known_truth, read_split, run_folder, training_graphs
 from lab.run.code import code_digest
 from lab.sample import write_sample
-from lab.sample.architectures import DIFFERENCES
 
 CODE = ("kit.baselines.specialists", "kit.models.config_token", "kit.recipes", "lab.sample", "kit.train")
 
@@ -150,23 +147,6 @@ def families(out, seeds, relatives=1, samples=2):
         chosen_shown(some)
 
 
-def differences(out, samples):
-    """Networks of all kinds: what specialists add, by what a program's relative differs in."""
-    print()
-    rows = [row for seed in range(51, 51 + samples) for row in ranked_sample(out, seed, 0, 1, "all")]
-    shown = []
-    for words, some in {
-        **{kind: [row for row in rows if row.difference == kind] for kind in DIFFERENCES},
-        "all with a relative that was found": [row for row in rows if row.difference and "siblings" in row.costs],
-        "all without": [row for row in rows if not row.difference],
-        **{name: [row for row in rows if row.collection in collections] for name, collections in GROUPS.items()},
-        "mode, taken as a relative": [replaced(row, "forced") for row in rows if row.difference == "mode"],
-    }.items():
-        shown += [(words, *scores_shown(some))] if some else []
-    table(("programs (sample data, all kinds)", *HEAD), shown)
-    chosen_shown(rows)
-
-
 GROUPS = {**{c: [c] for c in COLLECTIONS[1:]}, "all four": COLLECTIONS[1:]}
 HEAD = ("relative found", "token model", "relatives alone", "token model, corrected on relatives",
         "difference (95% interval)")
@@ -179,9 +159,8 @@ class Ranked(NamedTuple):
     collection: str
     split: str                   # "valid" or "test"
     name: str
-    difference: str              # what its relative in training differs in; "": it has none
     costs: dict                  # {kind: (c,)}; "runtime" and "token", and where relatives are found "alone",
-    #                              "siblings"; "strangers": corrected without relatives; "forced": on its own relative
+    #                              "siblings"; "strangers": corrected without relatives
 
 
 def replaced(row, kind):
@@ -192,20 +171,18 @@ def replaced(row, kind):
     return row._replace(costs=costs)
 
 
-def ranked_sample(out, sample, seed, relatives, kinds="usual"):
+def ranked_sample(out, sample, seed, relatives):
     """The Ranked of all validation and test programs of one sample; what was ranked before is read from `out`.
 
     One token model is trained on all layout collections, as in the default run on sample data. Its last weights are
     kept, so the ranked programs choose nothing.
     """
-    made_from = code_digest(*CODE), sample, seed, relatives, kinds
+    made_from = code_digest(*CODE), sample, seed, relatives
     digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:12]
-    path = Path(out, f"sample{sample}-seed{seed}-relatives{relatives}-{kinds}-{digest}.npz")
+    path = Path(out, f"sample{sample}-seed{seed}-relatives{relatives}-{digest}.npz")
     if not path.is_file():
         with TemporaryDirectory() as folder:
-            options = {} if kinds == "usual" else {"kinds": kinds}
-            rows = rank_sample(write_sample(Path(folder, "sample"), seed=sample, relatives=relatives, **options),
-                               sample, seed)
+            rows = rank_sample(write_sample(Path(folder, "sample"), seed=sample, relatives=relatives), sample, seed)
         about = {f"about {i}": np.array([*map(str, row[:-1])]) for i, row in enumerate(rows)}
         with whole_file(path) as part, open(part, "wb") as file:
             np.savez_compressed(file, **about, **{f"{kind} {i}": cost for i, row in enumerate(rows)
@@ -228,18 +205,15 @@ def rank_sample(data, sample, seed):
     print(f"sample {sample}, seed {seed}: token model trained in {seconds:.0f} s", flush=True)
     rows, base = [], partial(predict, model)
     for collection, programs in taught.items():
-        truth, own = known_truth(data, collection), own_relatives(programs)
+        truth = known_truth(data, collection)
         unrelated = [g for g in programs if "_relative_" not in g.graph_id]
         graphs = [(split, g) for split in ("valid", "test") for g in read_split(data, collection, split, k_hops=1)]
         for split, g in graphs:
-            near = own.get(g.graph_id)
             specialists = {"alone": rank_by_relatives(g, programs), "siblings": rank_by_relatives(g, programs, base),
-                           "strangers": rank_by_relatives(g, unrelated, base),
-                           "forced": rank_by_relatives(g, [near], base, least=0) if near else None}
+                           "strangers": rank_by_relatives(g, unrelated, base)}
             costs = {"runtime": g.config_runtime if split == "valid" else truth[f"{collection}:{g.graph_id}"],
                      "token": base(g)} | {kind: one.cost for kind, one in specialists.items() if one}
-            rows.append(Ranked(sample, seed, collection, split, g.graph_id,
-                               near.graph_id.rsplit("_", 1)[1] if near else "", costs))
+            rows.append(Ranked(sample, seed, collection, split, g.graph_id, costs))
     return rows
 
 
@@ -295,23 +269,6 @@ def chosen_shown(rows):
            "token model and siblings", "difference (95% interval)"), shown)
 
 
-def own_relatives(graphs):
-    """{name of a validation or test program: the training program that was made as its relative}."""
-    found = {}
-    for g in graphs:
-        made = re.fullmatch(r"(.*)_relative_\d+_\w+", g.graph_id)
-        for name in possible_names(made[1]) if made else ():
-            found[name] = found[hashlib.md5(name.encode()).hexdigest()] = g      # test files hide their names
-    return found
-
-
-def possible_names(name):
-    """The names that a program may have whose relative is called `name`: batch size and mode may differ."""
-    modes = {name, name.replace("_net_inference_", "_net_"), name.replace("_net_batch", "_net_inference_batch"),
-             name.replace("_train_batch", "_inference_batch"), name.replace("_inference_batch", "_train_batch")}
-    return {re.sub(r"_batch_\d+_", f"_batch_{batch}_", mode) for mode in modes for batch in range(1, 257)}
-
-
 def interval(values):
     """Mean and 95% interval as text."""
     low, high = bootstrap_interval(values)
@@ -319,14 +276,13 @@ def interval(values):
 
 
 def main():
-    parts = {"alexnet": alexnet, "unets": unets, "families": families,
-             "differences": differences}
+    parts = {"alexnet": alexnet, "unets": unets, "families": families}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--relatives", type=int, default=1, help="of each program, in `families`")
-    parser.add_argument("--samples", type=int, help="how many sample data sets: 2 in `families`, 5 in `differences`")
+    parser.add_argument("--samples", type=int, default=2, help="how many sample data sets, in `families`")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=run_folder().with_name("siblings-study"))
     args = parser.parse_args()
@@ -335,10 +291,8 @@ def main():
     root = find_data_root(args.data_root) if {"alexnet", "unets"} & {*wanted} else None
     for name in wanted:
         print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
-        if name == "differences":
-            differences(args.out, args.samples or 5)
-        elif name == "families":
-            families(args.out, args.seeds, args.relatives, args.samples or 2)
+        if name == "families":
+            families(args.out, args.seeds, args.relatives, args.samples)
         else:
             parts[name](root, args.seeds)
 

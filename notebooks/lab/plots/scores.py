@@ -17,31 +17,27 @@ from lab.plots.style import (
 )
 
 
-def learning_curve(histories, value="score", ax=None, title=""):
-    """Draw loss or validation score against steps: a thin line per seed, a thick line for their mean.
+def learning_curve(histories, ax=None, title=""):
+    """Draw validation scores against steps: a thin line per seed, a thick line for their mean.
 
-    `histories`: {model: one history of `kit.train.train` per seed}. `value`: "score", with a mark at the step whose
-    weights were kept, or "loss".
+    `histories`: {model: one history of `kit.train.train` per seed}. A mark is at the step whose weights were kept.
     """
     ax, styles = new_axes(ax), model_styles([*histories])
     for label, seeds in histories.items():
         style = styles[label]
         by_step = {}
         for history in seeds:
-            for step, y in zip(history["step"], history[value]):
+            for step, y in zip(history["step"], history["score"]):
                 by_step.setdefault(step, []).append(y)
             if len(seeds) > 1:
-                ax.plot(history["step"], history[value], color=style["color"], linewidth=0.7, alpha=0.6)
+                ax.plot(history["step"], history["score"], color=style["color"], linewidth=0.7, alpha=0.6)
             kept = [i for i, step in enumerate(history["step"]) if step == history["best_step"]]
-            if value == "score":
-                ax.plot([history["step"][i] for i in kept], [history[value][i] for i in kept], linestyle="",
-                        markersize=5, **style)
+            ax.plot([history["step"][i] for i in kept], [history["score"][i] for i in kept], linestyle="", markersize=5,
+                    **style)
         steps = [step for step in sorted(by_step) if len(by_step[step]) == len(seeds)]      # reached by every seed
         ax.plot(steps, [np.mean(by_step[step]) for step in steps], color=style["color"], linewidth=2,
                 label=f"{label} ({len(seeds)} seed{'s' * (len(seeds) > 1)})")
-    if value == "score":
-        return dress(ax, title, "training step (mark: weights kept; thin: one seed)", "validation score")
-    return dress(ax, title, "training step (thin: one seed)", f"training {value}")
+    return dress(ax, title, "training step (mark: weights kept; thin: one seed)", "validation score")
 
 
 def scores_with_intervals(rows, ceilings=None, ax=None, title=""):

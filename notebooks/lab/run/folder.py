@@ -127,12 +127,6 @@ class Folder:
             return f"{path} is gone"
         return None if written and file_sha256(path) == written[-1] else f"{path} was changed, or not made by {step}"
 
-    def is_view(self, name):
-        """Whether a file is as some step wrote it last."""
-        sha = file_sha256(self.out / name)
-        return any(self.record(path.stem)["views"].get(name, [""])[-1] == sha
-                   for path in sorted((self.out / "steps").glob("*.json")))
-
     def unused(self):
         """The results in the store that no step of this folder needs now; submissions and kept files stay."""
         used = set()

@@ -124,8 +124,9 @@ def copy_whole(source, place):
 
 def read_whole(path):
     """The named arrays in a file of a store, or None if the file is not as it was written under its name."""
+    data = Path(path).read_bytes()               # an error here is no damage of the file
     try:
-        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as npz:
+        with np.load(io.BytesIO(data), allow_pickle=False) as npz:
             found = {key: npz[key] for key in npz.files}
         return found if str(found.pop(DIGEST)) == f"{Path(path).stem} {content_of(found)}" else None
     except Exception:                            # zipfile, zlib and NumPy raise a dozen types for a damaged file

@@ -13,14 +13,13 @@ Nothing is unpickled. Not imported by `lab.run` itself, because it loads PyTorch
 """
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from kit.data import COLLECTIONS, DataError, find_data_root
-from kit.files import file_sha256, plain, write_json
+from kit.files import file_sha256, write_json
 from kit.predict import predict
 from kit.prepare import is_prepared, prepare
 from kit.prune import fewer_configs
@@ -37,7 +36,6 @@ RANKED = ("valid", "test")
 _AGAIN = "publish the weights again"
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_+.-]{0,250}")
 _COSTS = re.compile(r"costs-[0-9a-f]{16}")
-_MEMBER = re.compile(r"\w[\w+.-]{0,200}")
 
 
 class Weights(NamedTuple):
@@ -216,13 +214,13 @@ def read_weights(folder):
                             "this version of the kit")
         weights = Weights(Path(folder), file_sha256(path), found["checkpoints"], found["collections"])
         good = _is_list(weights)
+        whole = {weights.path(name, ".pt"): about["sha256"] for name, about in weights.checkpoints.items()}
     except DataError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
         raise DataError(f"{path}: is no list of weights; {_AGAIN}")
-    whole = {weights.path(name, ".pt"): about["sha256"] for name, about in weights.checkpoints.items()}
     whole |= {weights.path(one["stored"], ".npz"): None for own in weights.collections.values()
               for one in own["predictions"] if one["stored"]}
     for file, sha in whole.items():
@@ -234,22 +232,11 @@ def read_weights(folder):
 
 
 def _is_list(weights):
-    """Whether a list has the form of one that `pack_weights` wrote; an error of Python's also says that it has not."""
-    def is_prediction(one):
-        return (_MEMBER.fullmatch(one["member"]) and one["split"] in RANKED and (one["model"] or one["stored"])
-                and (one["model"] == "" or one["model"] in weights.checkpoints)
-                and (one["stored"] == "" or _COSTS.fullmatch(one["stored"])))
-
-    def is_collection(name, own):
-        counts = () if name == "tile:xla" else (own["settings"]["k_hops"], own["settings"]["most_configs"])
-        return (name in COLLECTIONS and not own["settings"].keys() & {"self", "predictions", "sources", "collections"}
-                and own["data"].keys() == {*RANKED}
-                and all(type(count) is int and count >= 0 for count in counts)
-                and all(is_prediction(one) for one in own["predictions"]))
-    return all(_CHECKPOINT.fullmatch(name) and isinstance(about["settings"], dict) and all(
-        isinstance(about[text], str) for text in ("sha256", "network", "code"))
-        for name, about in weights.checkpoints.items()) and all(
-        is_collection(name, own) for name, own in weights.collections.items())
+    """Whether a list names nothing outside its folder; an error of Python's says that it has another form."""
+    listed = [one for own in weights.collections.values() for one in own["predictions"]]
+    return {*weights.collections} <= {*COLLECTIONS} and all(map(_CHECKPOINT.fullmatch, weights.checkpoints)) and all(
+        one["split"] in RANKED and (one["model"] or one["stored"]) and one["model"] in {"", *weights.checkpoints}
+        and (one["stored"] == "" or _COSTS.fullmatch(one["stored"])) for one in listed)
 
 
 # --- predictions
@@ -351,10 +338,7 @@ def _rank(job, graphs, report):
     """Rank all graphs of a collection with one checkpoint -> {split: {ID: cost (c,)}}."""
     path, model, device = job
     model = model.to(device)
-    try:
-        found = {split: {name: predict(model, graph) for name, graph in own.items()} for split, own in graphs.items()}
-    except ValueError as fault:
-        raise DataError(f"{path}: {fault}; {_AGAIN}") from fault
+    found = {split: {name: predict(model, graph) for name, graph in own.items()} for split, own in graphs.items()}
     report(f"{path.stem}: ranked {sum(map(len, found.values()))} programs")
     return found
 
@@ -370,25 +354,8 @@ def _load(weights, name, networks):
         raise DataError(f"{path}: was made by another version of the kit; bundle the notebook with the version that "
                         f"trained, or run the notebooks with this version and {_AGAIN}")
     try:
-        shape = kind(**about["settings"])
-        if plain(asdict(shape)) != about["settings"]:
-            raise ValueError("settings are missing")
-        _check_shapes(path, network, shape)
-        model = network(shape)
+        model = network(kind(**about["settings"]))
         load_checkpoint(path, model)
     except CheckpointError as fault:
         raise DataError(f"{fault}; {_AGAIN}") from fault
-    except (TypeError, ValueError, RuntimeError, AttributeError, ImportError) as fault:
-        raise DataError(f"{path}: no {about['network']} can be made with the settings in {LIST} ({fault}); {_AGAIN}"
-                        ) from fault
     return model
-
-
-def _check_shapes(path, network, shape):
-    """CheckpointError if the tensors of a checkpoint have other shapes than those of a network with these settings."""
-    with torch.device("meta"):                           # takes no memory, whatever sizes the settings ask for
-        expected = {name: tensor.shape for name, tensor in network(shape).state_dict().items()}
-    saved = read_checkpoint(path)
-    saved = saved.get("best", saved["model"])
-    if {name: getattr(tensor, "shape", None) for name, tensor in saved.items()} != expected:
-        raise CheckpointError(f"{path}: holds the weights of another model than {shape}")

@@ -4,8 +4,6 @@ Widths, depths, batch and image sizes, element types and styles vary, so that te
 programs. Neighbouring configurable nodes are rarely in one group, and mostly one elementwise operation stands between
 them. So neither node alone shows whether the two layouts agree.
 """
-from typing import NamedTuple
-
 import numpy as np
 
 from kit.pad import DIMENSIONS
@@ -17,31 +15,21 @@ IMAGES, WIDTHS = (16, 24, 32, 48, 64, 96, 128), (32, 48, 64, 96, 128, 160)      
 TEXTS, EACH = (4, 8, 16, 32), (32, 48, 64, 96, 128)                              # transformers: batch, width of a head
 
 
-DIFFERENCES = ("batch", "width", "depth", "mode")        # mode: with the backward pass (training) or without it
-
-
-class Change(NamedTuple):
-    """How a relative differs from the network that a generator gives; all else stays the same."""
-    rng: np.random.Generator         # draws another batch size, width or depth
-    what: tuple = ("batch", "width")                     # of DIFFERENCES
-    blocks: int | None = None        # of the network without the change. With "batch" and "width" alone, None will do
-
-
-def convolutional_net(rng, nodes, change=None):
+def convolutional_net(rng, nodes, resize=None):
     """A residual or plain image classifier of about `nodes` nodes with its backward pass, as a `Program`.
 
-    With a `Change`, it is a relative of the network that `rng` alone gives.
+    `resize`: a generator that draws another batch size and width. Then it is a relative of the network that `rng` alone
+    gives: all else stays the same.
     """
-    p = Program(rng, rng.choice(["f32", "bf16"]), train=other_mode(change, True))
+    p = Program(rng, rng.choice(["f32", "bf16"]))
     batch, size = rng.choice(IMAGES), rng.choice([24, 28, 32, 40, 48, 56])
     width, bias, tied = rng.choice(WIDTHS), rng.random() < 0.25, rng.random() < 0.3
-    batch, width = other_size(change, "batch", IMAGES, batch), other_size(change, "width", WIDTHS, width)
-    residual, backwards, layer, blocks, depth = rng.random() < 0.4, [], 0, 0, other_depth(change)
+    batch, width = other_size(resize, IMAGES, batch), other_size(resize, WIDTHS, width)
+    residual, backwards, layer = rng.random() < 0.4, [], 0
     x = p.add("get-tuple-element", (batch, size, size, 4), [p.inputs])
     x, back = p.conv_layer(x, width, 3, 1, "stem", bias, tied)
     backwards.append(back)
-    while len(p.rows) < 0.42 * nodes if depth is None else blocks < depth:
-        blocks += 1
+    while len(p.rows) < 0.42 * nodes:
         if residual:
             inner, skip, block = width // 2, x, []
             for kind, features, taps in (("reduce", inner, 1), ("spatial", inner, 3), ("expand", width, 1)):
@@ -66,56 +54,35 @@ def convolutional_net(rng, nodes, change=None):
     backwards.append(lambda grad: p.reshape(grad, images, "reshape/back", (ACTIVATION, MATRIX)))
     classes = int(rng.choice([10, 100, 200]))
     x, back = p.dense_layer(x, p.weight((flat, classes), MATRIX), (batch, classes), "head", (MATRIX,) * 3, True)
-    if p.train:
-        chain_rule([*backwards, back], p.each("subtract", x, p.weight((batch, classes))))
-    else:
-        p.outputs.append(x)
-    kind = f"{'residual' if residual else 'plain'}_net{'' if p.train else '_inference'}"
-    return p.finish(f"{kind}_batch_{batch}_{p.dtype}", blocks)
+    chain_rule([*backwards, back], p.each("subtract", x, p.weight((batch, classes))))
+    return p.finish(f"{'residual' if residual else 'plain'}_net_batch_{batch}_{p.dtype}")
 
 
-def other_size(change, name, choices, one):
-    """One of the choices, or any other one if `change` names this size."""
-    if change is None or name not in change.what:
-        return one
-    return change.rng.choice([choice for choice in choices if choice != one])
+def other_size(resize, choices, one):
+    """One of the choices, or any other one that the generator `resize` draws."""
+    return one if resize is None else resize.choice([choice for choice in choices if choice != one])
 
 
-def other_mode(change, train):
-    """Whether to train, or the opposite if `change` says so."""
-    return bool(train) != (change is not None and "mode" in change.what)
-
-
-def other_depth(change):
-    """How many blocks a relative has: as many as the network, or half as many more or less; None: as `nodes` say."""
-    if change is None or change.blocks is None or "depth" not in change.what:
-        return change and change.blocks
-    more = max(1, round(change.blocks / 2))
-    return change.blocks - more if change.blocks > more and change.rng.random() < 0.5 else change.blocks + more
-
-
-def transformer(rng, nodes, change=None):
+def transformer(rng, nodes, resize=None):
     """An encoder of about `nodes` nodes, in 4 of 5 cases with its backward pass, as a `Program`.
 
-    `change` as for `convolutional_net`; the width is that of a head.
+    `resize` as for `convolutional_net`; the width is that of a head.
     """
-    return _Transformer(rng, nodes, change).grow(nodes)
+    return _Transformer(rng, nodes, resize).grow(nodes)
 
 
 class _Transformer:
     """The drawn sizes of one transformer, and its two kinds of layer."""
 
-    def __init__(self, rng, nodes, change):
+    def __init__(self, rng, nodes, resize):
         self.p = Program(rng, rng.choice(["f32", "bf16"]))
         self.heads, self.each = int(rng.choice([6, 12])), int(rng.choice(EACH))
         self.batch, self.length = int(rng.choice(TEXTS)), int(rng.choice([64, 96, 128, 192, 256]))
-        self.batch = int(other_size(change, "batch", TEXTS, self.batch))
-        self.each, self.depth = int(other_size(change, "width", EACH, self.each)), other_depth(change)
+        self.batch, self.each = int(other_size(resize, TEXTS, self.batch)), int(other_size(resize, EACH, self.each))
         self.model = self.heads * self.each
         self.wide = int(self.model * rng.choice([1, 2, 4]))
         self.flat, self.tied, self.bias = rng.random() < 0.5, rng.random() < 0.3, rng.random() < 0.25
         self.train, self.normed = nodes > 80 and rng.random() < 0.8, rng.random() < 0.5
-        self.train = self.p.train = other_mode(change, self.train)
         self.tokens = self.batch, self.length, self.model
         self.split = self.batch, self.length, self.heads, self.each
         self.joined = self.batch * self.length, self.model
@@ -190,15 +157,14 @@ class _Transformer:
     def grow(self, nodes):
         """Append layers until there are enough nodes, then the head and the backward pass."""
         p, classes = self.p, 2
-        backwards, blocks, x = [], 0, p.add("get-tuple-element", self.tokens, [p.inputs])
+        backwards, x = [], p.add("get-tuple-element", self.tokens, [p.inputs])
         while True:
-            blocks += 1
             for layer in (self.attention, self.feed_forward):
                 normal, back_norm = p.norm_layer(x) if self.normed else (x, lambda grad: grad)
                 y, back = layer(normal)
                 x = p.each("add", x, y)
                 backwards.append(lambda grad, back=back, norm=back_norm: p.each("add", grad, norm(back(grad))))
-            if len(p.rows) * (2 if self.train else 1) > 0.8 * nodes if self.depth is None else blocks == self.depth:
+            if len(p.rows) * (2 if self.train else 1) > 0.8 * nodes:
                 break
         pooled = p.reduce(x, [1], p.scalar_add)
         logits, back = p.dense_layer(pooled, p.weight((self.model, classes), MATRIX), (self.batch, classes), "kernel",
@@ -207,8 +173,7 @@ class _Transformer:
         if self.train:
             grad = back(p.each("subtract", logits, p.weight((self.batch, classes))))
             p.outputs.append(chain_rule(backwards, p.spread(self.tokens, grad, (0, 2))))
-        return p.finish(f"transformer_{'train' if self.train else 'inference'}_batch_{self.batch}_{p.dtype}",
-                        blocks)
+        return p.finish(f"transformer_{'train' if self.train else 'inference'}_batch_{self.batch}_{p.dtype}")
 
 
 def chain_rule(backwards, grad):

@@ -16,7 +16,6 @@ from kit.pad import DIMENSIONS, IS_ROOT, LAYOUT, PARAMETER_NUMBER, SHAPE, SHAPE_
 
 # columns that the sample data alone names; a list is named by its first column
 TUPLE_SIZE, REVERSAL, CONVOLUTION_DIMENSIONS, KERNEL_OUTPUT, OUTPUT_BATCH, GROUP_COUNTS = 29, 85, 93, 100, 105, 107
-SLICE_START = 109                        # 109-120: starts, strides and ends of a slice
 TYPE_COLUMN = {"pred": 3, "f32": 13, "bf16": 15, "tuple": 18}
 EMPTY_PRODUCTS = [28, 44, 52, 60, 68, 76, 84, 112, 116, 120, 124, 128, 132]      # the product of an empty list is 1
 ACTIVATION, WEIGHT = (3, 0), (3, 2)      # features before batch, output before input features: as in public files
@@ -29,15 +28,13 @@ class Program:
     """A program under construction; each operation returns the number of its node.
 
     `dtype` is the element type of its tensors, "f32" or "bf16". A `bare` program starts without the reducing
-    computations and the parameter tuple of a whole program. A program that does not `train` has no backward pass, and
-    nothing that only a backward pass reads.
+    computations and the parameter tuple of a whole program.
     """
 
-    def __init__(self, rng, dtype="f32", bare=False, train=True):
-        self.rng, self.dtype, self.train = rng, dtype, train
+    def __init__(self, rng, dtype="f32", bare=False):
+        self.rng, self.dtype = rng, dtype
         self.rows, self.opcodes, self.edges, self.shapes, self.outputs, self.splits = [], [], set(), [], [], [0]
         self.configurable = {}              # node -> (group name, pairs of its output, input and kernel)
-        self.shared = {}                    # weight that several layers use -> its gradients so far
         if bare:
             return
         self.scalar_max, self.scalar_add = (self._computation(op) for op in ("maximum", "add"))
@@ -129,24 +126,6 @@ class Program:
         self.configurable[node] = group, (out, *inputs)
         return node
 
-    def join(self, parts, dim):
-        """Concatenate along `dim` -> output, function from its gradient to the list of the gradients of the parts."""
-        shapes = [self.shapes[u] for u in parts]
-        ends = np.cumsum([shape[dim] for shape in shapes]).tolist()
-        shape = *shapes[0][:dim], ends[-1], *shapes[0][dim + 1:]
-        y = self.add("concatenate", shape, parts, columns={DIMENSIONS.start: dim})
-        return y, lambda grad: [self.cut(grad, dim, end - own[dim], end) for own, end in zip(shapes, ends)]
-
-    def cut(self, u, dim, start, end):
-        """A slice of one dimension."""
-        shape, starts, ends = list(self.shapes[u]), [0] * len(self.shapes[u]), list(self.shapes[u])
-        shape[dim], starts[dim], ends[dim] = end - start, start, end
-        columns = {}
-        for i, values in enumerate((starts, [1] * len(shape), ends)):          # two values, the sum and the product
-            first = SLICE_START + 4 * i
-            columns |= {first: values[:2], first + 2: [sum(values), np.prod(values, dtype=np.float64)]}
-        return self.add("slice", shape, [u], columns=columns)
-
     def window(self, size, stride, low, high, dilation=(1, 1), base=(1, 1), reverse=False):
         """Columns 37-92 of a window: six lists with their sums and products, then the reversal flags."""
         columns = {}
@@ -165,37 +144,18 @@ class Program:
 
     # layers: each returns its output and a function from the gradient of the output to the gradient of the input
 
-    def share(self, w):
-        """Let several layers use the weight `w`: `update_shared` then adds up its gradients."""
-        self.shared[w] = []
-        return w
-
-    def update_shared(self):
-        """Update the weights that several layers use."""
-        gradients, self.shared = self.shared, {}
-        for w, (total, *others) in gradients.items():
-            for grad in others:
-                total = self.each("add", grad, total)
-            self.update(w, total)
-
     def update(self, w, grad):
         """One step of gradient descent; the new weight is a result of the program."""
-        if w in self.shared:
-            self.shared[w].append(grad)
-            return
         step = self.each("multiply", self.spread(self.shapes[grad]), grad)
         self.outputs.append(self.each("subtract", w, step))
 
-    def conv_layer(self, x, features, taps, stride, group, bias, tied, linear=False, w=None):
-        """Convolution, bias, rectifier unless `linear`; `tied`: the gradients are in the forward group.
-
-        `w`: a weight that other layers use, too; None: a weight of its own.
-        """
+    def conv_layer(self, x, features, taps, stride, group, bias, tied, linear=False):
+        """Convolution, bias, rectifier unless `linear`; `tied`: the gradients are in the forward group."""
         batch, size, _, depth = self.shapes[x]
         after = -(-size // stride)
         low = max((after - 1) * stride + taps - size, 0) // 2
         high = (after - 1) * stride + taps - size - low
-        w = self.weight((taps, taps, depth, features), WEIGHT) if w is None else w
+        w = self.weight((taps, taps, depth, features), WEIGHT)
         y = z = self.convolution(
             x, w, (batch, after, after, features), FORWARD,
             self.window([taps] * 2, [stride] * 2, [low] * 2, [high] * 2), group, (ACTIVATION, ACTIVATION, WEIGHT))
@@ -205,7 +165,7 @@ class Program:
         if not linear:
             floor = self.spread(self.shapes[y])
             z = self.each("maximum", floor, z)
-            mask = self.each("compare", floor, z, dtype="pred") if self.train else None
+            mask = self.each("compare", floor, z, dtype="pred")
 
         def backward(grad):
             if mask:
@@ -216,19 +176,6 @@ class Program:
             return self._stretching(grad, w, self.shapes[x], stride, group if tied else group + "/input")
 
         return z, backward
-
-    def up_layer(self, x, features, group, tied):
-        """Transposed convolution, 2 x 2 at stride 2: twice the size; `tied` as for `conv_layer`."""
-        batch, size, _, depth = self.shapes[x]
-        w = self.weight((2, 2, features, depth), WEIGHT)
-        y = self._stretching(x, w, (batch, 2 * size, 2 * size, features), 2, group)
-
-        def backward(grad):
-            self.update(w, self._kernel_gradient(grad, x, w, 2, group if tied else "kernel"))
-            return self.convolution(grad, w, self.shapes[x], FORWARD, self.window([2] * 2, [2] * 2, [0] * 2, [0] * 2),
-                                    group if tied else group + "/input", (ACTIVATION, ACTIVATION, WEIGHT))
-
-        return y, backward
 
     def _stretching(self, u, w, shape, stride, group):
         """The convolution from the small side of a strided convolution (s, s) to its large side, which has `shape`."""
@@ -274,8 +221,8 @@ class Program:
         scale = self.spread(self.shapes[x], self.each("rsqrt", mean), range(last))
         return self.each("multiply", x, scale), lambda grad: self.each("multiply", grad, scale)
 
-    def finish(self, name, blocks=None):
-        """Append the root tuple of all results; `blocks`: how many parts of the network follow one another."""
+    def finish(self, name):
+        """Append the root tuple of all results."""
         self.add("tuple", (), self.outputs, dtype="tuple", columns={TUPLE_SIZE: len(self.outputs)}, root=True)
-        self.name, self.blocks = name, blocks
+        self.name = name
         return self

@@ -10,11 +10,9 @@ node. For each tensor, it swaps the two minor-most dimensions or not; -1 is the 
 default is option 0 of every group: the fastest of 8 drawn configurations. Collection `random` draws the option of every
 group uniformly. Collection `default` changes one to three groups of the default, so its runtimes spread less.
 """
-import copy
 import hashlib
 import os
 import shutil
-import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -22,17 +20,12 @@ import numpy as np
 from kit.checks import as_path, check_choice, check_whole
 from kit.data import COLLECTIONS, DIGITS, SPLITS
 from kit.files import part_name, remove_leftovers, unwritable_named
-from lab.sample.architectures import DIFFERENCES, Change, convolutional_net, transformer
+from lab.sample.architectures import convolutional_net, transformer
 from lab.sample.kernels import simulate_tile, tile_kernel
-from lab.sample.more_architectures import detector, recurrent_net, u_net
 from lab.sample.runtimes import RESHAPE, LayoutSimulator
 
 SAMPLE_FORMAT = 1                    # counts up when the same seed and size give other arrays
-NETWORKS = {"usual": {"xla": (convolutional_net,), "nlp": (transformer,)},
-            "all": {"xla": (convolutional_net, u_net, detector, recurrent_net), "nlp": (transformer,)}}
-# with all kinds, which of 8 programs in a row have no relatives. Among the 8 programs of the public test splits of xla,
-# 3 have the edges of no training program; nearly all of the 17 of nlp have a training program of the same structure
-WITHOUT_RELATIVES = {"xla": (1, 3, 6), "nlp": (1,)}
+NETWORKS = {"xla": convolutional_net, "nlp": transformer}
 TILE_NOISE = 0.01                    # relative, of a runtime and of its normalizer
 TITLE = "Sample data, format {format}, seed {seed}, size {size}, {files} files."
 ABOUT = """{title}
@@ -62,7 +55,7 @@ SAMPLE_SIZES = {
 }
 
 
-def write_sample(root, seed=0, size="small", progress=False, relatives=0, kinds="usual"):
+def write_sample(root, seed=0, size="small", progress=False, relatives=0):
     """Write the sample data, whole or not at all.
 
     Parameters
@@ -78,11 +71,6 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0, kinds=
     relatives : int
         Add so many training programs per validation and test program of the layout collections: the same network with
         another batch size and width, and other configurations. All other files stay the same.
-    kinds : str
-        "usual": image classifiers that train (xla), transformers (nlp). "all": xla also has U-Nets, detectors and
-        recurrent networks. Then the relatives of a program differ from the program in its batch size, its width, its
-        depth or its mode (training or inference), in turn, and the name of a relative's file says in which. Three of
-        eight programs of xla and one of eight of nlp have no relatives.
 
     Returns
     -------
@@ -92,8 +80,8 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0, kinds=
     Raises
     ------
     ValueError
-        If `size` or `kinds` is unknown, `seed` or `relatives` is not a whole number of at least 0, or `root` exists
-        and holds anything but this sample.
+        If `size` is unknown, `seed` or `relatives` is not a whole number of at least 0, or `root` exists and holds
+        anything but this sample.
 
     Examples
     --------
@@ -103,12 +91,11 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0, kinds=
     ...     sorted(p.relative_to(npz).as_posix() for p in npz.glob("*/*"))
     ['layout/nlp', 'layout/xla', 'tile/xla']
     """
-    check_choice(locals(), size=SAMPLE_SIZES, kinds=NETWORKS)
+    check_choice(locals(), size=SAMPLE_SIZES)
     check_whole(locals(), seed=0, relatives=0)
     root, plan = as_path(root, "root"), SAMPLE_SIZES[size]
-    files = sum(plan.kernels) + 2 * sum(1 for _ in _programs(plan, relatives, kinds))
-    shown = size + (", all kinds" if kinds == "all" else "") + (
-        f", with {relatives} relatives per program" if relatives else "")
+    files = sum(plan.kernels) + 2 * sum(1 for _ in _programs(plan, relatives))
+    shown = size + (f", with {relatives} relatives per program" if relatives else "")
     title = TITLE.format(format=SAMPLE_FORMAT, seed=seed, size=shown, files=files)
     if _is_this_sample(root, title, files):
         return root / "npz"
@@ -117,7 +104,7 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0, kinds=
     fresh = part_name(root)
     try:
         with unwritable_named(root):
-            _write_all(fresh, seed, plan, progress, relatives, kinds)
+            _write_all(fresh, seed, plan, progress, relatives)
             (fresh / "README.txt").write_text(ABOUT.format(title=title), encoding="utf-8")
             try:
                 if root.exists():
@@ -131,26 +118,25 @@ def write_sample(root, seed=0, size="small", progress=False, relatives=0, kinds=
     return root / "npz"
 
 
-def _write_all(fresh, seed, plan, progress, relatives, kinds):
+def _write_all(fresh, seed, plan, progress, relatives):
     """The npz files of all splits, and the truth of the test split."""
     for split, split_name in enumerate(SPLITS):
         for i in range(plan.kernels[split]):
             _write_kernel(fresh, np.random.default_rng([seed, 0, split, i]), split_name, i, plan)
-        for source, of_split, i, number in _programs(plan, relatives, kinds):
+        for source, of_split, i, number in _programs(plan, relatives):
             if of_split == split:
-                key = [seed, 1 + list(NETWORKS[kinds]).index(source), split, i]
-                _write_program(fresh, key, source, split_name, plan, kinds, number)
+                key = [seed, 1 + list(NETWORKS).index(source), split, i]
+                _write_program(fresh, key, source, split_name, plan, number)
         if progress:
             print(f"sample data: {split_name} written ({split + 1} of {len(SPLITS)})", flush=True)
 
 
-def _programs(plan, relatives, kinds):
+def _programs(plan, relatives):
     """Yield (source, split, number of the program, number of its relative or 0), in the order of writing."""
     for split, count in enumerate(plan.graphs):
-        for source in NETWORKS[kinds]:
+        for source in NETWORKS:
             for i in range(count):
-                related = split > 0 and (kinds == "usual" or i % 8 not in WITHOUT_RELATIVES[source])
-                yield from ((source, split, i, number) for number in range(1 + relatives * related))
+                yield from ((source, split, i, number) for number in range(1 + relatives * (split > 0)))
 
 
 def _is_this_sample(root, title, files):
@@ -202,7 +188,7 @@ def _write_kernel(fresh, rng, split_name, i, plan):
           {"config_runtime": 0, "config_runtime_normalizers": 1})
 
 
-def _write_program(fresh, key, source, split_name, plan, kinds="usual", relative=0):
+def _write_program(fresh, key, source, split_name, plan, relative=0):
     """Draw one program and write its two files: both searches share graph and groups, as in the official data.
 
     `relative`: 0 for the program itself, else the number of one of its relatives, which is written as a training
@@ -210,12 +196,11 @@ def _write_program(fresh, key, source, split_name, plan, kinds="usual", relative
     """
     rng, i = np.random.default_rng(key), key[-1]
     resize = np.random.default_rng([*key, relative]) if relative else None
-    program, what = _grow(kinds, source, int(rng.integers(*plan.nodes)), key, rng, relative, resize)
+    program = NETWORKS[source](rng, int(rng.integers(*plan.nodes)), resize)
     arrays = program.arrays()
     if i % 2:
         arrays["edge_index"] = np.asfortranarray(arrays["edge_index"])       # as most official files have it
-    by_name = None if kinds == "usual" else lambda name: np.random.default_rng([*key, zlib.crc32(name.encode())])
-    group, options = layout_options(program, rng, by_name)
+    group, options = layout_options(program, rng)
     rng = resize or rng
     run = LayoutSimulator(*(arrays[k] for k in ("node_feat", "node_opcode", "edge_index", "node_config_ids")))
     tried = np.stack([_draw("random", options, rng) for _ in range(8)])
@@ -224,7 +209,7 @@ def _write_program(fresh, key, source, split_name, plan, kinds="usual", relative
         option[[0, code]] = option[[code, 0]]
     stem = f"sample_{program.name}_{split_name}_{i}"
     if relative:
-        stem, split_name = f"{stem}_relative_{relative}{what}", "train"
+        stem, split_name = f"{stem}_relative_{relative}", "train"
     for collection in COLLECTIONS:
         kind, _, search = collection.rpartition(":")
         if kind != f"layout:{source}":
@@ -240,36 +225,18 @@ def _write_program(fresh, key, source, split_name, plan, kinds="usual", relative
               arrays | {"node_config_feat": rows.astype(np.float32), "config_runtime": runtime}, {"config_runtime": 0})
 
 
-def _grow(kinds, source, nodes, key, rng, relative, resize):
-    """The program of a key, or one of its relatives -> Program, how the name of its file ends."""
-    networks = NETWORKS[kinds][source]
-    *_, split, i = key
-    network = networks[i % len(networks)]
-    if not relative:
-        return network(rng, nodes), ""
-    if kinds == "usual":
-        return network(rng, nodes, Change(resize)), ""
-    what = DIFFERENCES[(relative - 1 + split + i + i // 4) % len(DIFFERENCES)]
-    blocks = network(copy.deepcopy(rng), nodes).blocks
-    return network(rng, nodes, Change(resize, (what,), blocks)), f"_{what}"
-
-
 def _measured(seconds, rng, noise):
     """Seconds (k,) -> int64 ns (k,), times lognormal noise."""
     return np.rint(seconds * 1e9 * rng.lognormal(0, noise, len(seconds))).astype(np.int64)
 
 
-def layout_options(program, rng, by_name=None):
-    """Draw the options of each group -> group of each configurable node (nc,), [(options, nodes of the group, 18)].
-
-    `by_name`: name of a group -> generator of its own, so that relatives with other groups share what they can.
-    """
+def layout_options(program, rng):
+    """Draw the options of each group -> group of each configurable node (nc,), [(options, nodes of the group, 18)]."""
     nodes = sorted(program.configurable)
     names = sorted({name for name, _ in program.configurable.values()})
     group = np.array([names.index(program.configurable[v][0]) for v in nodes])
     options = []
-    for g, name in enumerate(names):
-        rng = by_name(name) if by_name else rng
+    for g in range(len(names)):
         members = [v for v, h in zip(nodes, group) if h == g]
         if program.opcodes[members[0]] == RESHAPE:
             swaps = [None, (0, 0), (1, 1)] + [(0, 1)] * (rng.random() < 0.3)
