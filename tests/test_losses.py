@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from kit.losses import list_mle_loss, loss_across_graphs, pairwise_hinge_loss, standardised_hinge_loss
+from kit.losses import list_mle_loss, pairwise_hinge_loss, standardised_hinge_loss
 
 LOSSES = pytest.mark.parametrize("loss", [pairwise_hinge_loss, list_mle_loss, standardised_hinge_loss])
 
@@ -149,19 +149,3 @@ def test_huge_costs_stay_finite(loss):
     value = loss(cost, torch.tensor([1, 2, 3]))
     value.backward()
     assert value.isfinite() and cost.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_across_graphs_is_the_mean_inside_and_all_pairs_of_all_graphs(share):
-    drawn_graphs = [drawn(seed, k, values=5) for seed, k in ((0, 4), (1, 1), (2, 7))]
-    costs, runtimes = zip(*drawn_graphs)
-    inside = sum(slow_hinge(c.tolist(), r.tolist(), 1.0) for c, r in drawn_graphs) / 3
-    overall = slow_hinge([c for cost in costs for c in cost.tolist()], [r for rt in runtimes for r in rt.tolist()], 1.0)
-    assert float(loss_across_graphs(costs, runtimes, share=share)) == pytest.approx(
-        (1 - share) * inside + share * overall, abs=1e-12)
-
-
-@LOSSES
-def test_one_graph_has_no_pairs_across_graphs(loss):
-    cost, runtime = drawn(3)
-    assert float(loss_across_graphs([cost], [runtime], loss, 0.3)) == pytest.approx(float(loss(cost, runtime)))
