@@ -153,30 +153,6 @@ def test_a_form_trains_in_half_precision_and_ranks_as_in_whole(form):
         assert np.isfinite(predict(model, graphs[1], precision=precision)).all()
 
 
-def test_a_file_of_3_000_groups_of_one_node_is_scored_in_bounded_memory():
-    n = 3100
-    graph = drawn_layout(10, n=n, nc=3000, g=3000, k=9, c=40, m=6000)
-    budget, model = 1 << 24, ready(ConfigTokenModel(TINY), graph)
-    tensors = model.prepare(graph)
-    shared = held(model, tensors, 1)
-    j = model.configs_within(tensors, budget)
-    assert 1 <= j < 1000 and held(model, tensors, min(j, 40)) <= budget + shared
-    assert np.isfinite(predict(model, graph, budget=budget)).all()
-
-
-def test_chunks_do_not_change_costs():
-    graph = drawn_neighbours(9, c=50)
-    model = ready(ConfigTokenModel(TINY), graph)
-    whole, asked = predict(model, graph), []
-    assert whole == pytest.approx(costs(model, graph).numpy(), abs=1e-5)
-    model.register_forward_pre_hook(lambda _, args: asked.append(len(args[1])))
-    for budget, chunks in ((0, 50), (20_000, None)):
-        asked.clear()
-        assert predict(model, graph, budget) == pytest.approx(whole, abs=1e-5)
-        assert predict(model, graph, budget, seed=3) == pytest.approx(whole, abs=1e-5)
-        assert len(asked) == 2 * chunks if chunks else 2 < len(asked) < 100
-
-
 #   0* --> 1 --> 2*      runtime: 200 where the output layout of 0 is not the input layout of 2, else 100
 LAYOUTS = list(itertools.permutations(range(3)))
 

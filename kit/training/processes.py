@@ -1,11 +1,9 @@
 """A team: processes that train one model together. A process's place in the team, its device, sums over the team."""
-import re
 from typing import NamedTuple
 
 import torch
 import torch.distributed
 
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")          # in torch.cuda.get_arch_list()
 _ON_KAGGLE = "on Kaggle choose the accelerator GPU T4 x2 (--machine NvidiaTeslaT4)"
 
 
@@ -21,15 +19,16 @@ def join_team(device):
 
     A ValueError if the device does not exist, or cannot compute.
     """
-    check_architecture(device)
     try:
         probe = torch.ones(1, device=str(device))
-        probe.item()                     # fails on "meta", which has shapes but no numbers
+        # fails on "meta", which has shapes but no numbers, and on a GPU that this PyTorch is not built for, which
+        # PyTorch calls available
+        probe.item()
     except (RuntimeError, TypeError, AssertionError, ImportError) as fault:      # PyTorch without CUDA asserts
         gpus = torch.cuda.device_count()
         raise ValueError(f"device is {device!r}, and PyTorch {torch.__version__} cannot compute on it here: it sees "
                          f"{gpus or 'no'} GPU{'s' * (gpus != 1)}; pass 'cpu'"
-                         f"{f' or cuda:0 to cuda:{gpus - 1}' if gpus else ''}") from fault
+                         f"{f' or cuda:0 to cuda:{gpus - 1}; {_ON_KAGGLE}' if gpus else ''}") from fault
     device = probe.device                # with a number: "cuda" has become the current GPU
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -45,8 +44,9 @@ def find_device(needs_gpu=False):
     and `needs_gpu`.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for number in reversed(range(count)):            # the first one stays the current one
+        join_team(f"cuda:{number}")
     if count:
-        join_team("cuda")
         names = ", ".join(torch.cuda.get_device_name(number) for number in range(count))
         print(f"GPUs: {names}; models trained at the same time: {count}", flush=True)
     elif needs_gpu:
@@ -54,35 +54,6 @@ def find_device(needs_gpu=False):
                          "needs an account with a verified phone number and GPU hours that are left; or train without "
                          "a GPU, with device='cpu'")
     return "cuda" if count else "cpu"
-
-
-def check_architecture(device):
-    """ValueError if this PyTorch has no code for a GPU that is there, with what to choose instead; "cuda": all GPUs.
-
-    PyTorch calls such a GPU available, and fails at the first computation.
-    """
-    kind, _, number = str(device).partition(":")
-    gpus, built = range(torch.cuda.device_count() if kind == "cuda" else 0), torch.cuda.get_arch_list()
-    good = [gpu for gpu in gpus if _runs_on(torch.cuda.get_device_capability(gpu), built)]
-    for gpu in gpus:
-        if gpu not in good and number in ("", str(gpu)):
-            name, sm = torch.cuda.get_device_name(gpu), "".join(map(str, torch.cuda.get_device_capability(gpu)))
-            others = " or ".join([f"'cuda:{gpu}'" for gpu in good] + ["'cpu'"])
-            raise ValueError(f"PyTorch {torch.__version__} cannot compute on {name} (sm_{sm}), because it is built for "
-                             f"{', '.join(built)}: {_ON_KAGGLE}; elsewhere pass the device {others}, or install a "
-                             f"PyTorch that is built for sm_{sm}")
-
-
-def _runs_on(capability, built):
-    """Whether code for one of the architectures `built` runs on a GPU of this capability (major, minor)."""
-    known = [match.groups() for match in map(_ARCHITECTURE.fullmatch, built) if match]
-    for kind, major, minor, only in known:
-        one = int(major), int(minor)
-        # machine code (sm) runs on later GPUs of the same major number; compute_ is compiled for any later GPU
-        later = capability >= one and (kind == "compute" or capability[0] == one[0])
-        if capability == one or later and only != "a":           # "a": for this architecture alone
-            return True
-    return not known                             # PyTorch for AMD has other names
 
 
 def check_gpus(device, processes):
