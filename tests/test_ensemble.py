@@ -165,6 +165,13 @@ def test_a_prior_that_is_wrong_gives_way_to_a_single_graph(graphs):
         assert choose_weights(kinds, runtimes, kendall_tau, prior={"a": 1, "b": 9})["a"] > 0.9
 
 
+def test_the_stronger_the_prior_the_less_weight_moves():
+    moved = [np.mean([abs(choose_weights(*drawn_kinds(seed, "ab", 2), kendall_tau, prior={"b": 3},
+                                         strength=strength)["b"] - 0.75) for seed in range(4)])
+             for strength in (0, 0.05, 0.5, 10)]
+    assert moved == sorted(moved, reverse=True) and moved[0] > moved[2] and moved[3] == 0
+
+
 @pytest.mark.parametrize("copies", [5])
 def test_several_copies_of_a_graph_weaken_the_prior_as_its_strength_does(copies):
     for seed in range(4):
