@@ -1,4 +1,4 @@
-"""Ranking losses: pure functions of predicted costs and measured runtimes, within one graph or across graphs.
+"""Ranking losses: pure functions of predicted costs and measured runtimes.
 
 Runtimes are only compared, and keep their type: as float32, distinct int64 nanoseconds above 2**24 would become ties.
 """
@@ -49,18 +49,3 @@ def list_mle_loss(cost, runtime):
     # for each configuration: log of the sum of exp(score) over it and all slower configurations
     remaining = torch.logcumsumexp(score.flip(0), dim=0).flip(0)
     return (remaining - score).mean()
-
-
-def loss_across_graphs(costs, runtimes, loss=pairwise_hinge_loss, share=0.5):
-    """The mean loss within each graph, mixed with one loss over the configurations of all graphs together.
-
-    `costs` and `runtimes`: one tensor (k,) per graph; runtimes are compared across graphs, so they need the same unit.
-    `loss`: (cost (k,), runtime (k,)) -> scalar. `share`: weight of the loss over all graphs, 0 to 1; the fifth place
-    used 0.5 with the hinge loss.
-
-    >>> costs, runtimes = [torch.tensor([0.0, 0.5]), torch.tensor([3.0])], [torch.tensor([10, 20]), torch.tensor([30])]
-    >>> loss_across_graphs(costs, runtimes, share=0.5)       # (0.5 + 0) / 2 within, 0.5 / 3 over all pairs
-    tensor(0.2083)
-    """
-    within = sum(loss(cost, runtime) for cost, runtime in zip(costs, runtimes)) / len(costs)
-    return (1 - share) * within + share * loss(torch.cat(list(costs)), torch.cat(list(runtimes)))

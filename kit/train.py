@@ -4,12 +4,10 @@ Read `TrainSettings`, `train` and `train_step` in this order. Everything below `
 
 Each random draw is seeded by (seed, step, position of the graph within the step). So a run that was killed and resumed
 ends with the same weights as a run without a break; on a CPU, they are equal bit for bit. Several processes share the
-graphs of each step and follow the same loss curve as one process. `train_parallel` starts such processes, and so does
-torchrun with a script that calls `train`.
+graphs of each step and follow the same loss curve as one process; `train_parallel` starts such processes.
 """
 import math
 import re
-import sys
 import tempfile
 import time
 from contextlib import nullcontext
@@ -20,12 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed
+from torch.optim.swa_utils import AveragedModel
 
 from kit import training
 from kit.checks import as_path, check_callable, check_choice, check_number, check_whole, checked_graphs, expect
 from kit.data import content_digest, target, teaches
 from kit.files import plain, write_json
-from kit.losses import loss_across_graphs, pairwise_hinge_loss
+from kit.losses import pairwise_hinge_loss
 from kit.predict import PRECISIONS, predict
 
 CHECKPOINT_SECONDS = 60          # a killed run loses at most this much work
@@ -48,12 +47,7 @@ class TrainSettings:
     seed: int = 0                        # of all random draws; the model's settings have the seed of initial weights
     device: str = "cpu"                  # "cuda": several processes take one GPU each
     precision: str = "float32"           # of matrix products; or "bfloat16", or "float16" with a scaled loss
-    average: str = "none"                # "ema" or "swa": validate and keep the mean of the weights over many steps
-    ema_decay: float = 0.999             # "ema": share of the old mean in the new one; near 1 the mean changes slowly
-    sampling: str = "uniform"            # of configurations; "spread": evenly over the ranks of distinct runtimes
-    # weight of a second loss, which ranks the configurations of all graphs of a step as if they belonged to one graph.
-    # Above 0, all graphs of a step are in memory at once. The fifth place used 0.5
-    across_graphs: float = 0.0
+    average: str = "none"                # "swa": validate and keep the mean of the weights over the last steps
     memory_budget: int | None = None     # most bytes that the forward pass of a step keeps for the backward pass
 
     def __post_init__(self):
@@ -62,9 +56,8 @@ class TrainSettings:
         check_whole(named, steps=0, configs_per_step=2, graphs_per_step=1, validate_every=1, seed=0, **optional)
         check_number(named, "a number above 0", "learning_rate", "clip")
         check_number(named, "a number of at least 0", "weight_decay")
-        check_number(named, "a share, 0 to 1", "warmup", "ema_decay", "across_graphs")
-        check_choice(named, keep=("best", "last"), precision=PRECISIONS, average=("none", "ema", "swa"),
-                     sampling=("uniform", "spread"))
+        check_number(named, "a share, 0 to 1", "warmup")
+        check_choice(named, keep=("best", "last"), precision=PRECISIONS, average=("none", "swa"))
 
 
 @torch.inference_mode(False)             # a caller's no_grad would leave the weights as they are, without a word
@@ -115,8 +108,8 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     ValueError
         If an argument is not as above, an array of a graph is not as `kit.data` documents, no graph has configurations
         of different runtimes, `valid` comes without `score`, the checkpoint is damaged or belongs to another run, the
-        device does not exist, the processes cannot share the graphs of a step evenly or have different arguments, or
-        two configurations of a graph exceed the memory budget.
+        device does not exist, the processes cannot share the graphs of a step evenly, or two configurations of a graph
+        exceed the memory budget.
     FloatingPointError
         If the loss or its gradient is not finite.
     """
@@ -139,9 +132,6 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     run = _begin(model, s, team)
     if checkpoint is not None and Path(checkpoint).exists():
         _resume(checkpoint, identity, model, run)
-    sums = [float(p.detach().double().sum()) for p in model.parameters()]
-    training.check_same(repr((identity, run.step, sums)), team)
-
     start, saved = time.monotonic() - run.history["seconds"], time.monotonic()
     while run.step < s.steps and not training.is_over(deadline, team):
         value, configs = train_step(model, tasks, loss, run.step, s, team, run.optimizer, run.scaler)
@@ -199,30 +189,12 @@ def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
 def _backward(model, drawn, loss, settings, team, scaler):
     """Compute the gradients of this process's graphs -> this process's part of the step's loss, a scalar."""
     s, total = settings, torch.zeros((), dtype=torch.float64, device=team.device)
-    runtimes = [d.task.runtime[d.index] for d in drawn]
-    own = range(team.rank, len(drawn), team.size)
-    # one group of graphs at a time is in memory: a single graph, or all graphs if there is a loss across graphs
-    for places in [own] if s.across_graphs else [[place] for place in own]:
-        costs = {place: training.costs_of(model, drawn[place], s.precision) for place in places}
-        if s.across_graphs:
-            value = loss_across_graphs(_all_costs(costs, drawn, team), runtimes, loss, s.across_graphs)
-            total += value.detach() / team.size          # every process computes the whole loss
-        else:
-            value = sum(loss(costs[place], runtimes[place]) for place in places) / s.graphs_per_step
-            total += value.detach()
+    for one in drawn[team.rank::team.size]:              # one graph at a time is in memory
+        value = loss(training.costs_of(model, one, s.precision), one.task.runtime[one.index]) / s.graphs_per_step
+        total += value.detach()
         if value.requires_grad:
             scaler.scale(value).backward()
     return total
-
-
-def _all_costs(costs, drawn, team):
-    """Costs of all graphs of a step. Only `costs`, {place: (k,)}, which this process computed, carry a gradient."""
-    sizes = [len(d.index) for d in drawn]
-    flat = next(iter(costs.values())).new_zeros(sum(sizes))
-    for place, piece in enumerate(flat.split(sizes)) if team.size > 1 else ():
-        if place in costs:
-            piece.copy_(costs[place].detach())
-    return [costs.get(place, piece) for place, piece in enumerate(training.add_up(flat, team).split(sizes))]
 
 
 def schedule(step, settings):
@@ -335,7 +307,9 @@ def _begin(model, settings, team):
     """A run before its first step."""
     if team.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(team.device)          # so that the run record has the peak of this run only
-    average = training.averaged_model(model, settings.average, settings.ema_decay)
+    average = None
+    if settings.average == "swa":            # Izmailov et al., Averaging weights leads to wider optima, UAI 2018
+        average = AveragedModel(model, next(model.parameters()).device)      # of the count, too: no copies to a GPU
     return _Run(_adamw(model, settings), grad_scaler(settings.precision, team.device), average,
                 _copy(model.state_dict()))
 
@@ -414,10 +388,6 @@ def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_
     _check_arguments(model, s, {"loss": as_for_train.get("loss", pairwise_hinge_loss), "report": report}, {})
     check_whole(locals(), processes=1)
     training.check_gpus(s.device, processes)
-    strays = [one for one in (type(model), *as_for_train.values()) if getattr(one, "__module__", "") == "__main__"]
-    if strays and not hasattr(sys.modules["__main__"], "__file__"):
-        raise ValueError(f"{strays[0].__name__} is defined in a notebook's cell, which other processes cannot import; "
-                         "import it from a module, or use train")
     if processes == 1:
         return train(model, graphs, s, report=report, **as_for_train)
     device, threads = next(model.parameters()).device, max(1, torch.get_num_threads() // processes)
@@ -438,8 +408,10 @@ def _train_in_team(job, shared, report):
     rank, size, threads, folder = job
     model, graphs, settings, as_for_train = shared
     torch.set_num_threads(threads)
-    training.meet(rank, size, settings.device, folder)
-    if str(settings.device).startswith("cuda"):
+    on_gpus = str(settings.device).startswith("cuda")
+    torch.distributed.init_process_group("nccl" if on_gpus else "gloo", rank=rank, world_size=size,
+                                         init_method=f"file://{folder}/meeting")
+    if on_gpus:
         settings = replace(settings, device=f"cuda:{rank}")
     history = train(model, graphs, settings, report=report, **as_for_train)
     torch.distributed.destroy_process_group()

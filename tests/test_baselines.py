@@ -14,7 +14,7 @@ from sklearn.linear_model import RidgeCV
 import kit.baselines.ridge
 from kit.baselines.popularity import popularity
 from kit.baselines.ridge import digit_counts, fit_digit_ridge
-from kit.data import LayoutGraph, dense_configs, read_tile
+from kit.data import LayoutGraph, dense_configs
 from kit.metrics import default_tile_score
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
@@ -52,11 +52,6 @@ def test_digit_counts_are_those_of_a_slow_loop(opcodes):
         assert (digit_counts(graph) == slow_counts(graph)).all()
 
 
-def test_every_configured_digit_is_counted_once():
-    graph = made_up(np.random.default_rng(1))
-    assert (digit_counts(graph).sum(axis=1) == 6 * 18).all()
-
-
 def test_without_configurable_nodes_all_counts_are_zero():
     graph = made_up(np.random.default_rng(2))._replace(
         node_config_ids=np.zeros(0, np.int64), node_group=np.zeros(0, np.int64),
@@ -71,14 +66,6 @@ def test_ridge_ranks_configurations_of_a_graph_that_it_never_saw():
     assert [cost(g).shape for g in graphs] == [(120,)] * 9
     taus = [kendalltau(cost(g), g.config_runtime).statistic for g in graphs]
     assert min(taus) > 0 and np.mean(taus) > 0.5
-
-
-def test_ridge_learns_nothing_from_runtimes_without_order():
-    rng = np.random.default_rng(4)
-    train = [made_up(rng, opcodes=(34,)) for _ in range(12)]
-    cost = fit_digit_ridge([g._replace(config_runtime=rng.permutation(g.config_runtime)) for g in train])
-    taus = [kendalltau(cost(g), g.config_runtime).statistic for g in (made_up(rng, opcodes=(34,)) for _ in range(9))]
-    assert abs(np.mean(taus)) < 0.3
 
 
 def test_a_graph_weighs_the_same_however_often_its_configurations_are_listed():
@@ -154,12 +141,6 @@ def test_the_score_of_the_default_tile_is_one_minus_its_slowdown():
     assert default_tile_score(measured[13:14]) == 1.0
 
 
-def test_the_compilers_choice_is_never_better_than_the_best_tile(real_data):
-    for path in sorted((real_data / "npz").glob("tile/xla/train/*.npz")):
-        graph = read_tile(path)
-        assert 0.5 < default_tile_score(graph.config_runtime / graph.config_runtime_normalizers) <= 1.0
-
-
 # --- popularity
 
 
@@ -181,22 +162,3 @@ def test_popularity_is_that_of_a_slow_loop_and_reads_no_runtime(groups, codes):
         again = np.tile(graph.config_codes, (3, 1))                      # measured three times
         more = popularity(graph._replace(config_codes=again, config_runtime=np.ones(120, np.int64)))
         assert more == pytest.approx(np.tile(cost, 3))
-
-
-def test_popularity_ranks_what_a_search_left_and_says_nothing_of_even_draws():
-    rng, taus = np.random.default_rng(10), {0.8: [], 0.0: []}
-    for share, found in taus.items():
-        for _ in range(20):
-            graph = made_up(rng, c=300, groups=6)
-            best = graph.config_codes[np.argmin(graph.config_runtime)]
-            kept = rng.random((300, 6)) < share                          # a search stays near what was fast
-            graph = graph._replace(config_codes=np.where(kept, best, graph.config_codes))
-            runtime = dense_configs(graph, np.arange(300))[:, :, 0].sum(axis=1)
-            found.append(kendalltau(popularity(graph), runtime).statistic)
-    assert np.mean(taus[0.8]) > 0.5 and abs(np.mean(taus[0.0])) < 0.2
-
-
-def test_popularity_needs_configurations():
-    with pytest.raises(ValueError, match="the number of configurations is 0"):
-        popularity(made_up(np.random.default_rng(11))._replace(config_codes=np.zeros((0, 4), np.uint8),
-                                                               config_runtime=np.zeros(0, np.int64)))

@@ -39,7 +39,7 @@ def test_a_hostile_pickle_is_refused_and_not_run(write, tmp_path):
     assert trap.exists()                              # the trap does work
 
 
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
+@pytest.mark.parametrize("share", [0, 0.5, 0.99])
 def test_a_truncated_file_is_named_with_the_cure(share, tmp_path):
     path = tmp_path / "m.pt"
     trained(path)
@@ -51,7 +51,7 @@ def test_a_truncated_file_is_named_with_the_cure(share, tmp_path):
             read()
 
 
-@pytest.mark.parametrize("thing", [{"weights": 1}, {"model": 3}, [1, 2], torch.zeros(3)])
+@pytest.mark.parametrize("thing", [{"weights": 1}, {"model": 3}, torch.zeros(3)])
 def test_a_file_without_weights_is_refused(thing, tmp_path):
     torch.save(thing, tmp_path / "m.pt")
     for read in readers(tmp_path / "m.pt"):

@@ -12,23 +12,20 @@ from drawn import (
     costs,
     drawn_layout,
     drawn_neighbours,
-    every_node_its_own_group,
     held,
     ready,
-    segments,
     slow_graph_blocks,
     some_configs,
 )
 
-from kit.agreement import REACH, agreement_tables, find_meetings
+from kit.agreement import agreement_tables
 from kit.data import LayoutGraph, dense_configs, npz_paths, read_layout, teaches
 from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
 from kit.prune import prune
 from kit.train import TrainSettings, predict, train
 
 TINY = ConfigTokenSettings(width=8, token_width=4, opcode_width=3, digit_width=2)
-FORMS = {"pool": {}, "none": {"mix": "none"}, "attention": {"mix": "attention", "heads": 2},
-         "attention, distance unknown": {"mix": "attention", "heads": 2, "near": False},
+FORMS = {"pool": {}, "none": {"mix": "none"}, "two blocks": {"graph_blocks": 2},
          "opcode and agreement alone": {"features": False, "digits": False}, "digits alone": {"agreement": False},
          "agreement alone": {"digits": False}, "no pairs": {"pairs": False}, "near pairs": {"reach": 1},
          "no bytes": {"bytes": False}, "digits alone, no bytes": {"agreement": False, "bytes": False}}
@@ -37,28 +34,6 @@ each_form = pytest.mark.parametrize("form", FORMS)
 
 def in_form(form, **changes):
     return dataclasses.replace(TINY, **FORMS[form], **changes)
-
-
-def slow_attention(model, tokens, graph):
-    """Self-attention of a configuration's tokens (g, width), group by group and head by head."""
-    attention, (groups, width), slow = model.attention, tokens.shape, []
-    normed = torch.nn.functional.layer_norm(tokens, (width,), attention.norm.weight, attention.norm.bias)
-    query, key, value = attention.read(normed).split(width, dim=1)
-    met = find_meetings(graph)
-    for one in range(groups):
-        heads = []
-        for head, part in enumerate(np.split(np.arange(width), attention.heads)):
-            scores = []
-            for other in range(groups):
-                score = query[one, part] @ key[other, part] / len(part) ** 0.5
-                if attention.bias is not None:
-                    hops = [hop for (u, v), hop in zip(graph.node_group[met.ends], met.hops) if {u, v} == {one, other}]
-                    hops = 0 if one == other else min([REACH + 1, *hops])
-                    score = score + attention.bias[head, hops]
-                scores.append(score)
-            heads.append(torch.stack(scores).softmax(0) @ value[:, part])
-        slow.append(tokens[one] + attention.write(torch.cat(heads)))
-    return torch.stack(slow) if slow else tokens
 
 
 @torch.no_grad()
@@ -90,29 +65,14 @@ def slow_token_costs(model, graph, index, fitted_on):
             term = model.binary(giving[producer] + taking[consumer] + agreement)
             total = total + term[0] + tables.share[v] * term[1]
             total = total + sum(unit * weight for unit, weight in zip(tables.moved[row].tolist() * s.bytes, term[2:]))
-        if s.mix == "attention":
-            tokens = slow_attention(model, tokens, graph)
         out.append(torch.as_tensor(total + (model.pool(tokens.sum(dim=0))[0] if s.mix != "none" else 0)))
     return torch.stack(out).float()
-
-
-@pytest.mark.parametrize("blocks", [0, 1, 2])
-def test_the_token_model_is_its_slow_loop(blocks):
-    graphs = [drawn_neighbours(0), drawn_neighbours(1, n=20, nc=9, g=9, c=5), drawn_layout(2, m=0, c=3)]
-    model = ready(ConfigTokenModel(dataclasses.replace(TINY, graph_blocks=blocks)), *graphs)
-    for graph in graphs:
-        index = [2, 0, 2, 1]
-        slow = slow_token_costs(model, graph, index, graphs)
-        assert torch.allclose(costs(model, graph, index), slow, **NEAR)
-        assert slow.std() > 1e-3
 
 
 @each_form
 def test_every_form_is_its_slow_loop(form):
     graphs = [drawn_neighbours(0), drawn_neighbours(1, n=20, nc=9, g=9, c=5), drawn_layout(2, m=0, c=3)]
     model = ready(ConfigTokenModel(in_form(form)), *graphs)
-    if form == "attention":
-        torch.nn.init.normal_(model.attention.bias)
     for graph in graphs:
         slow = slow_token_costs(model, graph, [2, 0, 1], graphs)
         assert torch.allclose(costs(model, graph, [2, 0, 1]), slow, **NEAR)
@@ -120,11 +80,9 @@ def test_every_form_is_its_slow_loop(form):
 
 
 def test_settings_that_cannot_be_are_refused():
-    for change, said in (({"mix": "sum"}, "mix is 'sum'; expected 'none' or 'pool' or 'attention'"),
+    for change, said in (({"mix": "sum"}, "mix is 'sum'; expected 'none' or 'pool'"),
                          ({"digits": False, "agreement": False},
-                          "neither digits nor agreement: codes could not be told apart"),
-                         ({"mix": "attention", "token_width": 6},
-                          "token_width is 6; expected a multiple of 4 heads")):
+                          "neither digits nor agreement: codes could not be told apart")):
         with pytest.raises(ValueError) as caught:
             ConfigTokenSettings(**change)
         assert str(caught.value) == said
@@ -138,7 +96,7 @@ def test_a_real_file_is_its_slow_loop(real_data):
     assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(3), [graph]), **NEAR)
 
 
-@pytest.mark.parametrize("codes, k", [(np.uint8, 200), (np.uint16, 300), (np.uint32, 300)])
+@pytest.mark.parametrize("codes, k", [(np.uint8, 200), (np.uint16, 300)])
 def test_codes_of_every_size_are_told_apart(codes, k):
     graph = drawn_neighbours(3, k=k, c=9, n=8, nc=3, m=24)
     graph = graph._replace(config_codes=graph.config_codes.astype(codes))
@@ -149,29 +107,17 @@ def test_codes_of_every_size_are_told_apart(codes, k):
     assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(9), [graph]), **NEAR)
 
 
-def test_70_000_codes_are_told_apart():
-    graph = drawn_layout(4, n=2, nc=1, g=1, k=70_000, c=3, m=1, codes=np.uint32)
-    graph.config_codes[:] = [[69_999], [69_999 - 65_536], [69_999]]
-    model = ready(ConfigTokenModel(TINY), graph)
-    assert torch.allclose(costs(model, graph), slow_token_costs(model, graph, range(3), [graph]), **NEAR)
-
-
 @pytest.mark.parametrize("change", WRITTEN_OTHERWISE)
 def test_costs_do_not_depend_on_how_a_graph_is_written(change):
-    for seed in range(3):
-        graph = drawn_neighbours(seed)
-        model = ready(ConfigTokenModel(TINY), graph)
-        assert len(model.prepare(graph).pairs) and costs(model, graph).std() > 1e-3
-        assert torch.allclose(costs(model, change(graph, np.random.default_rng(seed))), costs(model, graph), **NEAR)
-        if change is not every_node_its_own_group:       # that makes other tokens
-            model = ready(ConfigTokenModel(in_form("attention")), graph)
-            assert torch.allclose(costs(model, change(graph, np.random.default_rng(seed))), costs(model, graph), **NEAR)
+    graph = drawn_neighbours(0)
+    model = ready(ConfigTokenModel(TINY), graph)
+    assert len(model.prepare(graph).pairs) and costs(model, graph).std() > 1e-3
+    assert torch.allclose(costs(model, change(graph, np.random.default_rng(0))), costs(model, graph), **NEAR)
 
 
-@each_form
-def test_costs_follow_the_configurations_and_not_their_company(form):
+def test_costs_follow_the_configurations_and_not_their_company():
     graph, order = drawn_neighbours(5), [3, 0, 6, 5, 1, 2, 4]
-    model = ready(ConfigTokenModel(in_form(form)), graph)
+    model = ready(ConfigTokenModel(TINY), graph)
     whole = costs(model, graph)
     shuffled = graph._replace(config_codes=graph.config_codes[order], config_runtime=graph.config_runtime[order])
     assert torch.allclose(costs(model, shuffled), whole[order], **NEAR)
@@ -180,27 +126,12 @@ def test_costs_follow_the_configurations_and_not_their_company(form):
     assert torch.allclose(costs(model, graph, [1, 4, 4, 4]), whole[[1, 4, 4, 4]], **NEAR)
 
 
-def test_a_program_that_stands_twice_in_a_graph_has_twice_the_additive_cost():
-    graph = drawn_neighbours(6)
-    n = len(graph.node_feat)
-    twice = graph._replace(node_feat=np.tile(graph.node_feat, (2, 1)), node_opcode=np.tile(graph.node_opcode, 2),
-                           edge_index=np.concatenate([graph.edge_index, graph.edge_index + n]),
-                           node_config_ids=np.concatenate([graph.node_config_ids, graph.node_config_ids + n]),
-                           node_group=np.tile(graph.node_group, 2), code_rows=np.tile(graph.code_rows, (2, 1, 1)))
-    model = ready(ConfigTokenModel(TINY), graph)
-    with torch.no_grad():
-        for parameter in model.pool[-1].parameters():
-            parameter.zero_()                            # what is left is a sum of terms
-    assert torch.allclose(costs(model, twice), 2 * costs(model, graph), **NEAR)
-
-
-@pytest.mark.parametrize("mix", ["pool", "attention"])
 @pytest.mark.parametrize("without", [dict(m=0), dict(nc=0, g=0, k=1), dict(nc=0, g=0, k=1, m=0), dict(k=1),
                                      dict(n=1, nc=1, g=1, m=0), dict(n=6)],
                          ids=["edges", "configurable nodes", "both", "a second code", "neighbours", "other nodes"])
-def test_a_graph_may_lack_anything(without, mix):
+def test_a_graph_may_lack_anything(without):
     graph = drawn_neighbours(7, **without)
-    model = ready(ConfigTokenModel(in_form(mix)), graph)
+    model = ready(ConfigTokenModel(TINY), graph)
     found = costs(model, graph)
     assert torch.allclose(found, slow_token_costs(model, graph, range(7), [graph]), **NEAR)
     if graph.code_rows.shape[1] == 1:
@@ -210,8 +141,8 @@ def test_a_graph_may_lack_anything(without, mix):
     assert np.isfinite(predict(model, graph)).all()
 
 
-@each_form
-def test_every_form_trains_in_half_precision_and_ranks_as_in_whole(form):
+@pytest.mark.parametrize("form", ["pool", "digits alone, no bytes"])
+def test_a_form_trains_in_half_precision_and_ranks_as_in_whole(form):
     graphs = [drawn_neighbours(7, c=30), drawn_neighbours(7, nc=0, g=0, k=1), drawn_layout(2, m=0)]
     for precision in ("bfloat16", "float16"):
         model = ConfigTokenModel(in_form(form))
@@ -220,40 +151,6 @@ def test_every_form_trains_in_half_precision_and_ranks_as_in_whole(form):
         whole, half = predict(model, graphs[0]), predict(model, graphs[0], precision=precision)
         assert half.dtype == whole.dtype and np.abs(half - whole).max() < 0.1 * whole.std()
         assert np.isfinite(predict(model, graphs[1], precision=precision)).all()
-
-
-def test_segments_of_a_graph_are_scored():
-    graph = drawn_neighbours(8)
-    parts = segments(graph, 3)
-    assert min(part.config_codes.shape[1] for part in parts) < max(part.config_codes.shape[1] for part in parts)
-    model = ready(ConfigTokenModel(TINY), *parts)
-    assert all(predict(model, part).shape == (7,) for part in parts)
-
-
-def test_a_file_of_3_000_groups_of_one_node_is_scored_in_bounded_memory():
-    n = 3100
-    graph = drawn_layout(10, n=n, nc=3000, g=3000, k=9, c=40, m=6000)
-    two = graph._replace(config_codes=graph.config_codes[:2], config_runtime=graph.config_runtime[:2])
-    for some, settings, budget in ((graph, TINY, 1 << 24), (two, in_form("attention"), 1 << 29)):
-        model = ready(ConfigTokenModel(settings), some)
-        tensors = model.prepare(some)
-        shared = held(model, tensors, 1)
-        j = model.configs_within(tensors, budget)
-        assert 1 <= j < 1000 and held(model, tensors, min(j, len(some.config_codes))) <= budget + shared
-        assert np.isfinite(predict(model, some, budget=budget if settings is TINY else 1)).all()
-
-
-def test_chunks_do_not_change_costs():
-    graph = drawn_neighbours(9, c=50)
-    model = ready(ConfigTokenModel(TINY), graph)
-    whole, asked = predict(model, graph), []
-    assert whole == pytest.approx(costs(model, graph).numpy(), abs=1e-5)
-    model.register_forward_pre_hook(lambda _, args: asked.append(len(args[1])))
-    for budget, chunks in ((0, 50), (20_000, None)):
-        asked.clear()
-        assert predict(model, graph, budget) == pytest.approx(whole, abs=1e-5)
-        assert predict(model, graph, budget, seed=3) == pytest.approx(whole, abs=1e-5)
-        assert len(asked) == 2 * chunks if chunks else 2 < len(asked) < 100
 
 
 #   0* --> 1 --> 2*      runtime: 200 where the output layout of 0 is not the input layout of 2, else 100
@@ -283,19 +180,7 @@ def test_training_finds_that_a_pair_s_agreement_decides():
         assert 0 < agree.sum() < len(agree) and cost[agree].max() < cost[~agree].min()
 
 
-def test_the_same_seed_trains_the_same_weights_and_leaves_global_generators_alone():
-    def trained(seed):
-        model = ConfigTokenModel(dataclasses.replace(TINY, seed=seed))
-        train(model, [drawn_neighbours(1)], TrainSettings(steps=5))
-        return torch.nn.utils.parameters_to_vector(model.parameters())
-    before = torch.get_rng_state()
-    first = trained(0)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(1)
-    assert torch.equal(trained(0), first) and not torch.equal(trained(1), first)
-
-
-@pytest.mark.parametrize("width, token_width", [(8, 4), (8, 64), (64, 4), (32, 32)])
+@pytest.mark.parametrize("width, token_width", [(8, 64), (32, 32)])
 def test_a_full_chunk_holds_what_its_budget_says(width, token_width):
     settings = dataclasses.replace(TINY, width=width, token_width=token_width)
     for graph in (drawn_neighbours(2, c=2000), drawn_neighbours(3, n=60, nc=50, g=50, c=2000, m=400),

@@ -29,24 +29,6 @@ def test_a_model_s_scale_and_offset_do_not_matter(how):
     assert how([costs[0] * 1e6 + 3, costs[1], costs[2] / 64]) == pytest.approx(how(costs), abs=1e-9)
 
 
-@HOW
-def test_models_that_agree_are_believed(how):
-    cost = np.random.default_rng(0).random(20)
-    assert np.argsort(how([cost, cost, cost])).tolist() == np.argsort(cost).tolist()
-
-
-@HOW
-def test_the_order_of_configurations_does_not_matter(how):
-    costs, order = drawn_costs(1), np.random.default_rng(2).permutation(12)
-    assert how(costs[:, order]) == pytest.approx(how(costs)[order], abs=1e-12)
-
-
-def test_ranks_see_only_the_order():
-    costs = drawn_costs(3)
-    assert (mean_rank(costs) == mean_rank(np.exp(costs))).all()
-    assert mean_rank([[-np.inf, 0.0, np.inf]]).tolist() == [1, 2, 3]
-
-
 def test_ties_share_their_mean_rank():
     assert mean_rank([[7, 7, 1, 9, 7]]).tolist() == [3, 3, 1, 5, 3]
 
@@ -150,7 +132,7 @@ def slow_greedy(kinds, runtimes, rounds, prior, strength=0.0):
     return shares(lists[1 + int(np.argmax([round(value(names), 12) for names in lists[1:]]))])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_weights_are_those_of_a_slow_greedy_search_and_do_no_worse_than_the_prior_or_a_kind_alone(seed):
     names, strength = "abcd"[:2 + seed % 3], (0.0, 0.02, 0.3)[seed // 4]
     kinds, runtimes = drawn_kinds(seed, names, graphs=1 + seed % 5)
@@ -172,7 +154,7 @@ def test_without_a_graph_the_prior_decides_alone():
     assert choose_weights({"a": {}, "b": {}}, {}, kendall_tau, prior={"a": 0, "b": 0, "c": 1}) == {"a": 0.5, "b": 0.5}
 
 
-@pytest.mark.parametrize("graphs", [1, 2, 8])
+@pytest.mark.parametrize("graphs", [1, 8])
 def test_a_prior_that_is_wrong_gives_way_to_a_single_graph(graphs):
     """The prior trusts the poor kind nine times as much; with a graph, the good kind has nearly everything."""
     for seed in range(4):
@@ -190,7 +172,7 @@ def test_the_stronger_the_prior_the_less_weight_moves():
     assert moved == sorted(moved, reverse=True) and moved[0] > moved[2] and moved[3] == 0
 
 
-@pytest.mark.parametrize("copies", [2, 5])
+@pytest.mark.parametrize("copies", [5])
 def test_several_copies_of_a_graph_weaken_the_prior_as_its_strength_does(copies):
     for seed in range(4):
         kinds, runtimes = drawn_kinds(seed, "abc", graphs=1)
@@ -198,22 +180,6 @@ def test_several_copies_of_a_graph_weaken_the_prior_as_its_strength_does(copies)
         again = {kind: {name: costs["g0"] for name in many} for kind, costs in kinds.items()}
         assert choose_weights(again, many, kendall_tau, prior={"c": 5}, strength=0.3) == pytest.approx(
             choose_weights(kinds, runtimes, kendall_tau, prior={"c": 5}, strength=0.3 / copies))
-
-
-def test_two_kinds_get_about_the_best_weights_of_all():
-    for seed in range(10):
-        kinds, runtimes = drawn_kinds(seed, "ab")
-        grid = max(score_of(kinds, {"a": a, "b": 1 - a}, runtimes) for a in np.linspace(0, 1, 101))
-        assert score_of(kinds, choose_weights(kinds, runtimes, kendall_tau), runtimes) > grid - 0.01
-
-
-def test_a_kind_that_adds_nothing_gets_nothing():
-    kinds, runtimes = drawn_kinds(0, "a")
-    kinds["b"] = {i: np.random.default_rng(1).standard_normal(len(t)) for i, t in runtimes.items()}
-    kinds["a"] = {i: stats.zscore(t) for i, t in runtimes.items()}
-    assert choose_weights(kinds, runtimes, kendall_tau) == {"a": 1, "b": 0}
-    kinds["b"] = kinds["a"]
-    assert choose_weights(kinds, runtimes, kendall_tau, prior={"a": 3}) == {"a": 0.75, "b": 0.25}
 
 
 @pytest.mark.parametrize("change, words", [

@@ -1,16 +1,12 @@
 """The terms of a cost: they add up, they belong to the groups that are named, and the words are the program's."""
-import dataclasses
-
 import numpy as np
 import pytest
 from drawn import costs, drawn_layout, drawn_neighbours, every_node_its_own_group, ready
 from test_config_token import FORMS, in_form
 
 from kit.data import OPCODE_NAMES
-from kit.models import ConfigTokenModel, ConfigTokenSettings, explain, reasons
+from kit.models import ConfigTokenModel, explain, reasons
 from kit.train import predict
-
-ADDITIVE = [form for form in FORMS if not form.startswith("attention")]
 
 
 def drawn(form, seed=1, **sizes):
@@ -18,7 +14,7 @@ def drawn(form, seed=1, **sizes):
     return graph, ready(ConfigTokenModel(in_form(form)), graph)
 
 
-@pytest.mark.parametrize("form", ADDITIVE)
+@pytest.mark.parametrize("form", FORMS)
 def test_the_terms_add_up_to_the_cost_and_to_differences_of_costs(form):
     graph, model = drawn(form)
     predicted = predict(model, graph)
@@ -61,13 +57,6 @@ def test_only_the_groups_that_changed_have_terms():
     touched = np.zeros_like(table, dtype=bool)
     touched[2] = touched[:, 2] = True
     assert table[touched].any() and not table[~touched].any() and not np.tril(table, -1).any()
-
-
-def test_explaining_leaves_a_model_as_it_was():
-    graph, model = drawn("pool")
-    model.train()
-    explain(model, graph, graph.config_codes[0])
-    assert model.training
 
 
 def test_reasons_are_in_the_words_of_the_program_and_the_largest_comes_first():
@@ -116,7 +105,7 @@ def test_copies_count_the_pairs_that_disagree():
     ({"model": None}, "model is None; expected a ConfigTokenModel"),
     ({"graph": 3}, "graph is 3; expected a LayoutGraph"),
     ({"config": [0, 0]}, r"config is \[0, 0\]; expected 4 codes, each at least 0 and below \[4, 4, 4, 4\]"),
-    ({"config": [0, 0, 0, 4]}, "config is"), ({"against": [0.5] * 4}, "against is"), ({"config": None}, "config is")])
+    ({"config": [0, 0, 0, 4]}, "config is"), ({"against": [0.5] * 4}, "against is")])
 def test_what_cannot_be_explained_is_refused(changes, said):
     graph, model = drawn("pool")
     with pytest.raises(ValueError, match=said):
@@ -133,11 +122,8 @@ def test_a_code_that_a_group_does_not_have_is_refused():
         explain(model, graph, [0, 2, 0, 0])
 
 
-def test_attention_has_no_terms_of_groups_and_reasons_want_an_explanation():
+def test_reasons_want_an_explanation():
     graph = drawn_layout()
-    model = ready(ConfigTokenModel(dataclasses.replace(ConfigTokenSettings(), mix="attention")), graph)
-    with pytest.raises(ValueError, match='mix of the model is .attention.; expected "pool" or "none"'):
-        explain(model, graph, [0, 0, 0])
     with pytest.raises(ValueError, match="explanation is None; expected an Explanation"):
         reasons(graph, None)
     with pytest.raises(ValueError, match="most is 0"):

@@ -15,13 +15,13 @@ from training import GRAPHS, drawn_layout, drawn_tile, step_of_a_run
 import kit.recipes
 from kit.baselines import families, fold_numbers, nearest_relatives
 from kit.baselines.specialists import Specialist
-from kit.data import COLLECTIONS, DataError, npz_paths, read_layout, read_tile, target
-from kit.ensemble import choose_weights, mean_zscore
+from kit.data import DataError, npz_paths, read_layout, read_tile, target
+from kit.ensemble import mean_zscore
 from kit.metrics import kendall_tau
-from kit.prune import drop_duplicate_configs, fewer_configs
+from kit.prune import fewer_configs
 from kit.recipes import Recipe
 from kit.train import TrainSettings
-from lab.run import Folder, Prediction, Run, gather_predictions, read_weights, runtimes_of, write_report
+from lab.run import Folder, Prediction, Run, gather_predictions, read_weights, runtimes_of
 from lab.run.folder import step_of
 from lab.run.members import Material, Member, in_folds, train_members, without_fold
 from lab.sample import write_sample
@@ -107,7 +107,7 @@ def drawn_programs(seed, networks=4, each=3):
     return [found[i] for i in rng.permutation(len(found))]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_families_are_those_of_a_slow_search(seed):
     graphs = drawn_programs(seed)
     found = families(graphs)
@@ -136,8 +136,7 @@ def test_kernels_of_a_program_are_one_family():
     assert families([]) == [] and fold_numbers(kernels[:2], 2) == {} and fold_numbers([], 3) == {}
 
 
-@pytest.mark.parametrize("folds", [2, 3, 5])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed, folds", [(0, 2), (1, 3), (2, 5)])
 def test_folds_keep_families_whole_and_are_about_equal(seed, folds):
     graphs = drawn_programs(seed, networks=7)
     graphs += [graphs[0]._replace(config_runtime=graphs[0].config_runtime + 1)]          # in a second collection
@@ -153,21 +152,10 @@ def test_folds_keep_families_whole_and_are_about_equal(seed, folds):
     assert number == fold_numbers(graphs, folds)
 
 
-@pytest.mark.parametrize("folds", [1, 0, 2.0, True, "3"])
+@pytest.mark.parametrize("folds", [1, 2.0])
 def test_a_wrong_number_of_folds_is_an_error(folds):
     with pytest.raises(ValueError, match="folds is .*expected a whole number of at least 2"):
         fold_numbers(GRAPHS, folds)
-
-
-def test_no_relative_is_in_another_fold_of_the_sample_data(tmp_path):
-    root = write_sample(tmp_path / "data", seed=0, size="tiny", relatives=2)
-    graphs = {c: [read_layout(path) for path in npz_paths(root, c, "train")] for c in COLLECTIONS[1:3]}
-    joint = [drop_duplicate_configs(g)[0] for some in graphs.values() for g in some]
-    number = fold_numbers(joint, 3)
-    assert len({*number.values()}) == 3 and len(number) < len(joint)         # both collections hold the same programs
-    for graph in joint:
-        assert not nearest_relatives(graph, [g for g in joint if number[g.graph_id] != number[graph.graph_id]])
-    assert any(nearest_relatives(g, [h for h in joint if h.graph_id != g.graph_id]) for g in joint)
 
 
 # --- training in folds
@@ -199,7 +187,7 @@ def trained(folder, number=None, ranks=("train", "held out", "valid", "test"), r
     return train_members([member], materials, step_of_a_run(folder), 1, report=lines.append)[0], lines
 
 
-@pytest.mark.parametrize("folds", [2, 3, 10])
+@pytest.mark.parametrize("folds", [3, 10])
 def test_a_model_that_memorises_knows_no_program_that_it_ranks_out_of_fold(tmp_path, folds):
     number = fold_numbers(TEN, folds)
     one, lines = trained(tmp_path, number)
@@ -242,19 +230,6 @@ def test_folds_resume_and_other_folds_train_anew(tmp_path):
     assert len([*tmp_path.glob("store/*.pt")]) > 3
 
 
-def slow_fold_costs(folder, number, name, about, graph):
-    """The mean z-score of the models of all folds that may rank a program, each trained by itself."""
-    costs = []
-    for fold in sorted({*number.values()}):
-        if name in ("train", "held out") and (number[graph.graph_id] == fold) != (name == "train"):
-            continue
-        part = Material([g for g in TEN if number[g.graph_id] != fold], VALID, kendall_tau,
-                        {"test": {about: graph}})
-        member = Member(KEY, "memory", 0, CODES, ("test",))
-        costs.append(train_members([member], {KEY: part}, step_of_a_run(folder), 1, report=str)[0])
-    return mean_zscore([one.costs["test"][about] for one in costs])
-
-
 def as_codes(number):
     """A small model that learns."""
     from test_add_a_model import CodeTable, CodeTableSettings
@@ -262,16 +237,6 @@ def as_codes(number):
 
 
 CODES = as_codes(20)
-
-
-@pytest.mark.parametrize("folds", [2, 4])
-def test_costs_are_means_of_z_scores_of_models_that_are_trained_by_themselves(tmp_path, folds):
-    number = fold_numbers(TEN, folds)
-    one, _ = trained(tmp_path / "a", number, recipe=CODES)
-    for name, about, graph in (("train", "x:p3", TEN[3]), ("held out", "x 3", TEN[3]), ("valid", "x:v", VALID[0])):
-        expected = slow_fold_costs(tmp_path / name, number, name, about, graph)
-        assert np.allclose(one.costs[name][about], expected, atol=1e-12)
-    assert one.history["step"] == [10, 20] and len(one.history["loss"]) == len(one.history["score"]) == 2
 
 
 def half_known(graph, graphs, base):
@@ -296,6 +261,7 @@ def test_specialists_never_see_the_fold_and_are_combined(tmp_path):
         costs = train_members([member], {KEY: part._replace(folds={})}, step_of_a_run(tmp_path / f"{fold}"), 1,
                               report=str)[0].costs["valid"]
         parts.append(costs)
+    assert np.allclose(one.costs["valid"]["x:v"], mean_zscore([part["x:v"] for part in parts]), atol=1e-12)
     v, w = one.corrected["valid"]["x:v"], one.corrected["valid"]["x:w"]
     assert v.same
     assert np.allclose(v.cost, mean_zscore([-parts[1]["x:v"], -parts[2]["x:v"]]))         # p0 is in fold 0
@@ -340,8 +306,7 @@ def test_weights_of_an_earlier_run_are_read_for_the_kinds_that_are_there(tmp_pat
     assert read_weights(path, KEY[0], ["gnn", "token", "mine"]) == pytest.approx({"gnn": .25, "token": .75, "mine": 0})
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read_weights("~/weights.json", KEY[0], ["gnn"]) == {"gnn": 1}
-    for text in ("", "{}", "[1]", json.dumps({KEY[0]: {"token": "1"}}), json.dumps({KEY[0]: {"token": -1}}),
-                 json.dumps({KEY[0]: {"other": 1}}), '{"layout:xla:random": {"token": NaN}}', "[" * 100_000):
+    for text in ("", "[1]", json.dumps({KEY[0]: {"token": -1}}), json.dumps({KEY[0]: {"other": 1}})):
         path.write_text(text)
         with pytest.raises(DataError, match="has no weights of token, gnn for layout:xla:random; expected the weights"):
             read_weights(path, KEY[0], ["token", "gnn"])
@@ -419,27 +384,6 @@ def test_notebooks_rank_out_of_fold_what_no_model_was_trained_on(memory_world, u
 
 
 @pytest.mark.long
-def test_a_run_resumes_in_folds_and_a_switch_makes_everything_again(tmp_path):
-    with in_process():
-        world = Folded(tmp_path / "world")
-        assert world.run(folds=2) == 0, world.said
-        first = (world.place / "out" / "submission.csv").read_text()
-        folds = world.costs(LAYOUT, "token_seed0")
-        assert world.run(folds=2) == 0 and world.said.count("finished before") == 4
-        for kill in (150, 330):
-            assert world.run(folds=2, out=f"killed{kill}", kill=kill) != 0
-            assert world.run(folds=2, out=f"killed{kill}") == 0, world.said
-            assert (world.place / f"killed{kill}" / "submission.csv").read_text() == first
-            again = world.costs(LAYOUT, "token_seed0", out=f"killed{kill}")
-            assert all(np.array_equal(folds[i], again[i]) for i in folds) and folds.keys() == again.keys()
-        assert world.run() == 0 and "04_train_layout    finished before" not in world.said
-        plain = (world.place / "out" / "submission.csv").read_text()
-        assert world.costs(LAYOUT, "token_seed0") == {}
-        assert world.run(out="plain") == 0 and (world.place / "plain" / "submission.csv").read_text() == plain
-        assert world.run(folds=2) == 0 and (world.place / "out" / "submission.csv").read_text() == first
-
-
-@pytest.mark.long
 def test_the_last_run_trains_on_validation_graphs_and_takes_the_weights_of_an_earlier_run(tmp_path):
     with in_process():
         world = Folded(tmp_path / "world")
@@ -460,23 +404,3 @@ def test_the_last_run_trains_on_validation_graphs_and_takes_the_weights_of_an_ea
         assert world.said.count(f"weights of {weights}") == 2 and "75.0% gnn" in world.said, world.said
         entry = json.loads((world.place / "last.json").read_text())
         assert entry["validation"] == {} and entry["parameters"]["04_train_layout"]["use_valid"] is True
-
-
-def test_out_of_fold_programs_choose_what_one_misleading_validation_program_cannot():
-    rng = np.random.default_rng(0)
-    runtimes = {f"t{k}": rng.random(60) for k in range(12)}
-    kinds = {"good": {i: t + 0.2 * rng.random(60) for i, t in runtimes.items()},
-             "poor": {i: t + 2 * rng.random(60) for i, t in runtimes.items()}}
-    alone = {"v": rng.random(60)}
-    both = {"good": kinds["good"] | {"v": rng.random(60)}, "poor": kinds["poor"] | alone}
-    misled = choose_weights({kind: {"v": costs["v"]} for kind, costs in both.items()}, alone, kendall_tau)
-    assert misled["poor"] > 0.5 and choose_weights(both, runtimes | alone, kendall_tau)["good"] > 0.5
-
-
-def test_a_report_says_that_validation_graphs_were_trained_on(tmp_path):
-    page = tmp_path / "page.html"
-    for use_valid in (False, True):
-        section = {"settings": {"use_valid": use_valid}, "costs": [], "used": []}
-        Folder(tmp_path).write_record("04_train_layout", {"sections": {KEY[0]: section}, "views": {}})
-        write_report(page, tmp_path, "next")
-        assert ("trained on the validation graphs, too (04_train_layout)" in page.read_text()) == use_valid

@@ -18,8 +18,7 @@ def graph_of(c):
 
 
 @pytest.mark.parametrize("transductive", [False, True])
-@pytest.mark.parametrize("c, fits, together", [(1, 5, 5), (10, 1, 1), (10, 3, 3), (10, 5, 5), (10, 9, 9), (10, 10, 10),
-                                               (10, 99, 10), (100, 64, 64), (100, 99, 64)])
+@pytest.mark.parametrize("c, fits, together", [(1, 5, 5), (10, 3, 3), (10, 5, 5), (10, 99, 10), (100, 99, 64)])
 def test_each_configuration_gets_its_own_cost(c, fits, together, transductive):
     model = Plain(transductive=transductive, fits=fits)
     assert predict(model, graph_of(c)).tolist() == list(range(c))
@@ -81,15 +80,6 @@ def test_passes_are_the_mean_over_orders_of_chunks():
                 costs[config] += cost / 3
     assert np.allclose(predict(model, GRAPHS[0], seed=5, passes=3), costs, atol=1e-6)
     assert not np.allclose(predict(model, GRAPHS[0], seed=5), costs, atol=1e-4)
-
-
-def test_more_passes_agree_more():
-    model = LayoutGNN(TINY)
-    train(model, GRAPHS[:1], SHORT)
-
-    def disagreement(passes):
-        return np.std([predict(model, GRAPHS[0], seed=seed, passes=passes) for seed in range(6)], axis=0).mean()
-    assert disagreement(16) < 0.5 * disagreement(1)
 
 
 def test_passes_cost_nothing_where_company_does_not_matter():

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import rankdata
 from training import drawn_layout
 
-from kit.baselines import siblings, specialists
+from kit.baselines import siblings
 from kit.baselines.siblings import (
     LEAST_ALIKE,
     NEAR,
@@ -16,13 +16,12 @@ from kit.baselines.siblings import (
     group_similarity,
     groups_of,
     nearest_relatives,
-    stretched,
     structural_relatives,
 )
 from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees, rank_by_relatives
 from kit.data import COLLECTIONS, LayoutGraph, dense_configs, npz_paths, read_layout
 from kit.ensemble import mean_zscore
-from kit.factored import Group, structure_of
+from kit.factored import structure_of
 from kit.metrics import kendall_tau
 from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, hold_out_configs
@@ -86,15 +85,6 @@ def renumbered(graph, rng):
 
 
 # second implementations, slow and obvious
-
-def slow_options_alike(a, b, n):
-    """Share of equal digits of two options, each a list of rows, for a group of n nodes."""
-    given = equal = 0
-    for node in range(n):
-        for x, y in zip(a[node * len(a) // n], b[node * len(b) // n]):
-            given += x >= 0 or y >= 0
-            equal += x == y and x >= 0
-    return equal / given if given else 1.0
 
 
 def slow_group_similarity(a, b):
@@ -167,18 +157,8 @@ def slow_common(graph, relatives):
 
 # groups and their alignment
 
-def test_groups_come_in_the_order_of_their_first_nodes_with_all_their_options():
-    graph = program_of(drawn_network(np.random.default_rng(0)), np.random.default_rng(1))
-    groups = groups_of(graph)
-    firsts = [min(graph.node_config_ids[graph.node_group == group.number]) for group in groups]
-    assert firsts == sorted(firsts) and sorted(group.number for group in groups) == list(range(4))
-    for group in groups:
-        used = set(np.unique(graph.config_codes[:, group.number]))
-        assert used <= set(group.codes) and group.rows.shape == (len(group.codes), len(group.opcodes), 18)
-        assert len({row.tobytes() for row in group.rows}) == len(group.rows)
 
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_similarity_of_two_groups_is_the_share_of_operations_and_options_that_they_share(seed):
     rng = np.random.default_rng(seed)
     first, second = (groups_of(program_of(drawn_network(rng), rng)) for _ in range(2))
@@ -190,7 +170,7 @@ def test_the_similarity_of_two_groups_is_the_share_of_operations_and_options_tha
             assert 0 <= group_similarity(a, b) <= 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_alignment_is_the_best_of_all_matchings_in_order(seed):
     rng = np.random.default_rng(seed)
     drawn, single, pair = drawn_network(rng, groups=6)
@@ -208,18 +188,7 @@ def test_the_alignment_is_the_best_of_all_matchings_in_order(seed):
     assert align_groups([], []).similarity == 0
 
 
-def test_seven_and_eight_groups_line_up_like_the_two_unets():
-    """One program has two groups that the other lacks, and the other one group."""
-    rng = np.random.default_rng(3)
-    shared = [drawn_group(rng, [CONV] * n, k) for n, k in ((31, 4), (4, 4), (1, 8), (15, 8), (1, 8), (1, 8))]
-    more = [drawn_group(rng, [DOT], 3) for _ in range(3)]
-    nets = [[more[0], *shared], [*shared[:3], more[1], *shared[3:], more[2]]]
-    first, second = ([Group(i, np.array(ops), np.arange(len(rows)), rows) for i, (ops, rows) in enumerate(net)]
-                     for net in nets)
-    assert align_groups(first, second).pairs.tolist() == [[1, 0], [2, 1], [3, 2], [4, 4], [5, 5], [6, 6]]
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_numbers_of_groups_and_options_and_sizes_do_not_matter(seed):
     rng = np.random.default_rng(seed)
     network = drawn_network(rng)
@@ -249,7 +218,7 @@ def test_the_nearest_relative_comes_first_and_strangers_are_left_out():
     assert nearest_relatives(target, graphs[:1], least=0.8) == []
 
 
-@pytest.mark.parametrize("least", [0, 0.4, 0.5, 2 / 3, 0.75, 0.8, 1])
+@pytest.mark.parametrize("least", [0, 2 / 3, 0.75])
 def test_relatives_are_all_programs_whose_best_matching_is_similar_enough(least):
     """Parts of a network of six groups: with all groups equal, the similarity of 4 and 2 of them is 2/3, and so on."""
     rng, found = np.random.default_rng(8), set()
@@ -278,7 +247,7 @@ def test_a_program_is_its_own_and_only_relative():
 
 # structures
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_groups_have_one_digest_where_they_are_the_same_in_a_slow_comparison(seed):
     rng = np.random.default_rng(seed)
     network = drawn_network(rng, 5)
@@ -302,20 +271,7 @@ def test_groups_have_one_digest_where_they_are_the_same_in_a_slow_comparison(see
     assert same == [True, True, False, True, True]
 
 
-def test_a_deeper_network_of_uniform_groups_has_the_same_structure():
-    rng = np.random.default_rng(17)
-    network = drawn_network(rng)
-    uniform = [(ops[:1], rows[:, :1]) for ops, rows in network[0]]
-    uniform = [(ops, np.unique(rows, axis=0)) for ops, rows in uniform]
-    single = [np.arange(len(rows)) * 1.0 for _, rows in uniform]
-    pair = [np.zeros((9, 9))] * 3
-    deep = [(ops * n, rows.repeat(n, axis=1)) for n, (ops, rows) in zip((1, 3, 4, 7), uniform)]
-    first, second = (program_of((net, single, pair), rng) for net in (uniform, deep))
-    assert structure_of(first) == structure_of(second)
-    assert align_groups(groups_of(first), groups_of(second)).similarity == 1
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_similarity_by_structures_is_that_of_all_matchings_and_never_above_that_of_the_graphs(seed):
     rng = np.random.default_rng(seed)
     network = drawn_network(rng, 5)
@@ -397,34 +353,6 @@ def test_an_option_that_no_relative_has_is_read_as_the_nearest_one():
     digits = dense_configs(target, range(150))[:, 0, 3]
     assert {d: set(own[digits == d, 0]) for d in (3, 4, 5)} == {3: {codes[0][0, 0]}, 4: {codes[0][0, 0]}, 5: {-1}}
     assert sizes.tolist() == [3, 3]
-
-
-def test_options_are_alike_as_far_as_their_given_digits_are_equal():
-    rng = np.random.default_rng(14)
-    first, second = (rng.integers(-1, 2, (k, 3, 18)) for k in (4, 5))
-    first[0] = second[0] = -1
-    slow = [[slow_options_alike(a, b, 3) for b in second.tolist()] for a in first.tolist()]
-    assert specialists.options_alike(first, second) == pytest.approx(np.array(slow)) and slow[0][:2] == [1, 0]
-
-
-def one_hot(codes, sizes, pairs=()):
-    """One configuration and column at a time."""
-    rows = []
-    for code in codes:
-        row = [float(code[g] == option) for g, size in enumerate(sizes) for option in range(size)]
-        row += [float((code[g], code[h]) == (i, j)) for g, h in pairs for i in range(sizes[g]) for j in range(sizes[h])]
-        rows.append(row)
-    return np.array(rows)
-
-
-def test_columns_of_codes_and_pairs_are_those_of_a_slow_loop():
-    rng = np.random.default_rng(9)
-    sizes = np.array([2, 3, 4])
-    codes = rng.integers(-1, sizes, (50, 3))
-    base = rng.random(50)
-    for pairs in ([], [(0, 2)], [(0, 1), (1, 2)]):
-        columns = specialists._columns(Rows(codes, base), sizes, pairs)
-        assert (columns[:, :-1] == one_hot(codes, sizes, pairs)).all() and (columns[:, -1] == 10 * base).all()
 
 
 @pytest.mark.parametrize("fit", [fit_codes, fit_pairs, fit_trees])
@@ -538,42 +466,3 @@ def test_programs_without_groups_have_no_relatives():
 def test_arguments_are_checked(arguments, says):
     with pytest.raises(ValueError, match=says):
         rank_by_relatives(**{"graph": drawn_layout(), "graphs": [drawn_layout()], **arguments})
-
-
-def test_rows_are_stretched_by_relative_place():
-    rows = np.arange(6).reshape(1, 3, 2)
-    assert stretched(rows, 6)[0, :, 0].tolist() == [0, 0, 2, 2, 4, 4]
-    assert stretched(rows, 2)[0, :, 0].tolist() == [0, 2] and stretched(rows, 1)[0, :, 0].tolist() == [0]
-
-
-# relatives of the sample data
-
-@pytest.fixture(scope="module")
-def related(tmp_path_factory):
-    return write_sample(tmp_path_factory.mktemp("related") / "sample", size="tiny", relatives=1)
-
-
-def test_relatives_change_no_other_file(related, tiny_sample):
-    files = [{p.relative_to(root).as_posix(): p.read_bytes() for part in ("npz", "truth")
-              for p in root.glob(f"{part}/**/*.npz")} for root in (tiny_sample, related.parent)]
-    assert files[0].items() <= files[1].items()
-    more = sorted(files[1].keys() - files[0].keys())
-    assert len(more) == 4 * (2 + 2) and all("/train/" in name and "_relative_1" in name for name in more)
-    with pytest.raises(ValueError, match="with 1 relatives per program, 56 files.; expected"):
-        write_sample(related.parent, size="tiny")
-
-
-def test_a_relative_has_the_same_network_and_options_with_other_sizes_and_configurations(related):
-    for collection in ("layout:xla:random", "layout:nlp:default"):
-        taught, valid = ([read_layout(p) for p in npz_paths(related, collection, split)]
-                         for split in ("train", "valid"))
-        assert len(valid) == 2
-        for graph in valid:
-            best = nearest_relatives(graph, taught)[0]
-            other = best.graph
-            assert "_relative_1" in other.graph_id and best.alignment.similarity > 0.8 and not best.same
-            assert np.array_equal(other.node_opcode, graph.node_opcode)
-            assert np.array_equal(other.edge_index, graph.edge_index)
-            assert np.array_equal(other.node_config_ids, graph.node_config_ids)
-            assert not np.array_equal(other.node_feat, graph.node_feat)
-            assert not np.array_equal(other.config_codes, graph.config_codes)

@@ -26,19 +26,6 @@ def test_the_gradient_is_clipped_by_its_norm():
     assert (model.cost - before).norm().item() == pytest.approx(0.5, rel=1e-4)
 
 
-@pytest.mark.parametrize("share", [0.3, 1.0])
-def test_a_step_across_graphs_follows_the_loss_over_all_pairs(share):
-    model, settings = Plain(20), TrainSettings(configs_per_step=20, graphs_per_step=3, clip=1e9, across_graphs=share)
-    before = model.cost.detach().clone().requires_grad_()
-    runtimes = [torch.tensor(g.config_runtime) for g in GRAPHS]
-    inside = sum(pairwise_hinge_loss(before[:len(r)], r) for r in runtimes) / 3
-    everything = pairwise_hinge_loss(torch.cat([before[:len(r)] for r in runtimes]), torch.cat(runtimes))
-    value = (1 - share) * inside + share * everything
-    value.backward()
-    assert stepped(model, GRAPHS, settings)[0] == pytest.approx(value.item())
-    assert torch.allclose(model.cost, before - before.grad)
-
-
 def test_parameters_without_a_gradient_are_left_alone():
     model = Plain(20)
     model.spare = torch.nn.Parameter(torch.ones(3))

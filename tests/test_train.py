@@ -3,7 +3,6 @@ import contextlib
 import dataclasses
 import functools
 import pickle
-import random
 import re
 import signal
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from training import (
     TINY,
     VALID,
     Plain,
-    drawn_layout,
     drawn_tile,
     in_child,
     interrupted_loss,
@@ -42,8 +40,7 @@ from kit.training.processes import Team
 
 # learning
 
-@pytest.mark.parametrize("loss", [pairwise_hinge_loss, list_mle_loss])
-@pytest.mark.parametrize("attention", [True, False])
+@pytest.mark.parametrize("attention, loss", [(True, pairwise_hinge_loss), (False, list_mle_loss)])
 def test_the_layout_network_learns_a_small_program_by_heart(attention, loss):
     model = LayoutGNN(dataclasses.replace(TINY, width=16, config_attention=attention, dropout=0.0))
     graph = GRAPHS[0]
@@ -60,11 +57,6 @@ def test_the_tile_network_learns_a_small_kernel_by_heart():
     assert tau(predict(model, graph), target(graph)) > 0.95
 
 
-def test_the_loss_falls():
-    history = trained(settings=dataclasses.replace(SHORT, steps=60, validate_every=20))[1]
-    assert history["loss"][-1] < 0.8 * history["loss"][0]
-
-
 def test_training_twice_gives_the_same_and_another_seed_something_else():
     assert same(trained()[0], uninterrupted()[0])
     assert not same(trained(settings=dataclasses.replace(SHORT, seed=1))[0], uninterrupted()[0])
@@ -78,23 +70,17 @@ def test_training_learns_whatever_mode_of_gradients_the_caller_is_in(outside):
     assert same(model.state_dict(), uninterrupted()[0])
 
 
-def test_training_and_predicting_leave_the_global_generators_alone():
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()      # noqa: NPY002
-    trained()
-    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[2]
-    assert np.array_equal(np.random.get_state()[1], before[1])                             # noqa: NPY002
-
-
-def test_the_state_of_the_global_generators_does_not_matter():
+def test_the_state_of_the_global_generator_does_not_matter_and_is_left_alone():
     with torch.random.fork_rng():
         torch.manual_seed(123)
-        assert same(trained()[0], uninterrupted()[0])
+        before = torch.get_rng_state()
+        assert same(trained()[0], uninterrupted()[0]) and torch.equal(torch.get_rng_state(), before)
 
 
 # resuming
 
-@pytest.mark.parametrize("seconds", [0, 10 ** 6], ids=["saved at each step", "saved at validations"])
-@pytest.mark.parametrize("step", [1, 2, 5, 9, 12])
+# a checkpoint is saved at each step, or at validations
+@pytest.mark.parametrize("step, seconds", [(1, 0), (9, 0), (5, 10 ** 6), (12, 10 ** 6)])
 def test_a_run_interrupted_in_any_step_ends_as_if_it_never_was(step, seconds, tmp_path, monkeypatch):
     monkeypatch.setattr(kit.train, "CHECKPOINT_SECONDS", seconds - 1e-9)
     loss = interrupted_loss(step)
@@ -104,45 +90,6 @@ def test_a_run_interrupted_in_any_step_ends_as_if_it_never_was(step, seconds, tm
     assert same(weights, uninterrupted()[0]) and history == uninterrupted()[1]
     done = step - 1 if seconds == 0 else (step - 1) // 4 * 4
     assert loss.calls == step + 12 - done
-
-
-@pytest.mark.parametrize("line", [1, 2, 3])
-def test_a_run_interrupted_while_it_reports_ends_as_if_it_never_was(line, tmp_path):
-    lines = []
-
-    def report(text):
-        lines.append(text)
-        if len(lines) == line:
-            raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "m.pt", report=report)
-    weights, history = trained(tmp_path / "m.pt", report=report)
-    assert same(weights, uninterrupted()[0]) and history == uninterrupted()[1]
-    assert [int(text.split()[1]) for text in lines] == [4, 8, 12]
-    assert re.fullmatch(r"step      4 of 12  loss \d\.\d{4}  validation -?\d\.\d{4}  \d+ s", lines[0])
-
-
-@pytest.mark.parametrize("where", ["optimizer", "validation", "writing"])
-def test_a_run_interrupted_at_a_bad_moment_ends_as_if_it_never_was(where, tmp_path, monkeypatch):
-    place, name = {"optimizer": (torch.optim.AdamW, "step"), "validation": (kit.train, "predict"),
-                   "writing": (torch, "save")}[where]
-    done, calls = getattr(place, name), []
-
-    @functools.wraps(done)
-    def interrupted(*args, **more):
-        calls.append(0)
-        if where == "writing" and len(calls) == 2:
-            args[1].write(b"half")
-            raise KeyboardInterrupt
-        out = done(*args, **more)
-        if len(calls) == {"optimizer": 7, "validation": 3}.get(where):
-            raise KeyboardInterrupt                   # the weights have changed, but the step is not yet counted
-        return out
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(place, name, interrupted)
-        trained(tmp_path / "m.pt")
-    weights, history = trained(tmp_path / "m.pt")
-    assert same(weights, uninterrupted()[0]) and history == uninterrupted()[1]
 
 
 def test_a_run_killed_in_the_middle_ends_as_if_it_never_was(tmp_path):
@@ -161,14 +108,6 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert loss.calls == 0 and same(weights, uninterrupted()[0]) and history == uninterrupted()[1]
 
 
-def test_settings_may_be_numpy_numbers(tmp_path):
-    settings = dataclasses.replace(SHORT, steps=np.int64(12), learning_rate=np.float64(1e-2), seed=np.int64(0))
-    loss = interrupted_loss(10)
-    with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "m.pt", settings=settings, loss=loss)
-    assert same(trained(tmp_path / "m.pt", loss=loss)[0], uninterrupted()[0]) and loss.calls == 14
-
-
 def test_a_checkpoint_may_go_on_on_another_device(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "m.pt", loss=interrupted_loss(6))
@@ -176,21 +115,12 @@ def test_a_checkpoint_may_go_on_on_another_device(tmp_path):
     assert same(weights, uninterrupted()[0])
 
 
-def test_the_file_s_folder_is_made_and_holds_nothing_else(tmp_path):
-    trained(tmp_path / "new" / "m.pt")
-    assert [p.name for p in (tmp_path / "new").iterdir()] == ["m.pt"]
-
-
 @pytest.mark.parametrize("change, said", [
-    (dict(settings=dataclasses.replace(SHORT, steps=24)), "steps (steps 12, now 24)"),
     (dict(settings=dataclasses.replace(SHORT, seed=3, steps=13)), "steps, seed (steps 12, now 13)"),
     (dict(model=dataclasses.replace(TINY, dropout=0.1)), "model dropout (model dropout 0.2, now 0.1)"),
-    (dict(loss=list_mle_loss), "loss (loss pairwise_hinge_loss, now list_mle_loss)"),
     (dict(loss=functools.partial(pairwise_hinge_loss, margin=0.01)),
      "loss (loss pairwise_hinge_loss, now functools.partial(<function pairwise_hinge_loss>, margin=0.01))"),
     (dict(graphs=GRAPHS[:1]), "graphs (graphs [['a', 12, 18, 20, '"),
-    (dict(graphs=(GRAPHS[0]._replace(edge_index=GRAPHS[0].edge_index[1:]), *GRAPHS[1:])),
-     "graphs (graphs [['a', 12, 18, 20, '"),
     (dict(graphs=(GRAPHS[0]._replace(config_runtime=GRAPHS[0].config_runtime[::-1].copy()), *GRAPHS[1:])),
      "graphs (graphs [['a', 12, 18, 20, '"),
     (dict(valid=VALID[:1]), "valid (valid [['v', 12, 18, 20, '"),
@@ -207,13 +137,6 @@ def test_a_checkpoint_of_weights_alone_is_not_gone_on_from(tmp_path):
     save_checkpoint(tmp_path / "m.pt", LayoutGNN(TINY))
     with pytest.raises(ValueError, match=r"written with other steps, .* \(steps None, now 12\); use another"):
         trained(tmp_path / "m.pt")
-
-
-def test_a_loss_with_settings_is_known_by_them(tmp_path):
-    loss = functools.partial(pairwise_hinge_loss, margin=0.01)
-    first = trained(tmp_path / "m.pt", loss=loss)
-    assert not same(first[0], uninterrupted()[0])
-    assert same(trained(tmp_path / "m.pt", loss=functools.partial(pairwise_hinge_loss, margin=0.01))[0], first[0])
 
 
 # which weights are kept
@@ -234,10 +157,8 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("keep, scores, step", [
-    ("best", [0.1, 0.9, 0.2], 8), ("best", [0.1, 0.2, 0.9], 12), ("best", [0.5, 0.5, 0.5], 4),
-    ("best", [-0.3, -0.2, -0.4], 8), ("last", [0.9, 0.5, 0.1], 12),
-    ("best", [NAN, 0.1, 0.2], 12), ("best", [0.3, NAN, 0.2], 4), ("best", [NAN, 0.3, NAN], 8),
-    ("best", [NAN, NAN, NAN], 4), ("last", [NAN, NAN, NAN], 12)])
+    ("best", [0.1, 0.9, 0.2], 8), ("best", [0.5, 0.5, 0.5], 4), ("last", [0.9, 0.5, 0.1], 12),
+    ("best", [NAN, 0.1, 0.2], 12), ("best", [NAN, NAN, NAN], 4)])
 def test_the_weights_that_are_kept_are_those_of_the_best_validation(keep, scores, step):
     weights, history = trained(settings=dataclasses.replace(SHORT, keep=keep), score=scripted(scores))
     assert history["best_step"] == step and same(weights, weights_at(step))
@@ -310,16 +231,11 @@ def test_a_step_takes_distinct_configurations_of_as_many_graphs_as_asked():
     assert {i for name, index in model.asked if name == "a" for i in index} == set(range(20))
 
 
-@pytest.mark.parametrize("graphs_per_step", [1, 2])
-def test_a_loss_that_is_not_finite_stops_training(graphs_per_step):
-    model = LayoutGNN(TINY)
-    bad = float("inf")
-    settings = dataclasses.replace(SHORT, graphs_per_step=graphs_per_step)
+def test_a_loss_that_is_not_finite_stops_training():
+    settings = dataclasses.replace(SHORT, graphs_per_step=2)
     with pytest.raises(FloatingPointError, match="^the loss is inf at step 0, its gradient has norm .*; "
                                                  "lower the learning rate$"):
-        train(model, GRAPHS, settings, lambda cost, runtime: cost.sum() * 0 + bad)
-    with pytest.raises(FloatingPointError, match="^the loss is nan at step 0"):
-        train(model, GRAPHS, settings, lambda cost, runtime: cost.sum() * NAN)
+        train(LayoutGNN(TINY), GRAPHS, settings, lambda cost, runtime: cost.sum() * 0 + float("inf"))
 
 
 def test_a_gradient_that_is_not_finite_stops_training_before_it_spoils_the_weights():
@@ -332,33 +248,8 @@ def test_a_gradient_that_is_not_finite_stops_training_before_it_spoils_the_weigh
 
 # settings and validation
 
-def test_a_validation_graph_of_one_configuration_does_not_decide_which_weights_are_kept():
-    one = VALID[0]._replace(config_codes=np.zeros_like(VALID[0].config_codes))
-    alone = train(LayoutGNN(TINY), GRAPHS, SHORT, valid=VALID, score=tau)
-    assert alone["score"] == train(LayoutGNN(TINY), GRAPHS, SHORT, valid=[*VALID, one], score=tau)["score"]
 
-
-def test_validation_graphs_are_prepared_once(monkeypatch):
-    prepare, seen = LayoutGNN.prepare, []
-
-    def noted(self, graph):
-        seen.append(graph.graph_id)
-        return prepare(self, graph)
-    monkeypatch.setattr(LayoutGNN, "prepare", noted)
-    assert trained()[1] == uninterrupted()[1]
-    assert sorted(seen) == ["a", "b", "c", "v", "w"]
-
-
-def test_collections_are_trained_on_jointly_by_giving_the_graphs_of_all():
-    others = [drawn_layout(seed, n=9, nc=4, g=2, k=6, c=30, name="a") for seed in (7, 8)]      # one with the same name
-    model, graphs = LayoutGNN(dataclasses.replace(TINY, config_attention=False, dropout=0.0)), [GRAPHS[0], *others]
-    settings = TrainSettings(steps=40, configs_per_step=16, graphs_per_step=3, learning_rate=5e-2)
-    history = train(model, graphs, settings)
-    assert history["record"]["graphs"] == 3 and history["configs"] == 40 * 3 * 16
-    assert all(tau(predict(model, graph), graph.config_runtime) > 0.5 for graph in graphs)
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "abacus", "meta"])
+@pytest.mark.parametrize("device", ["cuda:99", "meta"])
 def test_a_device_that_is_not_there_is_named_with_the_cure(device):
     gpus = torch.cuda.device_count()
     with pytest.raises(ValueError, match=f"^device is '{device}', and PyTorch .* cannot compute on it here: it sees "
@@ -379,13 +270,9 @@ def test_validation_takes_a_score():
 
 
 @pytest.mark.parametrize("name, value, expected", [
-    ("steps", -5, "a whole number of at least 0"), ("steps", "ten", "a whole number of at least 0"),
-    ("configs_per_step", 1, "a whole number of at least 2"), ("validate_every", 0, "a whole number of at least 1"),
-    ("learning_rate", np.nan, "a number above 0"), ("clip", 0, "a number above 0"), ("warmup", -0.1, "a share, 0 to 1"),
-    ("ema_decay", 1.5, "a share, 0 to 1"), ("across_graphs", np.nan, "a share, 0 to 1"),
-    ("memory_budget", 0, "a whole number of at least 1"), ("memory_budget", 1e9, "a whole number of at least 1"),
-    ("keep", "all", "'best' or 'last'"), ("precision", "int8", "'float32' or 'bfloat16' or 'float16'"),
-    ("average", "mean", "'none' or 'ema' or 'swa'"), ("sampling", "all", "'uniform' or 'spread'")])
+    ("configs_per_step", 1, "a whole number of at least 2"), ("learning_rate", np.nan, "a number above 0"),
+    ("warmup", -0.1, "a share, 0 to 1"), ("memory_budget", 0, "a whole number of at least 1"),
+    ("average", "mean", "'none' or 'swa'")])
 def test_settings_that_mean_nothing_are_refused(name, value, expected):
     with pytest.raises(ValueError) as error:
         TrainSettings(**{name: value})
@@ -404,7 +291,7 @@ class Clock:
         return float(self.calls)
 
 
-@pytest.mark.parametrize("sessions", [[1], [6], [13], [3, 4, 1, 2], [5, 0, 5]])
+@pytest.mark.parametrize("sessions", [[13], [3, 4, 0, 2]])
 def test_a_run_that_stops_at_deadlines_ends_as_if_it_never_did(sessions, tmp_path):
     done = 0
     for steps in sessions:

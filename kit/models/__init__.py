@@ -45,11 +45,11 @@ from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import Explanation, explain, reasons
 from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages, rows_of
 from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings, node_alone
-from kit.models.segments import SegmentGNN, SegmentGNNSettings, SegmentSettings, SegmentTraining
+from kit.models.segments import SegmentGNN, SegmentGNNSettings
 from kit.models.tile import TileModel, TileModelSettings
 
 __all__ = [
     "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN", "LayoutGNNSettings", "Sage", "SegmentGNN",
-    "SegmentGNNSettings", "SegmentSettings", "SegmentTraining", "SparseMean", "TileModel", "TileModelSettings",
-    "explain", "fastest_aggregation", "mean_messages", "node_alone", "reasons", "rows_of",
+    "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings", "explain", "fastest_aggregation",
+    "mean_messages", "node_alone", "reasons", "rows_of",
 ]

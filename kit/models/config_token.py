@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kit.agreement import BYTES, MOVED, REACH, OwnColumns, PairColumns, agreement_tables, find_meetings
+from kit.agreement import BYTES, MOVED, REACH, OwnColumns, PairColumns, agreement_tables
 from kit.checks import check_choice, check_graph, check_number, check_whole
 from kit.models.layers import Network
 
@@ -41,7 +41,6 @@ class TokenTensors(NamedTuple):
     moved: torch.Tensor          # (r, 3) float32
     pair_slot: torch.Tensor      # (p,) int64 in 0..q-1
     slot_groups: torch.Tensor    # (q, 2) int64; producer's group, consumer's group
-    hops: torch.Tensor           # (g, g) uint8; for attention: edges between groups; 0: same group, REACH + 1: farther
     config_codes: torch.Tensor   # (c, g) uint8, int32 if codes pass 255
 
 
@@ -60,23 +59,18 @@ class ConfigTokenSettings:
     bytes: bool = True                   # False: nothing is read but whether layouts agree and how tensors grow, not
     #                                      how many bytes a code or a copy moves
     reach: int = REACH                   # the most edges between two nodes with a pair term
-    mix: str = "pool"                    # effects that do not add up: "pool", a network of the sum of all tokens;
-    #                                      "attention", the same after attention between tokens; "none"
-    heads: int = 4                       # of attention
-    near: bool = True                    # attention knows how many edges two groups are apart
+    mix: str = "pool"                    # effects that do not add up: "pool", a network of the sum of all tokens; or
+    #                                      "none"
     dropout: float = 0.1
     seed: int = 0                        # of the initial weights
 
     def __post_init__(self):
-        check_whole(vars(self), width=1, graph_blocks=0, token_width=1, opcode_width=1, digit_width=1, reach=0, heads=1,
-                    seed=0)
+        check_whole(vars(self), width=1, graph_blocks=0, token_width=1, opcode_width=1, digit_width=1, reach=0, seed=0)
         check_number(vars(self), "at least 0 and less than 1", "dropout")
-        flags = dict.fromkeys(("features", "digits", "agreement", "pairs", "bytes", "near"), (True, False))
-        check_choice(vars(self), mix=("none", "pool", "attention"), **flags)
+        flags = dict.fromkeys(("features", "digits", "agreement", "pairs", "bytes"), (True, False))
+        check_choice(vars(self), mix=("none", "pool"), **flags)
         if not (self.digits or self.agreement):
             raise ValueError("neither digits nor agreement: codes could not be told apart")
-        if self.mix == "attention" and self.token_width % self.heads:
-            raise ValueError(f"token_width is {self.token_width}; expected a multiple of {self.heads} heads")
 
 
 class ConfigTokenModel(Network):
@@ -106,9 +100,7 @@ class ConfigTokenModel(Network):
         if s.agreement and s.pairs:
             self.agree = nn.Linear(_columns(PairColumns, s), s.width, bias=False)
             self.binary = network(s.width, 2 + MOVED * self.exact)
-        if s.mix == "attention":
-            self.attention = _GroupAttention(s.token_width, s.heads, s.near)
-        if s.mix != "none":
+        if s.mix == "pool":
             self.pool = nn.Sequential(nn.LayerNorm(s.token_width), nn.Linear(s.token_width, 2 * s.width),
                                       nn.LayerNorm(2 * s.width), nn.GELU(), nn.Dropout(s.dropout),
                                       nn.Linear(2 * s.width, s.width), nn.LayerNorm(s.width), nn.GELU(),
@@ -117,11 +109,9 @@ class ConfigTokenModel(Network):
     def prepare(self, graph):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding."""
         check_graph(graph, tile=False, least=0)       # a program of one's own has no configurations yet
-        graph = graph._replace(meetings=graph.meetings or find_meetings(graph))      # tables and hops both read them
         tables = agreement_tables(graph, self.settings.reach if self.settings.pairs else 0)
         if not self.settings.bytes:
             tables = _without_bytes(tables)
-        hops = _group_hops(graph) if self.settings.mix == "attention" else np.zeros((0, 0), np.uint8)
         slots, pair_slot = np.unique(graph.node_group[tables.pairs], axis=0, return_inverse=True)
         return self.tensors_of(
             TokenTensors, graph.node_feat, graph.node_opcode, (graph.edge_index, graph.edge_index[:, ::-1]),
@@ -130,7 +120,7 @@ class ConfigTokenModel(Network):
             bytes=tables.bytes,
             own=tables.own, pairs=tables.pairs, pair=tables.pair, row_pair=tables.row_pair, rows=tables.rows,
             moved=tables.moved,
-            pair_slot=pair_slot.reshape(-1), slot_groups=slots.reshape(-1, 2), hops=hops,
+            pair_slot=pair_slot.reshape(-1), slot_groups=slots.reshape(-1, 2),
             config_codes=graph.config_codes)
 
     def configs_within(self, tensors, budget):
@@ -140,8 +130,6 @@ class ConfigTokenModel(Network):
         """
         s, groups = self.settings, tensors.config_codes.shape[1]
         each = 8 * (3 * groups + 4 * len(tensors.slot_groups)) + 4 * (4 * s.token_width + 6 * s.width)
-        if s.mix == "attention":
-            each += 4 * groups * (6 * s.token_width + s.heads * groups)
         return max(1, int(budget // each))
 
     def forward(self, tensors, index):
@@ -192,14 +180,11 @@ class ConfigTokenModel(Network):
 
         Weights are differentiable; each row of v <= k weights sums to 1, and a one-hot row is a code.
         """
-        mix = self.settings.mix
         look_up = _look_up_weights if chosen.is_floating_point() else _look_up_codes
-        terms, pair_terms = look_up(*tables, tensors.slot_groups.T, chosen, summed=mix != "attention")
-        cost, tokens = terms[..., 0].sum(dim=1), terms[..., 1:]
-        if mix == "attention":
-            tokens = self.attention(tokens, tensors)
-        if mix != "none":
-            cost = cost + self.pool(tokens.sum(dim=1)).squeeze(-1)
+        terms, pair_terms = look_up(*tables, tensors.slot_groups.T, chosen)
+        cost = terms[:, 0]
+        if self.settings.mix == "pool":
+            cost = cost + self.pool(terms[:, 1:]).squeeze(-1)
         return cost + pair_terms
 
 
@@ -217,56 +202,19 @@ def _columns(names, settings):
     return names.COUNT if settings.bytes else names.PLAIN.stop
 
 
-def _look_up_codes(unary, binary, slots, codes, summed):
-    """Terms and tokens of each group, (j, g, 1 + token_width), or `summed` (j, 1, ...); sum of the pair terms, (j,)."""
+def _look_up_codes(unary, binary, slots, codes):
+    """The sum over groups of terms and tokens, (j, 1 + token_width); the sum of the pair terms, (j,)."""
     k, rows = unary.shape[1], codes + unary.shape[1] * torch.arange(codes.shape[1], device=codes.device)
-    if summed:
-        bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]      # explicit: there may be no group
-        terms = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")[:, None]
-    else:
-        terms = F.embedding(rows, unary.flatten(0, 1))
+    bags = torch.arange(len(codes), device=codes.device) * codes.shape[1]          # explicit: there may be no group
+    terms = F.embedding_bag(rows.flatten(), unary.flatten(0, 1), bags, mode="sum")
     places = torch.arange(len(binary), device=codes.device)
     cells = (places * k + codes[:, slots[0]]) * k + codes[:, slots[1]]                               # (j, q)
     return terms, binary.flatten()[cells].sum(dim=1)
 
 
-def _look_up_weights(unary, binary, slots, weights, summed):
+def _look_up_weights(unary, binary, slots, weights):
     """The same as `_look_up_codes` for weights (j, g, v): weighted means over codes."""
     v = weights.shape[2]
-    terms = torch.einsum("jgv,gvt->jt" if summed else "jgv,gvt->jgt", weights, unary[:, :v])
+    terms = torch.einsum("jgv,gvt->jt", weights, unary[:, :v])
     given = torch.einsum("jqv,qvw->jqw", weights[:, slots[0]], binary[:, :v, :v])
-    return terms[:, None] if summed else terms, (given * weights[:, slots[1]]).sum(dim=(1, 2))
-
-
-class _GroupAttention(nn.Module):
-    """Self-attention over the tokens of a configuration, biased by how many edges two groups are apart."""
-
-    def __init__(self, width, heads, near):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.read = nn.Linear(width, 3 * width)
-        self.write = nn.Linear(width, width)
-        self.bias = nn.Parameter(torch.zeros(heads, REACH + 2)) if near else None    # by hops; 0: itself, last: farther
-        self.heads = heads
-
-    def forward(self, x, tensors):
-        """Tokens (j, g, width) -> (j, g, width)."""
-        j, groups, width = x.shape
-        read = self.read(self.norm(x)).view(j, groups, 3, self.heads, width // self.heads)
-        query, key, value = read.permute(2, 0, 3, 1, 4)
-        bias = None
-        if self.bias is not None:
-            bias = self.bias[:, tensors.hops.long()].expand(j, -1, -1, -1)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        return x + self.write(mixed.transpose(1, 2).reshape(j, groups, width))
-
-
-def _group_hops(graph):
-    """Edges between the nearest nodes of two groups whose layouts meet, (g, g) uint8; REACH + 1 if none meet."""
-    met, groups = graph.meetings, graph.config_codes.shape[1]
-    hops = np.full((groups, groups), REACH + 1, np.uint8)
-    one, other = graph.node_group[met.ends].T
-    for pair in ((one, other), (other, one)):
-        np.minimum.at(hops, pair, np.minimum(met.hops, REACH + 1).astype(np.uint8))
-    np.fill_diagonal(hops, 0)
-    return hops
+    return terms, (given * weights[:, slots[1]]).sum(dim=(1, 2))

@@ -48,7 +48,7 @@ def explain(model, graph, config, against=None, tensors=None):
     Parameters
     ----------
     model : ConfigTokenModel
-        Trained; with `mix` "pool" or "none", because attention has no terms of single groups.
+        Trained.
     graph : LayoutGraph
         Pruned as in training.
     config : array_like of int, shape (g,)
@@ -66,10 +66,9 @@ def explain(model, graph, config, against=None, tensors=None):
     Raises
     ------
     ValueError
-        If an argument is of another kind, the model attends between groups, or a code is not one of its group's.
+        If an argument is of another kind, or a code is not one of its group's.
     """
     expect(isinstance(model, ConfigTokenModel), "model", model, "a ConfigTokenModel")
-    expect(model.settings.mix != "attention", "mix of the model", model.settings.mix, '"pool" or "none"')
     check_graph(graph, tile=False, least=0)
     config = _checked_codes("config", config, graph)
     against = None if against is None else _checked_codes("against", against, graph)

@@ -91,23 +91,23 @@ class BlockEnd(nn.Module):
         self.excite = nn.Linear(hidden, width) if reduction else None
         self.temperature = nn.Parameter(torch.tensor(0.5)) if attends else None
 
-    def forward(self, x, shortcut=None, norm=False, dropout=0.0, references=0):
+    def forward(self, x, shortcut=None, norm=False, dropout=0.0):
         gate = (None,) * 4
         if self.squeeze is not None:
             gate = self.squeeze.weight, self.squeeze.bias, self.excite.weight, self.excite.bias
-        return GatedBlock.apply(x, shortcut, norm, references, dropout, self.temperature, *gate)
+        return GatedBlock.apply(x, shortcut, norm, dropout, self.temperature, *gate)
 
 
 class GatedBlock(torch.autograd.Function):
     """Instance norm, squeeze-and-excite, attention, shortcut, GELU, dropout; all but GELU may be left out.
 
-    forward(x (n, k, out), shortcut (n, k, width) or None, norm, references, dropout, temperature or None, then weight
-    and bias of squeeze and of excite or four Nones) -> (n, k, width), width twice `out` with a temperature.
+    forward(x (n, k, out), shortcut (n, k, width) or None, norm, dropout, temperature or None, then weight and bias of
+    squeeze and of excite or four Nones) -> (n, k, width), width twice `out` with a temperature.
     """
 
     @staticmethod
-    def forward(ctx, x, shortcut, norm, references, dropout, temperature, *gate):
-        ctx.norm, ctx.references, ctx.dropout = norm_of(x) if norm else None, references, dropout
+    def forward(ctx, x, shortcut, norm, dropout, temperature, *gate):
+        ctx.norm, ctx.dropout = norm_of(x) if norm else None, dropout
         ctx.seed = int(torch.randint(1 << 62, ())) if dropout else None      # masks are drawn again, not kept
         inputs = x, shortcut, temperature, *gate
         ctx.save_for_backward(*inputs)
@@ -132,7 +132,7 @@ class GatedBlock(torch.autograd.Function):
         if temperature is None:
             return y, hidden, gate, z, None, None, z if shortcut is None else z + shortcut[s]
         score = z / temperature
-        share = attention(score, ctx.references)
+        share = torch.softmax(score, dim=1)                  # over the configurations
         if shortcut is None:
             return y, hidden, gate, z, score, share, torch.cat([z, z * share], dim=2)
         both, old = torch.empty_like(shortcut[s], dtype=z.dtype), shortcut[s].to(z.dtype)
@@ -156,7 +156,7 @@ class GatedBlock(torch.autograd.Function):
                 grad_shortcut[s] = grad_z
             if temperature is not None:
                 alone, weighted = grad_z.split(z.shape[2], dim=2)
-                grad_score = attention_backward(weighted * z, share, score, ctx.references)
+                grad_score = torch.ops.aten._softmax_backward_data(weighted * z, share, 1, share.dtype)
                 sums.append(torch.dot(grad_score.flatten(), score.flatten()) / -temperature)
                 grad_z = torch.addcmul(alone, weighted, share).addcdiv_(grad_score, temperature)
             if squeeze is not None:
@@ -170,24 +170,7 @@ class GatedBlock(torch.autograd.Function):
             return sums if ctx.norm is None else [*sums, grad_z.sum(0), y.mul_(grad_z).sum(0)]
         sums = iter(added_up(over_nodes(work, x)))
         grads = [None if p is None else next(sums) for p in inputs[2:]]
-        return norm_backward(grad_x, x, ctx.norm, *sums), grad_shortcut, None, None, None, *grads
-
-
-def attention(score, references):
-    """Softmax of (nodes, k, out) over the configurations, or of each one with the last `references` ones."""
-    if references == 0:
-        return torch.softmax(score, dim=1)
-    return torch.sigmoid(score - torch.logsumexp(score[:, -references:], dim=1, keepdim=True))
-
-
-def attention_backward(grad, share, score, references):
-    """Gradient of the scores from that of their attention `share`."""
-    if references == 0:
-        return torch.ops.aten._softmax_backward_data(grad, share, 1, share.dtype)
-    grad = torch.ops.aten.sigmoid_backward(grad, share)
-    to_references = torch.softmax(score[:, -references:], dim=1) * grad.sum(dim=1, keepdim=True)
-    grad[:, -references:] -= to_references
-    return grad
+        return norm_backward(grad_x, x, ctx.norm, *sums), grad_shortcut, None, None, *grads
 
 
 def kept(seed, s, like, dropout):

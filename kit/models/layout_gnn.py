@@ -1,5 +1,4 @@
 """The first place's layout network, and the techniques of other winners as its settings."""
-import hashlib
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -12,7 +11,6 @@ from kit.agreement import OwnColumns, PairColumns, agreement_tables
 from kit.checks import check_choice, check_graph, check_number, check_whole
 from kit.models.fused import BlockEnd, SageLayer, precise
 from kit.models.layers import NUMERIC, Network, Sage, rows_of
-from kit.pad import repad_layout
 
 
 class LayoutTensors(NamedTuple):
@@ -24,7 +22,6 @@ class LayoutTensors(NamedTuple):
     code_rows: torch.Tensor      # (nc, k, 18) int64, digits + 2
     node_group: torch.Tensor     # (nc,) int64
     config_codes: torch.Tensor   # (c, g) uint8, int32 if codes pass 255
-    references: torch.Tensor     # (r, g) like config_codes; see reference_configs
     own: torch.Tensor = None     # (nc, k, 14) float32; this and the next three with `agreement`: see agreement_tables
     pairs: torch.Tensor = None   # (p, 2) int64
     pair: torch.Tensor = None    # (p, k, k) int32
@@ -41,25 +38,20 @@ class LayoutGNNSettings:
     opcode_width: int = 16
     digit_width: int = 4
     squeeze: int = 8                     # squeeze-and-excite is this many times narrower inside; 0: leave it out
-    # what each configuration is compared with. True, as published: all configurations in the call, so that a cost
-    # depends on them. "reference": the same few configurations of its graph in every call. False: none
-    config_attention: bool | str = True
-    reference_configs: int = 16          # at most; "reference" costs as much as scoring this many more
-    reinject: bool = False               # each block reads the configured digits again (19th place; official baseline)
+    config_attention: bool = True        # each configuration is compared with all others in the call, as published:
+    #                                      a cost depends on them
     both_directions: bool = False        # False: messages go only from consumers to producers
     node_norm: bool = True               # instance norm over the nodes
     agreement: bool = False              # not published: each node reads where its layouts disagree with its neighbours
-    pool: str = "mean"                   # over nodes; "mean+max" gives the head both
     dropout: float = 0.2
     aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation
     seed: int = 0                        # of the initial weights
 
     def __post_init__(self):
         check_whole(vars(self), width=1, linear_blocks=1, graph_blocks=0, opcode_width=1, digit_width=1, squeeze=0,
-                    reference_configs=1, seed=0)
-        flags = dict.fromkeys(("reinject", "both_directions", "node_norm", "agreement"), (True, False))
-        check_choice(vars(self), config_attention=(True, False, "reference"), pool=("mean", "mean+max"),
-                     aggregation=("sparse", "scatter"), **flags)
+                    seed=0)
+        flags = dict.fromkeys(("config_attention", "both_directions", "node_norm", "agreement"), (True, False))
+        check_choice(vars(self), aggregation=("sparse", "scatter"), **flags)
         check_number(vars(self), "at least 0 and less than 1", "dropout")
         if self.config_attention and self.width % 2:
             raise ValueError(f"width is {self.width}; attention over configurations doubles a half, so it must be even")
@@ -101,15 +93,13 @@ class LayoutGNN(Network):
         for linear in (self.static, self.config, *self.linears):
             nn.init.xavier_normal_(linear.weight)
         self.sages = nn.ModuleList(Sage(s.width, out, directions, s.aggregation) for _ in range(s.graph_blocks))
-        self.ends = nn.ModuleList(BlockEnd(out, s.squeeze, bool(s.config_attention)) for _ in range(blocks))
-        self.head = nn.Linear(s.width * (2 if s.pool == "mean+max" else 1), 1)
-        self.again = nn.ModuleList(nn.Linear(18 * s.digit_width, out, bias=False)
-                                   for _ in range(blocks - 1 if s.reinject else 0))
+        self.ends = nn.ModuleList(BlockEnd(out, s.squeeze, s.config_attention) for _ in range(blocks))
+        self.head = nn.Linear(s.width, 1)
 
     @property
     def transductive(self):
         """Whether a cost depends on the other configurations in the same call."""
-        return self.settings.config_attention is True
+        return self.settings.config_attention
 
     def prepare(self, graph, counted=None):
         """Turn a LayoutGraph into tensors on this model's device; repairs the layout padding.
@@ -122,9 +112,8 @@ class LayoutGNN(Network):
         rest = rest[np.argsort(~np.isin(rest, graph.edge_index[:, 0]), kind="stable")]       # who sends nothing: last
         order = np.concatenate([graph.node_config_ids, rest])
         edges = np.argsort(order)[graph.edge_index]
-        chosen = reference_configs(graph, s.reference_configs) if s.config_attention == "reference" else []
         arrays = dict(code_rows=graph.code_rows.astype(np.int64) + 2, node_group=graph.node_group,
-                      config_codes=graph.config_codes, references=graph.config_codes[np.asarray(chosen, np.int64)])
+                      config_codes=graph.config_codes)
         if s.agreement:
             tables = agreement_tables(graph)
             arrays |= dict(own=tables.own[..., OwnColumns.PLAIN], pairs=tables.pairs, pair=tables.pair,
@@ -139,7 +128,7 @@ class LayoutGNN(Network):
         # five tensors of a layer hold all nodes: input, output, a product for each of two directions, one more;
         # about ten tensors hold one block of nodes, which has at least one node
         each = 4 * self.settings.width * (5 * len(tensors.opcode) + 10)
-        return max(1, int(budget // each) - len(tensors.references))
+        return max(1, int(budget // each))
 
     def forward(self, tensors, index):
         """Cost of the configurations `index` (k,) -> (k,)."""
@@ -148,27 +137,22 @@ class LayoutGNN(Network):
             return self.head(pooled).squeeze(-1)
 
     def pooled(self, tensors, index):
-        """Last layer's nodes under the configurations `index` (k,), pooled over nodes -> (k, pooled width)."""
-        s, k = self.settings, len(index)
-        # references are computed like other configurations, as the last ones
-        codes = torch.cat([tensors.config_codes[index], tensors.references]).long()               # (k, g)
-        chosen = codes[:, tensors.node_group].T                                                   # (nc, k)
-        comparing = dict(norm=s.node_norm, references=len(tensors.references))
+        """Last layer's nodes under the configurations `index` (k,), averaged over nodes -> (k, width)."""
+        s = self.settings
+        chosen = tensors.config_codes[index].long()[:, tensors.node_group].T                      # (nc, k)
         digits = self.digit(tensors.code_rows).flatten(2)                                         # (nc, codes, 18 * 4)
-        x = self.ends[0](self.embed(tensors, chosen, digits), **comparing)                        # (n, k, width)
+        x = self.ends[0](self.embed(tensors, chosen, digits), norm=s.node_norm)                   # (n, k, width)
         for block, linear in enumerate(self.linears, start=1):
             _, x = SageLayer.apply(x, False, (), s.aggregation, linear.bias, linear.weight)
-            x = self.ends[block](self.reinjected(block, x, chosen, digits), **comparing)
-        comparing["norm"] = False                # in these blocks the norm comes before the messages
+            x = self.ends[block](x, norm=s.node_norm)
         for block, sage in enumerate(self.sages, start=s.linear_blocks):
+            # here the norm comes before the messages
             x, update = SageLayer.apply(x, s.node_norm, tensors.messages, s.aggregation, sage.own.bias,
                                         sage.own.weight, *[linear.weight for linear in sage.neighbours])
-            x = self.ends[block](self.reinjected(block, update, chosen, digits), x,
-                                 dropout=s.dropout if self.training else 0.0, **comparing)
+            x = self.ends[block](update, x, dropout=s.dropout if self.training else 0.0)
         x = x if tensors.counted is None else x[tensors.counted]
-        total = x.sum(dim=0, dtype=precise(x))[:k]
-        mean = total / total.new_tensor(len(x))                    # x.mean would expand its gradient in memory
-        return torch.cat([mean, x.amax(dim=0)[:k].to(mean.dtype)], dim=1) if s.pool == "mean+max" else mean
+        total = x.sum(dim=0, dtype=precise(x))
+        return total / total.new_tensor(len(x))                    # x.mean would expand its gradient in memory
 
     def embed(self, tensors, chosen, digits):
         """The first linear layer over (node features, digits); the parts that configurations share are done once."""
@@ -184,13 +168,6 @@ class LayoutGNN(Network):
         others = (static[nc:, None] + none).expand(-1, chosen.shape[1], -1)
         return torch.cat([configured, others])
 
-    def reinjected(self, block, x, chosen, digits):
-        """With `reinject`, add a block's own linear layer over the configured digits to x."""
-        if not self.settings.reinject:
-            return x
-        nc = len(chosen)
-        return torch.cat([x[:nc] + rows_of(self.again[block - 1](digits), chosen), x[nc:]])
-
     def disagreements(self, tensors, chosen):
         """Sum each node's pair features as producer and as consumer; chosen (nc, k) codes -> (nc, k, 24)."""
         codes, (producer, consumer) = tensors.pair.shape[1], tensors.pairs.T
@@ -199,26 +176,3 @@ class LayoutGNN(Network):
         features = F.embedding(tensors.pair.flatten()[cells], tensors.rows)                       # (p, k, 12)
         zeros = features.new_zeros(*chosen.shape, features.shape[-1])
         return torch.cat([zeros.index_add(0, end, features) for end in (producer, consumer)], dim=-1)
-
-
-def reference_configs(graph, count):
-    """Choose at most `count` distinct configurations of a LayoutGraph by their content alone -> (r,) int64."""
-    # the compiler's default (all digits -1) comes first, if the graph has it; then the configurations whose content
-    # has the smallest hash, whatever their order and runtimes. Configurations that only swap layouts between equal
-    # nodes have the same hash, and one of them is taken
-    features, group, codes = repad_layout(graph.node_feat)[0], graph.node_group, graph.config_codes
-    digests = np.zeros(graph.code_rows.shape[:2], np.uint64)                                 # (nc, k)
-    for place, node in enumerate(graph.node_config_ids):
-        about = features[node].tobytes() + np.int64(graph.node_opcode[node]).tobytes()
-        for code, row in enumerate(graph.code_rows[place]):
-            digests[place, code] = int.from_bytes(hashlib.blake2b(about + row.tobytes(), digest_size=8).digest(), "big")
-    of_code = np.zeros((codes.shape[1], digests.shape[1]), np.uint64)                        # (g, k)
-    np.add.at(of_code, group, digests)                                                       # in any order; wraps
-    given = np.zeros(of_code.shape, bool)
-    np.logical_or.at(given, group, (graph.code_rows >= 0).any(axis=2))
-    content, changed = np.zeros(len(codes), np.uint64), np.zeros(len(codes), bool)
-    for column, contents, gives in zip(codes.T, of_code, given):
-        content += contents[column]
-        changed |= gives[column]
-    _, distinct = np.unique(content, return_index=True)                                      # by ascending hash
-    return distinct[np.argsort(changed[distinct], kind="stable")][:count]

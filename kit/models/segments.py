@@ -7,11 +7,11 @@ As published, a segment ends at its borders: edges and layout agreements across 
 is why cutting lowers the score. With a `margin`, a segment is computed together with its neighbours, and with the
 configurable nodes whose layouts meet those of its own nodes, but only its own nodes are pooled.
 
-Letters: n nodes, k configurations in the call, c of the graph, j segments, width of what the wrapped model pools.
+Letters: n nodes, k configurations in the call, c of the graph, j segments, width of what the network pools.
 """
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,83 +19,65 @@ import torch
 from torch import nn
 
 from kit.agreement import find_meetings
-from kit.checks import check_number, check_whole, expect
+from kit.checks import check_whole, expect
 from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings
 from kit.prune import k_hop_nodes
 
+KEEP = 0.5                       # probability that a row of the table counts in a step; the authors' code for TpuGraphs
+TABLE_BYTES = 1 << 29            # a row of width 256 takes 862; when the table is full, the oldest rows go
 ROW_BYTES = 350                  # of Python objects per row of the table, besides its values
 
 
 class SegmentTensors(NamedTuple):
     """A graph in segments."""
     key: int                     # of the graph's content, so that preparing the graph again finds its rows of the table
-    parts: tuple                 # what the wrapped model prepared of each segment
+    parts: tuple                 # what the network prepared of each segment
     share: tuple                 # each segment's share of the nodes; sums to 1
 
 
 @dataclass(frozen=True)
-class SegmentSettings:
-    """Defaults: the authors' released code for TpuGraphs."""
+class SegmentGNNSettings(LayoutGNNSettings):
+    """The settings of a `LayoutGNN`, and the segments that it trains on."""
     segment_nodes: int = 1000            # at most; all segments of a graph have one size, the last may be smaller
-    gradient_segments: int = 1           # per step
-    keep: float = 0.5                    # probability that a row of the table counts in a step
-    table_bytes: int = 1 << 29           # a row of width 256 takes 862; when it is full, the oldest rows go
-    margin: int = 0                      # not published: hops around a segment that are computed with it
-    head_only: bool = False              # train only the head, on segments that are all fresh
-    model: object = None                 # settings of the wrapped model; filled in
+    margin: int = 1                      # hops around a segment that are computed with it; 0: none, as published
 
     def __post_init__(self):
-        check_whole(vars(self), segment_nodes=1, gradient_segments=1, table_bytes=1, margin=0)
-        check_number(vars(self), "a share, 0 to 1", "keep")
+        super().__post_init__()
+        check_whole(vars(self), segment_nodes=1, margin=0)
 
 
-class SegmentTraining(nn.Module):
-    """Wrap a model so that it trains on large graphs segment by segment; the wrapper is a model of its own.
+class SegmentGNN(nn.Module):
+    """A `LayoutGNN` that trains on large graphs segment by segment: what a recipe trains if it is asked for segments.
 
-    `model` is LayoutGNN or any module with `head` and `pooled(tensors, index) -> (k, width)`, trained in place. To
-    train only the head, the head must be a module. With `settings.pool` "mean+max" the second half of the width is a
-    maximum. With a margin, its `prepare` gets a second argument: the (n,) bool nodes to pool.
-
-    In training, a graph pools to the sum of w_i x share_i x pooled_i over its segments. A row of the table has w = 1,
-    or w = 0 if it is dropped. A segment with gradient has w = p + (1 - p) x j / gradient_segments, where p is the
-    probability that its row would have counted: `keep`, or 0 if the segment was never computed under this
-    configuration. So w is 1 on average over draws, and mean pooling is right in expectation except for stale rows. A
-    maximum is taken over the segments that count; it has no such law. Scoring computes all segments one after
-    another: the exact mean over them, weighted by their nodes, or their maximum.
+    In training, one segment of a graph has a gradient, and the graph pools to the sum of w_i x share_i x pooled_i over
+    its segments. A row of the table has w = 1, or w = 0 if it is dropped. The segment with gradient has
+    w = p + (1 - p) x j, where p is the probability that its row would have counted: `KEEP`, or 0 if the segment was
+    never computed under this configuration. So w is 1 on average over draws, and the mean is right in expectation
+    except for stale rows. Scoring computes all segments one after another: the exact mean over them, weighted by their
+    nodes.
 
     Differences from the whole graph remain. Instance norm standardises over the nodes that are computed together. A row
-    of the table was computed beside the configurations of an earlier step. Attention to references uses references of
-    the segment, chosen among the configurations that differ in it.
+    of the table was computed beside the configurations of an earlier step.
 
     Source: Cao et al., Learning Large Graph Property Prediction via Graph Segment Training, arXiv:2305.12322. Their
     released code numbers the samples of a batch of several graphs by the configurations drawn for the last graph.
+
+    Parameters
+    ----------
+    settings : SegmentGNNSettings, optional
+
+    Raises
+    ------
+    ValueError
+        If `settings` are not SegmentGNNSettings.
     """
 
-    def __init__(self, model, settings=None):
+    def __init__(self, settings=None):
         super().__init__()
-        self.model = model
-        self.settings = replace(settings or SegmentSettings(), model=model.settings)
-        self.table = HistoryTable(self.settings.table_bytes)
-        self.freeze()
-
-    def finetune_head(self):
-        """From now on train only the head, with every segment fresh: the last phase, in a separate call of `train`."""
-        self.settings = replace(self.settings, head_only=True)
-        self.freeze()
-
-    def freeze(self):
-        """Let parameters take gradients as the settings say."""
-        self.model.requires_grad_(not self.settings.head_only)
-        if self.settings.head_only:
-            self.model.head.requires_grad_(True)
-
-    def train(self, mode=True):
-        """As for any module, but a frozen trunk stays in evaluation mode, without dropout."""
-        super().train(mode)
-        if self.settings.head_only:
-            self.model.eval()
-            self.model.head.train(mode)
-        return self
+        self.settings = SegmentGNNSettings() if settings is None else settings
+        expect(isinstance(self.settings, SegmentGNNSettings), "settings", settings, "SegmentGNNSettings")
+        self.model = LayoutGNN(self.settings)
+        self.table = HistoryTable(TABLE_BYTES)
 
     # what training and prediction ask of a model, as the wrapped model answers
     fitted = property(lambda self: self.model.fitted)
@@ -115,8 +97,8 @@ class SegmentTraining(nn.Module):
         for start in range(0, n, size):
             own = np.arange(start, min(start + size, n))
             nodes = self.with_margin(graph, own)
-            inside = np.isin(nodes, own)
-            parts.append(self.model.prepare(subgraph(graph, nodes), *[inside] * (not inside.all())))
+            counted = np.isin(nodes, own) if len(nodes) > len(own) else None
+            parts.append(self.model.prepare(subgraph(graph, nodes), counted))
             share.append(len(own) / n)
         return SegmentTensors(key, tuple(parts), tuple(share))
 
@@ -145,69 +127,30 @@ class SegmentTraining(nn.Module):
 
     def pooled(self, tensors, index):
         """Pool the graph under the configurations `index` (k,) -> (k, width)."""
-        s, j = self.settings, len(tensors.parts)
-        if not self.training or s.head_only or j <= s.gradient_segments:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not s.head_only):
-                every = [self.model.pooled(part, index).float() for part in tensors.parts]
-            return every[0] if j == 1 else self.merge(torch.stack(every, dim=1), tensors.share)
+        j = len(tensors.parts)
+        if not self.training or j == 1:
+            every = [self.model.pooled(part, index).float() for part in tensors.parts]
+            return every[0] if j == 1 else weighted_mean(torch.stack(every, dim=1), tensors.share)
 
-        # drawn on the CPU, so that all devices train alike, and before the trunk draws its own dropout
-        drawn = torch.randperm(j)[:s.gradient_segments].tolist()
+        # drawn on the CPU, so that all devices train alike, and before the network draws its own dropout
+        drawn = int(torch.randperm(j)[0])
         rows = self.table.find(tensors, index)                                             # k lists of j
-        keep = s.keep * torch.tensor([[row is not None for row in some] for some in rows])
+        keep = KEEP * torch.tensor([[row is not None for row in some] for some in rows])
         weight = (torch.rand(len(index), j) < keep).float()                                # (k, j)
-        weight[:, drawn] = (keep + (1 - keep) * j / len(drawn))[:, drawn]
-        fresh = [self.model.pooled(tensors.parts[one], index).float() for one in drawn]
-        none, by_segment = np.zeros(fresh[0].shape[1], np.float16), dict(zip(drawn, fresh))
+        weight[:, drawn] = (keep + (1 - keep) * j)[:, drawn]
+        fresh = self.model.pooled(tensors.parts[drawn], index).float()
+        none = np.zeros(fresh.shape[1], np.float16)
         stale = torch.from_numpy(np.array([[none if row is None else row for row in some] for some in rows]))
-        stale = stale.to(fresh[0]).unbind(dim=1)                                           # j x (k, width)
-        pooled = torch.stack([by_segment.get(one, old) for one, old in enumerate(stale)], dim=1)
-        for one, values in by_segment.items():
-            self.table.put(tensors, index, one, values.detach())
-        return self.merge(pooled, tensors.share, weight.to(pooled))
-
-    def merge(self, pooled, share, weight=None):
-        """Pool segments (k, j, width) into graphs (k, width); a segment of weight 0 does not count."""
-        weights = pooled.new_tensor(share) if weight is None else pooled.new_tensor(share) * weight
-        mean = (weights.unsqueeze(-1) * pooled).sum(dim=1)
-        if getattr(self.settings.model, "pool", "mean") != "mean+max":
-            return mean
-        half = pooled.shape[-1] // 2
-        highest = pooled[..., half:]
-        if weight is not None:
-            highest = highest.masked_fill(weight[..., None] == 0, -torch.inf)
-        return torch.cat([mean[:, :half], highest.amax(dim=1)], dim=1)
+        pooled = stale.to(fresh).unbind(dim=1)                                             # j x (k, width)
+        pooled = torch.stack([*pooled[:drawn], fresh, *pooled[drawn + 1:]], dim=1)
+        self.table.put(tensors, index, drawn, fresh.detach())
+        return weighted_mean(pooled, tensors.share, weight.to(pooled))
 
 
-@dataclass(frozen=True)
-class SegmentGNNSettings(LayoutGNNSettings):
-    """The settings of a `LayoutGNN`, and the segments that it trains on."""
-    segment_nodes: int = 1000            # this and the margin: as in SegmentSettings
-    margin: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_whole(vars(self), segment_nodes=1, margin=0)
-
-
-class SegmentGNN(SegmentTraining):
-    """A `LayoutGNN` that trains on segments: what a recipe trains if it is asked for segments.
-
-    Parameters
-    ----------
-    settings : SegmentGNNSettings, optional
-        The settings of the wrapper are in `SegmentGNN.settings`, and these settings are its `model`.
-
-    Raises
-    ------
-    ValueError
-        If `settings` are not SegmentGNNSettings.
-    """
-
-    def __init__(self, settings=None):
-        settings = SegmentGNNSettings() if settings is None else settings
-        expect(isinstance(settings, SegmentGNNSettings), "settings", settings, "SegmentGNNSettings")
-        super().__init__(LayoutGNN(settings), SegmentSettings(settings.segment_nodes, margin=settings.margin))
+def weighted_mean(pooled, share, weight=1):
+    """Pool segments (k, j, width) into graphs (k, width); a segment of `weight` 0 does not count."""
+    weights = pooled.new_tensor(share) * weight
+    return (weights.unsqueeze(-1) * pooled).sum(dim=1)
 
 
 class HistoryTable(nn.Module):

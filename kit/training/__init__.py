@@ -1,24 +1,13 @@
-"""What the training loop in `kit/train.py` is made of: sampling, averages, processes, deadlines, records."""
-from kit.training.averages import averaged_model
+"""What the training loop in `kit/train.py` is made of: sampling, processes, deadlines, records."""
 from kit.training.checkpoints import CheckpointError, load_checkpoint, read_checkpoint, save_checkpoint
 from kit.training.deadlines import KAGGLE_HOURS, Deadline, find_deadline, is_over
 from kit.training.pool import default_workers, run_jobs
-from kit.training.processes import (
-    add_up,
-    add_up_gradients,
-    check_architecture,
-    check_gpus,
-    check_same,
-    find_device,
-    join_team,
-    meet,
-)
+from kit.training.processes import add_up, add_up_gradients, check_gpus, find_device, join_team
 from kit.training.records import cpu_fields, device_name, run_record, versions
 from kit.training.sampling import costs_of, draw_step, make_tasks
 
 __all__ = [
-    "KAGGLE_HOURS", "CheckpointError", "Deadline", "add_up", "add_up_gradients", "averaged_model", "check_architecture",
-    "check_gpus", "check_same", "costs_of", "cpu_fields", "default_workers", "device_name", "draw_step",
-    "find_deadline", "find_device", "is_over", "join_team", "load_checkpoint", "make_tasks", "meet", "read_checkpoint",
-    "run_jobs", "run_record", "save_checkpoint", "versions",
+    "KAGGLE_HOURS", "CheckpointError", "Deadline", "add_up", "add_up_gradients", "check_gpus", "costs_of", "cpu_fields",
+    "default_workers", "device_name", "draw_step", "find_deadline", "find_device", "is_over", "join_team",
+    "load_checkpoint", "make_tasks", "read_checkpoint", "run_jobs", "run_record", "save_checkpoint", "versions",
 ]

@@ -1,13 +1,9 @@
 """A team: processes that train one model together. A process's place in the team, its device, sums over the team."""
-import os
-import re
-import zlib
 from typing import NamedTuple
 
 import torch
 import torch.distributed
 
-_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([a-z]?)")          # in torch.cuda.get_arch_list()
 _ON_KAGGLE = "on Kaggle choose the accelerator GPU T4 x2 (--machine NvidiaTeslaT4)"
 
 
@@ -19,32 +15,26 @@ class Team(NamedTuple):
 
 
 def join_team(device):
-    """Meet the other processes, if there are any: those of torchrun, or those that have already met -> Team.
+    """The team of this process: those that `train_parallel` started, or this process alone -> Team.
 
-    The device "cuda" without a number means one GPU per process of the machine. A ValueError if the device does not
-    exist, or cannot compute.
+    A ValueError if the device does not exist, or cannot compute.
     """
-    check_architecture(device)
-    name, device, met = device, str(device), torch.distributed.is_available() and torch.distributed.is_initialized()
-    several = met or (torch.distributed.is_available() and torch.distributed.is_torchelastic_launched())
-    if device == "cuda" and several:
-        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     try:
-        probe = torch.ones(1, device=device)
-        probe.item()                     # fails on "meta", which has shapes but no numbers
-        device = probe.device            # with a number: "cuda" has become the current GPU
+        probe = torch.ones(1, device=str(device))
+        # fails on "meta", which has shapes but no numbers, and on a GPU that this PyTorch is not built for, which
+        # PyTorch calls available
+        probe.item()
     except (RuntimeError, TypeError, AssertionError, ImportError) as fault:      # PyTorch without CUDA asserts
         gpus = torch.cuda.device_count()
-        raise ValueError(f"device is {name!r}{f' ({device})' * (str(device) != name)}, and PyTorch {torch.__version__} "
-                         f"cannot compute on it here: it sees {gpus or 'no'} GPU{'s' * (gpus != 1)}; pass 'cpu'"
-                         f"{f' or cuda:0 to cuda:{gpus - 1}' if gpus else ''}") from fault
+        raise ValueError(f"device is {device!r}, and PyTorch {torch.__version__} cannot compute on it here: it sees "
+                         f"{gpus or 'no'} GPU{'s' * (gpus != 1)}; pass 'cpu'"
+                         f"{f' or cuda:0 to cuda:{gpus - 1}; {_ON_KAGGLE}' if gpus else ''}") from fault
+    device = probe.device                # with a number: "cuda" has become the current GPU
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if several and not met:
-        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    if not several:
-        return Team(0, 1, device)
-    return Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), device)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), device)
+    return Team(0, 1, device)
 
 
 def find_device(needs_gpu=False):
@@ -54,8 +44,9 @@ def find_device(needs_gpu=False):
     and `needs_gpu`.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for number in reversed(range(count)):            # the first one stays the current one
+        join_team(f"cuda:{number}")
     if count:
-        join_team("cuda")
         names = ", ".join(torch.cuda.get_device_name(number) for number in range(count))
         print(f"GPUs: {names}; models trained at the same time: {count}", flush=True)
     elif needs_gpu:
@@ -63,41 +54,6 @@ def find_device(needs_gpu=False):
                          "needs an account with a verified phone number and GPU hours that are left; or train without "
                          "a GPU, with device='cpu'")
     return "cuda" if count else "cpu"
-
-
-def check_architecture(device):
-    """ValueError if this PyTorch has no code for a GPU that is there, with what to choose instead; "cuda": all GPUs.
-
-    PyTorch calls such a GPU available, and fails at the first computation.
-    """
-    kind, _, number = str(device).partition(":")
-    gpus, built = range(torch.cuda.device_count() if kind == "cuda" else 0), torch.cuda.get_arch_list()
-    good = [gpu for gpu in gpus if _runs_on(torch.cuda.get_device_capability(gpu), built)]
-    for gpu in gpus:
-        if gpu not in good and number in ("", str(gpu)):
-            name, sm = torch.cuda.get_device_name(gpu), "".join(map(str, torch.cuda.get_device_capability(gpu)))
-            others = " or ".join([f"'cuda:{gpu}'" for gpu in good] + ["'cpu'"])
-            raise ValueError(f"PyTorch {torch.__version__} cannot compute on {name} (sm_{sm}), because it is built for "
-                             f"{', '.join(built)}: {_ON_KAGGLE}; elsewhere pass the device {others}, or install a "
-                             f"PyTorch that is built for sm_{sm}")
-
-
-def _runs_on(capability, built):
-    """Whether code for one of the architectures `built` runs on a GPU of this capability (major, minor)."""
-    known = [match.groups() for match in map(_ARCHITECTURE.fullmatch, built) if match]
-    for kind, major, minor, only in known:
-        one = int(major), int(minor)
-        # machine code (sm) runs on later GPUs of the same major number; compute_ is compiled for any later GPU
-        later = capability >= one and (kind == "compute" or capability[0] == one[0])
-        if capability == one or later and only != "a":           # "a": for this architecture alone
-            return True
-    return not known                             # PyTorch for AMD has other names
-
-
-def meet(rank, size, device, folder):
-    """Start a team without torchrun: returns in all processes once each has called this with the same new folder."""
-    torch.distributed.init_process_group("nccl" if str(device).startswith("cuda") else "gloo", rank=rank,
-                                         world_size=size, init_method=f"file://{folder}/meeting")
 
 
 def check_gpus(device, processes):
@@ -127,14 +83,3 @@ def add_up_gradients(parameters, team):
     *grads, there = add_up(flat, team).split([*(p.numel() for p in parameters), len(parameters)])
     for p, grad, has in zip(parameters, grads, there.tolist()):
         p.grad = grad.view_as(p).to(p) if has else None
-
-
-def check_same(what, team):
-    """ValueError unless all processes give the same text; else they might wait for each other forever."""
-    if team.size > 1:
-        number = zlib.crc32(what.encode())
-        most = torch.tensor([number, -number], device=team.device)
-        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
-        if most[0] != -most[1]:
-            raise ValueError(f"{team.size} processes were given different settings, graphs, weights or checkpoints; "
-                             "give each the same, and one file system")

@@ -17,8 +17,6 @@ class Task(NamedTuple):
     """A training graph, ready for draws."""
     tensors: object          # what the model prepared
     runtime: torch.Tensor    # (c,) int64 or float64
-    by_runtime: np.ndarray   # (c,) configurations, fastest first
-    first: np.ndarray        # (u,) where each of the u distinct runtimes begins in by_runtime
     most: int                # configurations per step
 
 
@@ -34,9 +32,7 @@ def make_tasks(model, graphs, loss, settings, device):
     s, tasks = settings, []
     trial = copy.deepcopy(model).train() if s.memory_budget else None      # a copy, as a trial may change a model
     for graph in graphs:
-        order = np.argsort(target(graph), kind="stable")
-        _, first = np.unique(target(graph)[order], return_index=True)
-        task = Task(model.prepare(graph), torch.tensor(target(graph), device=device), order, first, s.configs_per_step)
+        task = Task(model.prepare(graph), torch.tensor(target(graph), device=device), s.configs_per_step)
         tasks.append(task if trial is None else task._replace(most=_fitting(trial, task, loss, s, graph.graph_id)))
     # costs of a transductive model depend on how many configurations are scored together, so training and prediction
     # use one number for graphs of any size
@@ -49,13 +45,11 @@ def _fitting(model, task, loss, settings, name):
     s = settings
     if hasattr(model, "largest"):                        # a step draws segments; any segment must fit
         task = task._replace(tensors=model.largest(task.tensors))
-    # a loss across graphs needs all graphs of a step at once; in any number of processes, so that the curve is the same
-    together = s.graphs_per_step if s.across_graphs else 1
     size = coefficients(lambda k: saved_bytes(model, task, k, loss, s))
     k = np.arange(2, s.configs_per_step + 1)
-    fits = k[np.polynomial.polynomial.polyval(k, size) * together <= s.memory_budget]
+    fits = k[np.polynomial.polynomial.polyval(k, size) <= s.memory_budget]
     if not len(fits):
-        least = together * round(np.polynomial.polynomial.polyval(2, size))
+        least = round(np.polynomial.polynomial.polyval(2, size))
         raise ValueError(f"{name}: a step with 2 configurations holds {least:,} bytes for the backward pass, "
                          f"memory_budget is {s.memory_budget:,}; raise it to that at least, prune the graph further "
                          "or train on segments of it")
@@ -83,9 +77,7 @@ def saved_bytes(model, task, k, loss, settings):
     index = torch.arange(k, device=task.runtime.device) % len(task.runtime)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         cost, runtime = costs_of(model, Draw(task, index, 0), settings.precision), task.runtime[index]
-        value = [loss(cost, runtime)]
-        if settings.across_graphs:                       # a second loss, over all graphs of a step
-            value.append(loss(cost.repeat(settings.graphs_per_step), runtime.repeat(settings.graphs_per_step)))
+        loss(cost, runtime)
     for p in model.parameters():
         kept.pop(p.untyped_storage().data_ptr(), None)
     return sum(kept.values())
@@ -109,29 +101,9 @@ def draw_step(tasks, step, settings):
         task = tasks[nth_graph(step * settings.graphs_per_step + place, len(tasks), settings.seed)]
         rng = np.random.default_rng([settings.seed, step, place])
         seed, k = int(rng.integers(2 ** 62)), min(task.most, len(task.runtime))
-        index = (spread if settings.sampling == "spread" else uniform)(task, k, rng)
+        index = rng.choice(len(task.runtime), k, replace=False)
         drawn.append(Draw(task, torch.as_tensor(index, device=task.runtime.device), seed))
     return drawn
-
-
-def uniform(task, k, rng):
-    """Draw `k` distinct configurations of a task; each set is equally likely."""
-    return rng.choice(len(task.runtime), k, replace=False)
-
-
-def spread(task, k, rng):
-    """Draw `k` distinct configurations, evenly over the ranks of distinct runtimes -> (k,) int64 in random order."""
-    # ties teach nothing, so no runtime is taken twice before each is taken once
-    count = np.diff(task.first, append=len(task.by_runtime))             # (u,) configurations with each runtime
-    start, chosen, turn = rng.integers(count), [], 0
-    while k:
-        left = np.flatnonzero(count > turn)                              # runtimes with configurations left
-        take = min(k, len(left))
-        bounds = np.arange(take + 1) * len(left) // take                 # equal stretches; one runtime from each
-        some = left[rng.integers(bounds[:-1], bounds[1:])]
-        chosen.append(task.by_runtime[task.first[some] + (start[some] + turn) % count[some]])
-        k, turn = k - take, turn + 1
-    return rng.permutation(np.concatenate(chosen))
 
 
 def nth_graph(place, count, seed):

@@ -3,7 +3,7 @@
 The graph is the real test program if kit.data.find_data_root finds the data set, else a random graph of the same
 size. Runtimes are random, because the runtimes of test files are placeholders.
 """
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -11,8 +11,7 @@ import torch
 
 from kit.data import DataError, LayoutGraph, find_data_root, npz_paths, read_layout
 from kit.losses import pairwise_hinge_loss
-from kit.models import LayoutGNN, LayoutGNNSettings
-from kit.models.segments import SegmentSettings, SegmentTraining
+from kit.models import LayoutGNN, LayoutGNNSettings, SegmentGNN, SegmentGNNSettings
 
 REAL = "3a0c5517a87df8d82fd637b83298a3ba"                # in the test split of layout:nlp:default
 SIZES = ((256, 8), (64, 16))                             # width, configurations per step; whole graph: 5 and 3 GB
@@ -43,9 +42,10 @@ def large_graph():
 def training_step(device, width, configs, nodes=None, margin=0, settings=PLAIN):
     """(step, configurations per step): forward, hinge loss, backward, AdamW; `nodes` per segment, None: whole graph."""
     graph, rng = large_graph(), np.random.default_rng(0)
-    model = LayoutGNN(replace(settings, width=width))
+    settings = replace(settings, width=width)
+    model = LayoutGNN(settings)
     if nodes:
-        model = SegmentTraining(model, SegmentSettings(segment_nodes=nodes, margin=margin))
+        model = SegmentGNN(SegmentGNNSettings(**asdict(settings), segment_nodes=nodes, margin=margin))
     model.to(device)
     model.fit_scale([graph])
     tensors, runtime = model.prepare(graph), torch.tensor(graph.config_runtime, device=device)

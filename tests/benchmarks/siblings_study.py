@@ -1,17 +1,14 @@
 """Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
 
-    python tests/benchmarks/siblings_study.py [alexnet,unets,families] [--data-root DIR] [--seeds 3] [--relatives 1]
-                                              [--samples 2] [--out DIR]
+    python tests/benchmarks/siblings_study.py [--seeds 3] [--relatives 1] [--samples 2] [--out DIR]
 
-`alexnet` and `unets` need real files under the data root. `families` needs sample data alone, with relatives of
-validation and test programs among the training programs. Tau is that of a ranking without ties. Finished samples stay
-in DIR, so an interrupted study goes on with the next sample.
+The sample data have relatives of validation and test programs among the training programs. Tau is that of a ranking
+without ties. Finished samples stay in DIR, so an interrupted study goes on with the next sample.
 """
 import argparse
 import hashlib
 import json
 import sys
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,21 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
-from sklearn.ensemble import HistGradientBoostingRegressor
-from token_study import KNOWN, THIRD, named, table, trained
+from token_study import table, trained
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
-from kit.baselines import nearest_relatives, rank_by_relatives
-from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees
-from kit.data import COLLECTIONS, find_data_root
+from kit.baselines import rank_by_relatives
+from kit.data import COLLECTIONS
 from kit.ensemble import PRIOR, choose_weights, mean_zscore
 from kit.files import whole_file
 from kit.metrics import kendall_tau
 from kit.noise import bootstrap_interval
-from kit.prune import drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import predict
 from lab.run import known_truth, read_split, run_folder, training_graphs
@@ -44,97 +37,15 @@ from lab.sample import write_sample
 CODE = ("kit.baselines.specialists", "kit.models.config_token", "kit.recipes", "lab.sample", "kit.train")
 
 
-def tau(cost, graph):
-    """Kendall's tau of the configurations of a graph, or of a Ranked, without credit for ties."""
-    return strict_tau(cost, graph.costs["runtime"] if isinstance(graph, Ranked) else graph.config_runtime)
+def tau(cost, row):
+    """Kendall's tau of the configurations of a Ranked, without credit for ties."""
+    return strict_tau(cost, row.costs["runtime"])
 
 
 strict_tau = partial(kendall_tau, strict=True)
 
 
-def shares(weights):
-    """Weights as text."""
-    return ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
-
-
-def alexnet(root, seeds):
-    """Configurations of alexnet that were held out; the program is its own sibling."""
-    graph = drop_duplicate_configs(prune(named(root, "layout:xla:default", "train", KNOWN[0])))[0]
-    other = prune(named(root, "layout:xla:default", "train", KNOWN[1]))
-    found, mixes = {}, []
-    for seed in range(seeds):
-        seen, held = hold_out_configs(graph, 0.2, np.random.default_rng(seed))
-        own, codes, sizes = common_codes(held, nearest_relatives(held, [seen]))
-        rows = [Rows(code, np.zeros(len(code))) for code in (codes[0], own)]
-        one_hot = [np.concatenate([code[:, [g]] == np.arange(size) for g, size in enumerate(sizes)], axis=1)
-                   for code, _ in rows]
-        trees = HistGradientBoostingRegressor(max_iter=400, random_state=seed)
-        model = token([seen, other], seed)
-        for name, rank in {
-            "boosted trees of one-hot codes, trained on alexnet alone":
-                partial(fit_and_rank, trees, *one_hot, rankdata(seen.config_runtime)),
-            "ridge regression on codes, trained on alexnet alone": partial(
-                lambda held, *known: fit_codes(*known)(held), rows[1], rows[:1], [seen.config_runtime], sizes),
-            "specialist, with alexnet and unet3d to choose from": partial(mixed, held, [seen, other], mixes),
-            "token model, trained on alexnet and unet3d": partial(predict, model, held),
-            "specialist with the token model as base": partial(mixed, held, [seen, other], mixes, model),
-        }.items():
-            start = time.perf_counter()
-            found.setdefault(name, []).append((tau(rank(), held), time.perf_counter() - start))
-    first = np.array(found[next(iter(found))])[:, 0]
-    table(("model", "tau, one number per seed", "mean", "difference to the first row (95% interval)", "seconds"),
-          [(name, ", ".join(f"{t:.4f}" for t, _ in runs), f"{np.mean([t for t, _ in runs]):.4f}",
-            interval(np.array([t for t, _ in runs]) - first), f"{np.median([s for _, s in runs]):.1f}")
-           for name, runs in found.items()])
-    print("\nMixes of the specialist:", "; ".join(map(shares, mixes)))
-
-
-def fit_and_rank(model, seen, held, ranks):
-    """The cost of held-out rows by a model of scikit-learn."""
-    return model.fit(seen, ranks).predict(held)
-
-
-def token(graphs, seed):
-    """The token model of the recipe for real files, trained."""
-    return trained(recipes_for("layout:xla:default", programs=len(graphs))["token"], graphs, seed)[0]
-
-
-def mixed(graph, graphs, mixes, model=None):
-    """The cost of a specialist; its weights are noted."""
-    found = rank_by_relatives(graph, graphs, model and partial(predict, model))
-    mixes.append(found.weights)
-    return found.cost
-
-
-def unets(root, seeds):
-    """unet_3d, random and default, ranked by models of its relative unet3d (default) and by the token model."""
-    teacher, other = (drop_duplicate_configs(prune(named(root, "layout:xla:default", "train", name)))[0]
-                      for name in KNOWN[::-1])
-    models, rows = [token([teacher, other], seed) for seed in range(seeds)], []
-    for search in ("random", "default"):
-        graph = prune(named(root, f"layout:xla:{search}", "valid", THIRD))
-        relatives = nearest_relatives(graph, [teacher, other])
-        own, codes, sizes = common_codes(graph, relatives)
-        rows_of = [Rows(code, np.zeros(len(code))) for code in (codes[0], own)]
-        fits = {"ridge regression on codes": fit_codes, "ridge regression on codes and pairs": fit_pairs,
-                "boosted trees of codes": fit_trees}
-        for name, fit in fits.items():
-            cost = fit(rows_of[:1], [relatives[0].graph.config_runtime], sizes)(rows_of[1])
-            rows.append((search, name, f"{tau(cost, graph):.3f}"))
-        found = rank_by_relatives(graph, [teacher, other])
-        rows.append((search, f"specialist ({shares(found.weights)})", f"{tau(found.cost, graph):.3f}"))
-        taus = np.array([[tau(predict(model, graph), graph), tau(mixed(graph, [teacher, other], [], model), graph)]
-                         for model in models])
-        for name, column in zip(("token model, trained on alexnet and unet3d",
-                                 "specialist with the token model as base"), taus.T):
-            rows.append((search, name, f"{column.mean():.3f} ({', '.join(f'{t:.3f}' for t in column)})"))
-    alignment = relatives[0].alignment
-    print(f"\nSimilarity of the two programs: {alignment.similarity:.2f}. Groups that line up: "
-          + ", ".join(f"{i}-{j} ({alike:.2f})" for (i, j), alike in zip(alignment.pairs, alignment.alike)))
-    table(("unet_3d", "model, trained on unet3d alone unless it says more", "tau (one number per seed)"), rows)
-
-
-def families(out, seeds, relatives=1, samples=2):
+def families(out, seeds, samples, relatives):
     """Sample data in families: the token model with and without specialists, where relatives exist and where not."""
     print()
     found = [ranked_sample(out, sample, seed, relatives) for sample in range(41, 41 + samples) for seed in range(seeds)]
@@ -276,25 +187,15 @@ def interval(values):
 
 
 def main():
-    parts = {"alexnet": alexnet, "unets": unets, "families": families}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="?", default=",".join(parts))
-    parser.add_argument("--data-root")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--relatives", type=int, default=1, help="of each program, in `families`")
-    parser.add_argument("--samples", type=int, default=2, help="how many sample data sets, in `families`")
+    parser.add_argument("--relatives", type=int, default=1, help="of each program")
+    parser.add_argument("--samples", type=int, default=2, help="how many sample data sets")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=run_folder().with_name("siblings-study"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    wanted = args.parts.split(",")
-    root = find_data_root(args.data_root) if {"alexnet", "unets"} & {*wanted} else None
-    for name in wanted:
-        print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)
-        if name == "families":
-            families(args.out, args.seeds, args.relatives, args.samples)
-        else:
-            parts[name](root, args.seeds)
+    families(args.out, args.seeds, args.samples, args.relatives)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python tests/benchmarks/token_study.py [PART,PART,...] [--data-root DIR] [--threads 2]
 
-The parts are rank, files, alexnet, unseen, together, distill, programs, limits and zero-shot. `unseen`, `together`,
-`distill`, `programs` and `limits` need nothing but the sample data. The other parts need real files under the data
-root. All rows of a table are measured in one run, so compare numbers within a table.
+The parts are rank, files, alexnet, unseen, together, programs and zero-shot. `unseen`, `together` and `programs` need
+nothing but the sample data. The other parts need real files under the data root. All rows of a table are measured in
+one run, so compare numbers within a table.
 """
 import argparse
 import sys
@@ -17,14 +17,11 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.linear_model import Ridge
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
-from kit.agreement import PairColumns, agreement_tables
-from kit.data import COLLECTIONS, SPLITS, find_data_root, npz_paths, read_layout, read_tile
-from kit.ensemble import mean_zscore
+from kit.data import COLLECTIONS, find_data_root, npz_paths, read_layout, read_tile
 from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
@@ -33,12 +30,10 @@ from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prun
 from kit.recipes import recipes_for
 from kit.train import TrainSettings, predict, train
 from lab.run import open_data, training_graphs
-from lab.sample import write_sample
-from lab.sample.runtimes import LayoutSimulator
 from lab.studies.compare import unseen_programs
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
-TAUGHT, CHOSEN, RANKED = (61, 62, 63, 65, 67, 68), 64, 66       # seeds of samples of 34 programs per collection
+TAUGHT, RANKED = (61, 62, 63, 65, 67, 68), 66       # seeds of samples of 34 programs per collection
 KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"
 
 
@@ -196,67 +191,6 @@ def together(root, seeds=3):
            "tau of the median program", "difference to the first row"), rows)
 
 
-def distill(root, seeds=3, teachers=3):
-    """Sample data: a token model that learns the mean ranking of several models instead of the runtimes.
-
-    All models are for all layout collections and take the same steps. A score is the mean of both searches of a source.
-    """
-    root, _ = open_data("sample")
-    graphs = {c: training_graphs(root, c, k_hops=1)[0] for c in COLLECTIONS[1:]}
-    ranked = {c: unseen_programs(root, c, True, k_hops=1, seed=1) for c in graphs}
-    taus = {}
-    for seed in range(seeds):
-        for name, costs in distilled(graphs, ranked, 100 * seed, teachers):
-            found = {c: [kendall_tau(cost, g.config_runtime) for cost, g in zip(costs[c], ranked[c])] for c in ranked}
-            taus.setdefault(name, []).append(np.concatenate([
-                (np.array(found[f"layout:{s}:random"]) + found[f"layout:{s}:default"]) / 2 for s in ("xla", "nlp")]))
-    first, mean = list(taus)[:2]
-    rows = []
-    for name, tau in taus.items():
-        cells = []
-        for other in (first, mean):
-            apart = np.subtract(tau, taus[other])
-            low, high = bootstrap_interval(apart)
-            cells.append(f"{apart.mean():+.4f} ({low:+.4f} to {high:+.4f})")
-        rows.append((name, f"{np.mean(tau):.4f}", f"{np.median(np.mean(tau, axis=0)):.4f}", *cells))
-    table(("token model (sample data)", "tau, mean of the four", "median program", "difference to the first row",
-           "difference to the second row"), rows)
-
-
-def distilled(graphs, ranked, seed, teachers):
-    """Yield (name, {collection: costs of its `ranked` graphs}) of one model, of several, and of their students."""
-    recipe = recipes_for(COLLECTIONS[1], "short", len(graphs[COLLECTIONS[1]]))["token"]
-    steps, seen = len(graphs) * recipe.settings.steps, [g for own in graphs.values() for g in own]
-
-    def costs_of(models):
-        return {c: [mean_zscore([predict(m, g) for m in models]) for g in own] for c, own in ranked.items()}
-
-    def taught(graph):
-        cost = mean_zscore([predict(m, graph) for m in models])
-        return graph._replace(config_runtime=1 + np.rint(1e6 * (cost - cost.min())).astype(np.int64))
-    models = [trained(recipe, seen, seed + number, steps=steps)[0] for number in range(teachers)]
-    yield "one model", costs_of(models[:1])
-    yield f"mean of {teachers} models", costs_of(models)
-    rng = np.random.default_rng(seed)
-    sizes = [g.config_codes.max(axis=0).astype(int) + 1 for g in seen]
-    drawn = [g._replace(config_codes=rng.integers(size, size=g.config_codes.shape).astype(g.config_codes.dtype))
-             for g, size in zip(seen, sizes)]
-    tests, own = [g for some in ranked.values() for g in some], [*map(taught, seen)]
-    squared = recipe._replace(loss=squared_error)
-    for name, how, some in (("student, configurations of the files", recipe, own),
-                            ("student, configurations of the files, squared error", squared, own),
-                            ("student, drawn configurations, too", recipe, [*own, *map(taught, drawn)]),
-                            ("student, test programs, too (without their runtimes)", recipe,
-                             [*seen, *map(taught, tests)])):
-        yield name, costs_of([trained(how, some, seed + teachers, steps=steps)[0]])
-
-
-def squared_error(cost, target):
-    """The mean squared difference of two rankings, each with mean 0 and standard deviation 1."""
-    ours, theirs = ((x - x.mean()) / x.std().clamp(min=1e-6) for x in (cost, target.to(cost.dtype)))
-    return (ours - theirs).square().mean()
-
-
 def programs(root, seeds=2):
     """Sample data: how near to the noise ceiling one model for all collections comes with more training programs."""
     root, _ = open_data("sample")
@@ -297,58 +231,6 @@ def program_rows(fresh, ranked, ceilings, seeds):
                    f"{far.mean():.4f} ({low:.4f} to {high:.4f})", f"{np.median(far):.4f}")
 
 
-def limits(root, configurations=4000):
-    """Sample data: what the best values of all terms would reach on each program, on runtimes without noise.
-
-    The terms of a program are fitted to simulated runtimes of other configurations of the same program.
-    """
-    root, _ = open_data("sample")
-    folder = write_sample(root.parent.with_name(f"{root.parent.name}-seed{CHOSEN}"), seed=CHOSEN)
-    rows = []
-    for c in ("layout:xla:random", "layout:nlp:random"):
-        tau = np.array([term_limits(read_layout(path), np.random.default_rng(0), configurations)
-                        for split in SPLITS for path in npz_paths(folder, c, split)])
-        for name, each in zip(("unary terms", "unary and pair terms, plain", "unary and pair terms, with bytes",
-                               "every pair of groups that has a pair term"), tau.T):
-            low, high = bootstrap_interval(each)
-            rows.append((c, name, f"{each.mean():.4f} ({low:.4f} to {high:.4f})", f"{np.median(each):.4f}",
-                         f"{each.min():.3f}"))
-    table(("collection (sample data)", "terms", "tau without noise", "median program", "lowest"), rows)
-
-
-def term_limits(whole, rng, configurations):
-    """Tau of the best values of four sets of terms on new configurations of one program, without noise."""
-    graph = prune(whole)
-    simulate = LayoutSimulator(*(getattr(whole, k) for k in ("node_feat", "node_opcode", "edge_index",
-                                                             "node_config_ids")))
-    sizes = graph.config_codes.max(axis=0).astype(int) + 1
-    codes = rng.integers(sizes, size=(configurations, len(sizes)))
-    seconds = simulate(whole.code_rows[np.arange(len(whole.node_config_ids)), codes[:, whole.node_group]])
-    tables = agreement_tables(graph)
-    groups = graph.node_group[tables.pairs]
-    alone = np.concatenate([np.eye(size)[codes[:, g]] for g, size in enumerate(sizes)], axis=1)
-    # how often each configuration has each row, and each row without the columns on bytes
-    _, plain = np.unique(np.concatenate([tables.row_pair[:, None], tables.rows[:, PairColumns.PLAIN]], axis=1), axis=0,
-                         return_inverse=True)
-    fits = [alone]
-    for row in (plain.ravel(), np.arange(len(tables.rows))):
-        counts = np.zeros((configurations, row.max(initial=-1) + 1), np.float32)
-        for (one, other), cells in zip(groups, tables.pair):
-            counts[np.arange(configurations), row[cells[codes[:, one], codes[:, other]]]] += 1
-        fits.append(np.concatenate([alone, counts], axis=1))
-    slots = np.unique(np.sort(groups, axis=1), axis=0)
-    fits.append(np.concatenate([alone, *(np.eye(sizes[a] * sizes[b])[codes[:, a] * sizes[b] + codes[:, b]]
-                                         for a, b in slots if a != b)], axis=1))
-    seen = configurations * 3 // 4
-    return [kendall_tau(Ridge(1e-3, solver="cholesky").fit(x[:seen], standardised(seconds)[:seen]).predict(x[seen:]),
-                        seconds[seen:]) for x in fits]
-
-
-def standardised(seconds):
-    """Runtimes with mean 0 and standard deviation 1."""
-    return (seconds - seconds.mean()) / seconds.std()
-
-
 def zero_shot(root, seeds=5):
     """Train on alexnet and unet3d alone, with and without sample data first, and rank unet_3d."""
     graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
@@ -380,14 +262,14 @@ def zero_shot(root, seeds=5):
 
 def main():
     parts = {"rank": rank, "files": files, "alexnet": alexnet, "unseen": unseen, "together": together,
-             "distill": distill, "programs": programs, "limits": limits, "zero-shot": zero_shot}
+             "programs": programs, "zero-shot": zero_shot}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    alone = {"unseen", "together", "distill", "programs", "limits"}
+    alone = {"unseen", "together", "programs"}
     root = None if set(args.parts.split(",")) <= alone else find_data_root(args.data_root)
     print(f"PyTorch {torch.__version__}, {args.threads} threads")
     for name in args.parts.split(","):

@@ -1,19 +1,16 @@
 """Weights of an ensemble of different models, chosen on few validation programs. Prints markdown tables.
 
-    python tests/benchmarks/weights_study.py [report,design,priors] [--taught 3] [--ranked 4] [--draws 200]
-        [--recipes quick,short] [--out DIR]
+    python tests/benchmarks/weights_study.py [--taught 3] [--ranked 4] [--draws 200] [--recipes quick,short] [--out DIR]
 
 The models of the recipes are trained on one sample and rank the programs of another sample. Some of the ranked programs
 are drawn as validation programs and choose the weights. The score is the mean over all other programs, and the loss is
 the distance to the best fixed weights: the weights with the best mean over all ranked programs, known in hindsight.
 
-`report` shows the rule of notebook 05. `design` compares rules, and `priors` prior weights of the GNN. The rule,
-its strength and the prior were chosen by these two, with `--taught 0 --ranked 1`. The default samples are others, so
-nothing in `report` was chosen on its programs. Models are trained once: their costs stay in DIR.
+The rule is that of notebook 05. The rule, its strength and the prior were chosen on samples 0 and 1. So nothing was
+chosen on the programs of the default samples. Models are trained once: their costs stay in DIR.
 """
 import argparse
 import sys
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +34,6 @@ from lab.studies.compare import rank_unseen, unseen_programs
 
 SIZES = (0, 1, 2, 3, 5, 8)       # numbers of validation programs
 PARTS = 20                       # the fixed weights are multiples of 1 / PARTS for two kinds, of 2 / PARTS for more
-RESAMPLES = 8                    # of half of the configurations, for the bootstrap
 
 
 def prepared_sample(seed):
@@ -72,8 +68,7 @@ class Scores:
     def __init__(self, kinds, runtimes):
         self.names, self.programs, self.runtimes = list(kinds), list(runtimes), list(runtimes.values())
         self.costs = [np.array([kinds[kind][i] for kind in kinds]) for i in runtimes]            # (kinds, c) each
-        rng, self.known, self.known_halves = np.random.default_rng(0), {}, {}
-        self.picks = [[rng.permutation(len(t))[:(len(t) + 1) // 2] for t in self.runtimes] for _ in range(RESAMPLES)]
+        self.known = {}
 
     def of(self, shares):
         """Tau of every program, (programs,)."""
@@ -83,15 +78,6 @@ class Scores:
                                         for costs, runtime in zip(self.costs, self.runtimes)])
         return self.known[key]
 
-    def halves(self, shares):
-        """Tau of every program over random halves of its configurations, (RESAMPLES, programs)."""
-        key = tuple(np.round(shares, 9))
-        if key not in self.known_halves:
-            mixed = [np.array(key) @ costs for costs in self.costs]
-            self.known_halves[key] = np.array([[kendall_tau(cost[pick], runtime[pick]) for cost, runtime, pick in
-                                                zip(mixed, self.runtimes, picks)] for picks in self.picks])
-        return self.known_halves[key]
-
     def grid(self):
         """All weights that are multiples of 1 / PARTS, or of 2 / PARTS for three kinds and more, (number, kinds)."""
         kinds, parts = len(self.names), PARTS if len(self.names) == 2 else PARTS // 2
@@ -100,45 +86,16 @@ class Scores:
         return (np.diff(edges, axis=1) - 1) / parts
 
 
-# Rules: (Scores, numbers of the drawn programs, prior weights) -> weights. `greedy` is the rule of the kit.
+def greedy(scores, drawn, prior):
+    """The rule of the kit: scores, numbers of the drawn programs, prior weights -> weights.
 
-def greedy(scores, drawn, prior, **options):
-    """`choose_weights`. The cost of a kind is a row of an identity matrix, so a mean of costs holds its own weights."""
+    The cost of a kind is a row of an identity matrix, so a mean of costs holds its own weights.
+    """
     rows, own = np.eye(len(prior)), {name: np.full(len(prior), name) for name in map(int, drawn)}
     shares = choose_weights({kind: dict.fromkeys(own, row) for kind, row in zip(scores.names, rows)}, own,
                             lambda mean, number: scores.of(mean)[number[0]],
-                            prior=dict(zip(scores.names, prior)), **options)
+                            prior=dict(zip(scores.names, prior)))
     return np.array(list(shares.values()))
-
-
-def halfway(scores, drawn, prior, worth):
-    """The mean of the greedy choice and the prior; the prior counts as much as `worth` programs."""
-    return (len(drawn) * greedy(scores, drawn, prior, strength=0) + worth * prior) / (len(drawn) + worth)
-
-
-def posterior(scores, drawn, prior, temperature):
-    """The mean of all weights of the grid; one counts by its scores and its distance from the prior."""
-    grid = scores.grid()
-    evidence = np.array([scores.of(shares)[drawn].sum() for shares in grid]) / temperature
-    evidence -= np.abs(grid - prior).sum(axis=1) / 2 / .1
-    return np.exp(evidence - evidence.max()) @ grid / np.exp(evidence - evidence.max()).sum()
-
-
-def bootstrap(scores, drawn, prior):
-    """The mean over resamples of the best weights of the grid; programs and configurations are resampled."""
-    if not len(drawn):
-        return prior
-    grid, rng = scores.grid(), np.random.default_rng(0)
-    halves = np.array([scores.halves(shares)[:, drawn] for shares in grid])                     # (grid, resamples, n)
-    again = rng.integers(len(drawn), size=(RESAMPLES, len(drawn)))
-    return np.mean([grid[halves[:, k, again[k]].mean(axis=1).argmax()] for k in range(RESAMPLES)], axis=0)
-
-
-RULES = {"greedy without a prior": partial(greedy, strength=0),
-         **{f"greedy, strength {s}": partial(greedy, strength=s) for s in (.02, .05, .1, .2)},
-         **{f"mean of greedy and prior, worth {w} programs": partial(halfway, worth=w) for w in (1, 3)},
-         **{f"posterior mean, temperature {t}": partial(posterior, temperature=t) for t in (.01, .03)},
-         "bootstrap": bootstrap}
 
 
 class Situation(NamedTuple):
@@ -156,18 +113,18 @@ class Situation(NamedTuple):
         kinds = len(self.scores.names)
         return (self.scores.of(self.best()) - self.scores.of(np.full(kinds, 1 / kinds))).mean()
 
-    def losses(self, rule, size, draws):
+    def losses(self, size, draws):
         """What weights chosen on `size` drawn programs lose against the best fixed ones on all others, (draws,)."""
-        return np.nanmean(self.each_loss(rule, size, draws), axis=1)
+        return np.nanmean(self.each_loss(size, draws), axis=1)
 
-    def each_loss(self, rule, size, draws):
+    def each_loss(self, size, draws):
         """As `losses`, of each program; nan for drawn programs, (draws, programs)."""
         count, rng, best = len(self.scores.runtimes), np.random.default_rng(0), self.scores.of(self.best())
         found = np.full((draws if size else 1, count), np.nan)
         for draw in found:
             order = rng.permutation(count)
             left = order[size:]
-            draw[left] = (best - self.scores.of(rule(self.scores, order[:size], self.prior)))[left]
+            draw[left] = (best - self.scores.of(greedy(self.scores, order[:size], self.prior)))[left]
         return found
 
 
@@ -188,62 +145,39 @@ def table(head, rows):
         print("| " + " | ".join(map(str, row)) + " |", flush=True)
 
 
-def found_situations(args):
-    """{(collection, scale): {name: Situation}}."""
-    store = Store(args.out / "store")
-    return {(c, scale): situations(c, scale, args, store)
-            for scale in args.recipes.split(",") for c in COLLECTIONS[1:]}
-
-
-def design(args):
-    """Every rule in every situation: the mean loss over collections, recipes and draws, for each number of programs."""
-    cases = found_situations(args)
-    names = list(next(iter(cases.values())))
-    table(("rule", *[f"{name}: loss with {', '.join(map(str, SIZES))} programs" for name in names]),
-          ((title, *[", ".join(f"{mean_loss(cases, name, rule, size, args.draws):.4f}" for size in SIZES)
-                     for name in names]) for title, rule in RULES.items()))
-
-
-def priors(args):
-    """The rule of the kit with other priors of the GNN, beside the token model with 10."""
-    cases = found_situations(args)
-    table(("prior of the GNN", *[f"loss, {size} program{'s' * (size != 1)}" for size in SIZES]),
-          ((gnn, *[loss_shown({case: {"changed": found["prior of the kit"]._replace(
-              prior=np.array([10, gnn]) / (10 + gnn))} for case, found in cases.items()}, "changed", greedy, size,
-              args.draws) for size in SIZES]) for gnn in (3, 1, .3, .1, 0)))
-
-
-def mean_loss(cases, name, rule, size, draws):
+def mean_loss(cases, name, size, draws):
     """Mean loss over collections, recipes and draws in the situation `name`."""
-    return np.mean([case[name].losses(rule, size, draws).mean() for case in cases.values()])
+    return np.mean([case[name].losses(size, draws).mean() for case in cases.values()])
 
 
-def loss_shown(cases, name, rule, size, draws):
+def loss_shown(cases, name, size, draws):
     """The mean loss with its interval over programs; a program of several rows counts once."""
     found = {}
     for (collection, _), case in cases.items():
         case = case[name]
-        losses = np.nanmean(case.each_loss(rule, size, draws), axis=0)
+        losses = np.nanmean(case.each_loss(size, draws), axis=0)
         for program, loss in zip(case.scores.programs, losses):
             found.setdefault((collection.split(":")[1], program), []).append(loss)
     low, high = bootstrap_interval(np.array([np.mean(some) for some in found.values()]))
-    return f"{mean_loss(cases, name, rule, size, draws):.4f} ({low:.4f} to {high:.4f})"
+    return f"{mean_loss(cases, name, size, draws):.4f} ({low:.4f} to {high:.4f})"
 
 
 def report(args):
-    """The rule of notebook 05: fixed weights, and the loss of chosen ones, per collection and on average."""
-    cases = found_situations(args)
-    rule, names = greedy, list(next(iter(cases.values())))
+    """Print the scores of fixed weights, and the loss of chosen ones, per collection and on average."""
+    store = Store(args.out / "store")
+    cases = {(c, scale): situations(c, scale, args, store)
+             for scale in args.recipes.split(",") for c in COLLECTIONS[1:]}
+    names = list(next(iter(cases.values())))
     sizes = [f"loss, {size} program{'s' * (size != 1)}" for size in SIZES]
     table(("collection (sample data)", "recipe", "token alone", "GNN alone", "equal weights", "best fixed weights",
            *sizes),
           (fixed_scores(found[names[0]], (c, scale)) + [
               f"{losses.mean():.4f} ({np.quantile(losses, .95):.3f})" for losses in
-              (found[names[0]].losses(rule, size, args.draws) for size in SIZES)]
+              (found[names[0]].losses(size, args.draws) for size in SIZES)]
            for (c, scale), found in cases.items()))
     table(("mean of all rows", "equal weights", *sizes),
           ((name, f"{np.mean([case[name].loss_of_equal() for case in cases.values()]):.4f}",
-            *[loss_shown(cases, name, rule, size, args.draws) for size in SIZES]) for name in names))
+            *[loss_shown(cases, name, size, args.draws) for size in SIZES]) for name in names))
 
 
 def fixed_scores(case, start):
@@ -254,17 +188,14 @@ def fixed_scores(case, start):
 
 
 def main():
-    parts = {"report": report, "design": design, "priors": priors}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="?", default="report")
     for name, default in (("taught", 3), ("ranked", 4), ("draws", 200), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--recipes", default="quick,short")
     parser.add_argument("--out", type=Path, default=run_folder().with_name("weights-study"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    for name in args.parts.split(","):
-        parts[name](args)
+    report(args)
 
 
 if __name__ == "__main__":
