@@ -96,7 +96,7 @@ SAYS = [
     (lambda w: push_dataset(None, "a-dataset"), "folder is None; expected a str or Path"),
     (lambda w: random_search(None, [2], 3, np.random.default_rng(0)), "objective is None; expected a function"),
     (lambda w: random_search(lambda p: p.sum(axis=1), [2], 3, 0), "rng is 0; expected a numpy.random.Generator"),
-    (lambda w: read_layout_pb(w.folder, padding=1), "padding is 1; expected 0 or -1"),
+    (lambda w: read_layout_pb(None), "path is None; expected a str or Path"),
 ]
 
 
