@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import kit.data
-from kit.data import COLLECTIONS, DataError, dense_configs, find_data_root, npz_paths, read_layout, read_tile
+from kit.data import DataError, dense_configs, find_data_root, npz_paths, read_layout, read_tile
 from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, prune
 
@@ -285,16 +285,6 @@ def test_the_catalogue_notes_how_a_source_pads_and_the_prepared_graph_is_the_sam
         graph = found.graph(collection, "train", "a")
         assert np.array_equal(graph.node_feat, padded(kind, 0)["node_feat"])
     assert prepare(root, tmp_path / "prepared", progress=False).catalogue.equals(found.catalogue)
-
-
-def test_a_graph_without_edges_is_fine(write):
-    arrays = layout_arrays(DIGITS["tied groups"]) | {"edge_index": np.zeros((0, 2), np.int64)}
-    assert read_layout(write(arrays)).edge_index.shape == (0, 2)
-
-
-def test_arrays_that_the_kit_does_not_know_are_not_even_opened(write):
-    arrays = layout_arrays(DIGITS["tied groups"]) | {"more": np.array([{}], dtype=object)}
-    assert_holds(read_layout(write(arrays)), arrays)
 
 
 READ_IN_LITTLE_MEMORY = """
@@ -689,13 +679,6 @@ def test_paths_are_the_finished_files_of_one_split_by_name(tmp_path):
     found = npz_paths(tmp_path, "layout:nlp:random", "train")
     assert found == [folder / name for name in ("-1.npz", "a.x2.npz", "b.npz")]
     assert npz_paths(tmp_path / "npz_all", "layout:nlp:random", "train") == found
-
-
-def test_a_partial_data_set_has_no_files_where_it_has_none(tmp_path):
-    data_set(tmp_path, "tile/xla/valid")
-    for collection in COLLECTIONS:
-        for split in ("train", "valid", "test"):
-            assert npz_paths(tmp_path, collection, split) == []
 
 
 def test_a_mistyped_name_is_answered_with_the_right_ones(tmp_path):

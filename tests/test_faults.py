@@ -342,13 +342,11 @@ run.save_submission(run.costs("06_all", ["tile:xla"]))
 """
 PARAMETERS = "data_root = None\nout_dir = None\nsize = 'small'\nsteps = 30\ndevice = 'cpu'"
 SURROUNDINGS = """
-import os, signal, sys, time
-target, real, start = os.environ.get("DIE_BEFORE"), time.time, time.monotonic()
+import os, signal, sys
+target = os.environ.get("DIE_BEFORE")
 if target:                           # whichever process puts this file in its place is killed before it does
     sys.addaudithook(lambda event, args: event == "os.rename" and str(args[1]).endswith(target)
                      and os.kill(os.getpid(), signal.SIGKILL))
-if os.environ.get("CLOCK"):          # set back by a day after two seconds, and then on by two
-    time.time = lambda: real() - 86400 * ((time.monotonic() - start > 2) - 2 * (time.monotonic() - start > 4))
 """
 
 
@@ -433,7 +431,6 @@ def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
     clone.finish(expected, *words)
 
 
-VIEWS = {"submission.csv", "scores.csv", "notebooks/06_all.ipynb"}
 DAMAGES = (b"", b'{"key": "', b"\xff\xfe", b"[]", b'{"key": 1, "problems": {}, "files": [2]}', b"[" * 10 ** 5)
 
 

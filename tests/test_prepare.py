@@ -152,16 +152,6 @@ def test_odd_graphs_are_prepared_exactly(tmp_path, arrays):
     assert_factored(again, arrays["node_config_feat"])
 
 
-def test_odd_tile_files_are_prepared_exactly(tmp_path):
-    rng = np.random.default_rng(0)
-    for feature in (-0.0, 0.5, 2.0**24, 2.0**60, -3.0):
-        arrays = tile_arrays(rng)
-        arrays["config_feat"] = np.where(rng.random((6, 24)) < 0.5, feature, 1).astype(np.float32)
-        path = write(tmp_path / "data", "tile:xla", "test", f"k{feature}", arrays)
-        prepared = quietly(tmp_path / "data", tmp_path / "here")
-        assert_equals_its_source(path, "tile:xla", prepared.graph("tile:xla", "test", path.stem))
-
-
 def test_a_prepared_folder_is_a_data_root(tiny_sample, prepared):
     path = npz_paths(tiny_sample, LAYOUT, "valid")[0]
     again = npz_paths(prepared.folder, LAYOUT, "valid")[0]
@@ -347,15 +337,6 @@ def test_what_the_system_refuses_to_read_is_tried_again(data, tmp_path, monkeypa
         found = quietly(data, tmp_path / "here")
         assert found.catalogue.filter(name="g0")["reason"].to_list() == ["Permission denied"]
         assert [graph.graph_id for graph in found.graphs(LAYOUT, "train")] == ["g1"]
-    assert quietly(data, tmp_path / "here").catalogue.filter(name="g0")["reason"].to_list() == [None]
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything; the form of this fault above is tested")
-def test_a_file_without_permission_has_its_reason(data, tmp_path):
-    path = prepared_path(data, LAYOUT, "train", "g0")
-    path.chmod(0)
-    assert quietly(data, tmp_path / "here").catalogue.filter(name="g0")["reason"].to_list() == ["Permission denied"]
-    path.chmod(0o644)
     assert quietly(data, tmp_path / "here").catalogue.filter(name="g0")["reason"].to_list() == [None]
 
 

@@ -183,19 +183,6 @@ def test_some_faults_need_no_data_to_be_seen(tmp_path, row, problem):
     assert check_submission(csv_of(tmp_path, row)) == [f"line 2: {row.split(',')[0]} {problem}"]
 
 
-def test_missing_and_unknown_rows_are_told_once_a_collection(tmp_path, root):
-    path = csv_of(tmp_path, "layout:nlp:default:aa,0;1", "layout:nlp:random:x,0", "tile:xla:y,0")
-    assert check_submission(path, root) == [
-        f"layout:xla:random: 1 missing ID, in the test files under {root}: layout:xla:random:u.4x4",
-        f"tile:xla: 2 missing ID, in the test files under {root}: tile:xla:aa, tile:xla:bb",
-        f"layout:nlp:random: 1 unknown ID, not in the test files under {root}: layout:nlp:random:x",
-        f"tile:xla: 1 unknown ID, not in the test files under {root}: tile:xla:y"]
-    path = path.rename(tmp_path / "three.csv")
-    many = csv_of(tmp_path, *(f"tile:xla:t{i},0" for i in range(900)))
-    problem = next(word for word in check_submission(path, sample=many) if "missing" in word)
-    assert problem.startswith("tile:xla: 900 missing ID") and problem.endswith("tile:xla:t1, tile:xla:t10, ...")
-
-
 def test_the_sample_decides_which_rows_there_are_and_files_how_long(tmp_path, root):
     sample = csv_of(tmp_path, "tile:xla:elsewhere,0;1;2;3;4", "layout:xla:random:u.4x4,0;1;2",
                     "layout:nlp:random:away,0;1;2", "tile:xla:bb,0;1;2;3;4").rename(tmp_path / "sample.csv")
@@ -536,18 +523,6 @@ def test_an_entry_names_the_commit_of_the_kit_and_whether_files_differ(tmp_path,
     assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head
     (clone.folder / "kit/__init__.py").write_text("y")
     assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head + "-dirty"
-
-
-@needs_git
-@pytest.mark.parametrize("how", ["unpacked over it", "committed into it", "alone"])
-def test_a_kit_in_a_repository_that_is_not_its_own_has_no_commit(tmp_path, good, monkeypatch, how):
-    place = "" if how == "unpacked over it" else "downloads/tpu-kit"
-    if how != "alone":
-        Repository(tmp_path / "mine", *[f"{place}/kit/__init__.py"] * (how == "committed into it"))
-    clone = tmp_path / "mine" / place
-    (clone / "kit").mkdir(parents=True, exist_ok=True)
-    (clone / "kit/__init__.py").write_text("x")
-    assert commit_in_entry(monkeypatch, clone, clone / "submissions", good) is None
 
 
 def test_leaderboard_scores_stay_with_their_csv(tmp_path, good, capsys):
