@@ -189,31 +189,19 @@ def npz_paths(data_root, collection, split):
     return paths
 
 
-def own_files(data_root, collection, split, ids=None):
+def own_files(data_root, collection, split):
     """List the files of one split, sorted by name, and apart from them the strangers among the test files.
 
-    The competition's test files have names of 32 hex digits; `ids`, those of a sample submission, may add others.
-    Sample data have the names whose truth lies beside. A data root without any test file of 32 hex digits and without a
-    sample has names of its own, and no strangers. So has a prepared folder: strangers were left out when it was made.
-    Other arguments and errors are as in `npz_paths`. Returns two lists of Path.
+    The competition's test files have names of 32 hex digits. A file with another name among them is a stranger. Where
+    no test file has such a name, as in data of one's own, none is a stranger. Arguments and errors are as in
+    `npz_paths`. Returns two lists of Path.
     """
     if collection not in COLLECTIONS:
         raise DataError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
     if split not in SPLITS:
         raise DataError(f"no split {split!r}; there are {', '.join(SPLITS)}")
-    root = find_data_root(data_root)
-    paths = _files(root, collection, split)
-    truth = root.parent.joinpath("truth", *collection.split(":"), split)
-    if split != "test" or (root / CATALOGUE).is_file():
-        own = paths
-    elif ids is not None:
-        own = [path for path in paths if f"{collection}:{path.stem}" in ids or is_test_name(path.stem)]
-    elif truth.is_dir():
-        own = [path for path in paths if (truth / path.name).is_file()]
-    elif is_test_name(*(path.stem for path in paths)) or not is_competition(root):
-        own = paths
-    else:
-        own = [path for path in paths if is_test_name(path.stem)]
+    paths = _files(find_data_root(data_root), collection, split)
+    own = [path for path in paths if split != "test" or is_test_name(path.stem)] or paths
     return own, sorted({*paths} - {*own})
 
 
@@ -223,9 +211,9 @@ def _files(root, collection, split):
     return sorted(p for p in folder.glob("*.npz") if not p.name.startswith("."))
 
 
-def is_test_name(*stems):
-    """Whether these can be names of the competition's test files, without .npz."""
-    return all(_TEST_NAME.fullmatch(stem) for stem in stems)
+def is_test_name(stem):
+    """Whether this can be the name of one of the competition's test files, without .npz."""
+    return bool(_TEST_NAME.fullmatch(stem))
 
 
 def is_competition(root):

@@ -52,14 +52,6 @@ def graph_of(npz, collection, split):
     return graph._replace(meetings=_read_meetings(npz, len(graph.node_config_ids)))
 
 
-def target_of(npz):
-    """What `kit.data.target` returns, from an open file; the rest of the file is not read."""
-    runtime = npz.array("config_runtime", "iu", (None,), np.int64, low=0)
-    if npz.has("config_runtime_normalizers"):
-        return runtime / npz.array("config_runtime_normalizers", "iu", (len(runtime),), np.int64, low=1)
-    return runtime
-
-
 def write_graph(path, graph, about):
     """Write a graph and what is known `about` it, whole or not at all; the same graph gives the same bytes."""
     whole = np.ascontiguousarray(graph.node_feat).view(f"V{graph.node_feat.itemsize * 140}").ravel()
@@ -114,24 +106,14 @@ def _read_meetings(npz, nc):
                     npz.array("meetings_size", "iuf", (p,), np.float64, low=1e-30))
 
 
-def read_about(path, whole=False):
-    """What `about.json` says in a prepared file; {} if `path` is none, or, with `whole`, a damaged one."""
+def read_about(path):
+    """What `about.json` says in a prepared file; {} if `path` is none, or a damaged one."""
     try:
         with zipfile.ZipFile(path) as archive:
             found = json.loads(archive.read("about.json"))
-            return found if "format" in found and not (whole and archive.testzip()) else {}
+            return found if "format" in found and not archive.testzip() else {}
     except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
         return {}
-
-
-def checksum_of(path):
-    """A checksum of an npz file, from the sizes and checksums at its end; None for another file. No array is read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = [(one.filename, one.file_size, one.CRC) for one in archive.infolist()]
-            return hashlib.sha256(repr(arrays).encode()).hexdigest()[:16]
-    except Exception:                        # zipfile raises a dozen types over bytes that it cannot read
-        return None
 
 
 def groups_of(graph):

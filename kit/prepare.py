@@ -4,8 +4,9 @@
 `layout/xla/random/train/NAME.npz` holds the same graph as the source of this name, but opens in milliseconds and takes
 a tenth of the space or less. `catalogue.parquet` describes every source file in one row; its columns are in `COLUMNS`.
 
-`kit.factored` says how a file gets small without loss. A prepared file also holds the digest of its source and its row
-of the catalogue, so that an interrupted preparation resumes. Nothing in a prepared folder is pickled.
+`kit.factored` says how a file gets small without loss. A prepared file also holds its row of the catalogue, with the
+size and the time of change of its source, so that an interrupted preparation resumes. Nothing in a prepared folder is
+pickled.
 """
 import hashlib
 import io
@@ -45,21 +46,19 @@ from kit.data import (
     own_files,
     target,
 )
-from kit.factored import checksum_of, graph_of, read_about, read_graph, structure_of, target_of, write_graph
-from kit.files import as_text, locked, remove_leftovers, sha256_of, whole_file
+from kit.factored import graph_of, read_about, read_graph, structure_of, write_graph
+from kit.files import as_text, locked, remove_leftovers, replace_file, whole_file
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
-from kit.submit import read_submission
 
-FORMAT = 6                               # of a prepared file; files of another format are prepared again
+FORMAT = 7                               # of a prepared file; files of another format are prepared again
 COLUMNS = {
     "collection": pl.String, "split": pl.String, "name": pl.String,      # name: the file name without .npz
     "format": pl.Int64,                  # `FORMAT` of the kit that prepared the file
     "reason": pl.String,                 # why the file is left out; null for a readable file
     # changed: time in ns, as the system gives it; null if the system could not read the file, which is then retried
     "source_bytes": pl.Int64, "source_changed": pl.Int64,
-    "source_sha256": pl.String, "prepared_bytes": pl.Int64,
-    "prepared_checksum": pl.String,      # of the prepared file, whatever time its copy is given; see `checksum_of`
+    "prepared_bytes": pl.Int64,
     "content": pl.String,                # digest of the graph, whatever file it was read from; see `content_digest`
     "padding": pl.Int64,                 # of axes in the source: 0, or -1, which readers change to 0
     "nodes": pl.Int64, "edges": pl.Int64, "configurable": pl.Int64, "groups": pl.Int64,
@@ -79,14 +78,11 @@ COLUMNS = {
     "structure": pl.List(pl.String),
 }
 _PLACE = ("collection", "split", "name")
-_OUTSIDE = ("source_changed", "prepared_bytes", "prepared_checksum")      # columns that a prepared file does not hold
-_TOLD = ("name", "content", "prepared_bytes", "prepared_checksum")   # of the data in a prepared file
-_CONFIGURATIONS = {**{name: COLUMNS[name] for name in _PLACE}, "config": pl.Int64, "same": pl.Int64,
-                   "runtime": pl.Float64}
+_HELD = COLUMNS.keys() - {"prepared_bytes"}               # the columns that a prepared file holds itself
 CEILING_CONFIGS = 500                    # the configurations that a ceiling is estimated from
 CEILING_DRAWS = 10                       # simulated evaluations; each differs by about .01 from their mean
 _LOCK = ".prepare.lock"
-_UNFINISHED = ".catalogue.unfinished.parquet"
+_UNFINISHED = ".prepare.unfinished"     # marks a folder that is being prepared
 _BYTES_PER_PROCESS = 32 << 20            # of sources; starting a process takes as long as reading this much
 _QUANTILES = ("shortest", "quarter", "median", "three_quarters", "longest")
 _SAMPLE = "sample_submission.csv"
@@ -119,11 +115,10 @@ class Prepared:
 
     Examples
     --------
-    The fastest runtime of each training graph: ::
+    The validation graphs of a collection, one after another: ::
 
-        prepared = open_prepared("data/prepared")
-        table = prepared.configurations().filter(pl.col("split") == "train")
-        table.group_by("collection", "name").agg(pl.col("runtime").min()).collect()
+        for graph in open_prepared("data/prepared").graphs("layout:xla:random", "valid"):
+            print(graph.graph_id, len(graph.config_runtime))
     """
 
     def __init__(self, folder, catalogue):
@@ -198,53 +193,6 @@ class Prepared:
         graphs = (_undamaged(self.graph, *place) for place in places)
         return (graph for graph in graphs if graph is not None)
 
-    def configurations(self):
-        """All configurations as a lazy table of polars; the whole data set has about 47 million rows.
-
-        A file is read when a query needs it, so filter by collection, split or name before you collect. A query without
-        `same` reads only the runtimes. A damaged file is left out, and a printed line names it.
-
-        Returns
-        -------
-        polars.LazyFrame
-            The columns collection, split and name say which file. `config` is the number of the row in the file. Rows
-            with equal `same` in one file are the same configuration. `runtime` is in ns, for tiles runtime /
-            normalizer; test files have null.
-        """
-        return pl.io.plugins.register_io_source(self._scan, schema=_CONFIGURATIONS)
-
-    def _scan(self, with_columns, predicate, n_rows, batch_size):
-        """Yield the configurations file by file, as polars asks a source to: of the first `n_rows`, those that pass."""
-        files = self.catalogue.filter(pl.col("reason").is_null())
-        passing = files.select(_PLACE)
-        for condition in [] if predicate is None else _conditions(predicate):
-            if {*condition.meta.root_names()} <= {*_PLACE}:
-                passing = passing.filter(condition)
-        passing, left = {*passing.iter_rows()}, math.inf if n_rows is None else n_rows
-        columns = {*(_CONFIGURATIONS if with_columns is None else with_columns)}
-        columns |= set() if predicate is None else {*predicate.meta.root_names()}
-        for row in files.iter_rows(named=True):
-            # files that cannot pass are not read
-            needed = left > 0 and _key(row) in passing
-            table = _undamaged(self._configurations, row, "same" in columns) if needed else None
-            if table is not None:
-                table = table if left >= len(table) else table.head(left)
-                table = table if predicate is None else table.filter(predicate)
-                yield table if with_columns is None else table.select(with_columns)
-            left -= row["configs"]
-
-    def _configurations(self, row, numbered):
-        """The rows of one file in the table of all configurations; `same` is null unless `numbered`."""
-        if numbered:
-            graph = self.graph(*_key(row))
-            runtime, same = target(graph), _same_configs(graph)
-        else:
-            with NpzFile(prepared_path(self.folder, *_key(row))) as npz:
-                runtime, same = target_of(npz), None
-        columns = dict(zip(_PLACE, _key(row))) | {"config": np.arange(len(runtime)), "same": same}
-        measured = row["shortest"] is not None
-        return pl.DataFrame(columns | {"runtime": runtime * 1.0 if measured else None}, schema=_CONFIGURATIONS)
-
 
 def _undamaged(read, *place):
     """Read something; name a damaged file and give None."""
@@ -252,14 +200,6 @@ def _undamaged(read, *place):
         return read(*place)
     except DataError as fault:
         print(f"left out: {fault}")
-
-
-def _conditions(predicate):
-    """Split "a and b and c" into its conditions, as polars expressions."""
-    parts = predicate.meta.pop()
-    if len(parts) == 2 and (parts[1] & parts[0]).meta.eq(predicate):
-        return [*_conditions(parts[1]), *_conditions(parts[0])]
-    return [predicate]
 
 
 def prepare(data_root, folder, collections=None, processes=None, progress=True, splits=SPLITS):
@@ -307,16 +247,9 @@ def prepare(data_root, folder, collections=None, processes=None, progress=True, 
     with _alone(folder):
         remove_leftovers(folder)
         rows, todo, sample, _ = _work_in(root, folder, wanted, splits)
-        for source in todo:
-            rows.pop(source.key, None)
-        _save(folder / _UNFINISHED, rows)                        # also the mark of a folder that is being prepared
-        try:
-            for key, row in _prepare_all(todo, folder, processes, progress):
-                rows[key] = row
-        except BaseException:
-            with suppress(OSError):                              # a full disk: then the prepared files say what is done
-                _save(folder / _UNFINISHED, rows)
-            raise
+        replace_file(folder / _UNFINISHED, "")
+        for key, row in _prepare_all(todo, folder, processes, progress):
+            rows[key] = row
         for path in _strangers(folder, wanted, rows):
             path.unlink()
         for collection in wanted:                                # a data root has tile/ or layout/, even without files
@@ -364,36 +297,25 @@ def is_prepared(data_root):
 def content_digests(data_root, collection, split):
     """[(file name without .npz, digest of the content)] of the readable graphs of a split.
 
-    From the catalogue of a prepared folder; a prepared file that is newer than the catalogue says itself what it holds.
-    In other data roots, every file is read.
+    From the catalogue of a prepared folder, unless a prepared file is newer than the catalogue. In other data roots,
+    every file is read.
     """
-    sources = tuple(_sources(data_root, [collection], [split]))
-    since = _changed(Path(data_root, CATALOGUE).stat()) if is_prepared(data_root) else None
-    return _content_digests(data_root, collection, split, since, sources)
+    known, since, found = {}, 0, []
+    if is_prepared(data_root):
+        path = Path(data_root, CATALOGUE)
+        rows = _read_catalogue(path).filter(collection=collection, split=split)
+        known = {tuple(place): content for *place, content in rows.select("name", "prepared_bytes", "content").rows()}
+        since = _changed(path.stat())
+    for source in _sources(data_root, [collection], [split]):
+        content = known.get((source.key[-1], source.bytes)) if source.changed <= since else None
+        found.append((source.key[-1], content or _content_of(source)))
+    return [(name, content) for name, content in found if content]
 
 
-@lru_cache(256)
-def _content_digests(data_root, collection, split, since, sources):
-    """As `content_digests`; a file that changes while this process runs is another one in `sources`."""
-    if since is not None:
-        rows = _read_catalogue(Path(data_root) / CATALOGUE).filter(collection=collection, split=split)
-        known = {row["name"]: row for row in rows.select(*_TOLD).to_dicts()}
-        found = [(source.key[-1], _prepared_content(source, known.get(source.key[-1]), since)) for source in sources]
-        return [(name, content) for name, content in found if content]
-    found = [(source, _undamaged(read_graph, source.path, collection, split)) for source in sources]
-    return [(source.key[-1], content_digest(graph)) for source, graph in found if graph]
-
-
-def _prepared_content(source, row, changed):
-    """The digest of the content of a prepared file, from its row unless somebody put another file there."""
-    if row and row["content"] and source.changed <= changed and _is_as_written(source.path, source.bytes, row):
-        return row["content"]
-    return _content_of(source.path, source.collection, source.split)
-
-
-def _content_of(path, collection, split):
-    """The digest of the graph in a prepared file, whatever the file says of itself; None if it is damaged."""
-    graph = _undamaged(read_graph, path, collection, split)
+@lru_cache(20_000)
+def _content_of(source):
+    """The digest of the graph in a file, None if it is damaged; a file that changed since is another `source`."""
+    graph = _undamaged(read_graph, source.path, source.collection, source.split)
     return _as_in_source(graph) if graph else None
 
 
@@ -412,30 +334,35 @@ def prepared_path(folder, collection, split, graph_id):
 
 def prepare_file(source, folder):
     """Read one source file and write its prepared form -> its row of the catalogue; a bad file gets a reason."""
-    about = dict(zip(_PLACE, source.key)) | {"format": FORMAT, "source_bytes": source.bytes}
     path = prepared_path(folder, *source.key)
-    try:
-        with _opened(source) as file:                            # opened once, for its digest and for its arrays
-            about["source_sha256"] = sha256_of(file)
-            file.seek(0)
-            known = _stored_row(path, about)
-            if not known:
-                with NpzFile(source.path, file) as npz:
-                    graph = graph_of(npz, source.collection, source.split)
-                    padding = npz.padding
-    except (DataError, OSError) as fault:
-        path.unlink(missing_ok=True)
-        reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
-        return about | {"reason": as_text(reason),
-                        "source_changed": None if isinstance(fault, OSError) else source.changed}
-    if not known:
-        about["content"] = _as_in_source(graph)
+    row = None if source.stranger else _stored_row(folder, source)
+    if row is None:
+        try:
+            with _opened(source) as file, NpzFile(source.path, file) as npz:
+                graph = graph_of(npz, source.collection, source.split)
+        except (DataError, OSError) as fault:
+            path.unlink(missing_ok=True)
+            reason = getattr(fault, "strerror", None) or str(fault).removeprefix(f"{source.path}: ")
+            return _about(source) | {"reason": as_text(reason)} | (
+                {"source_changed": None} if isinstance(fault, OSError) else {})
+        row = _about(source) | {"content": _as_in_source(graph), "padding": npz.padding}
         if source.collection != "tile:xla" and graph.meetings is None:
             graph = graph._replace(meetings=find_meetings(graph))
-        known = about | {"padding": padding} | describe(graph, source.collection)
-        write_graph(path, graph, {name: known.get(name) for name in COLUMNS if name not in _OUTSIDE})
-    return known | {"source_changed": source.changed, "prepared_bytes": path.stat().st_size,
-                    "prepared_checksum": checksum_of(path)}
+        row |= describe(graph, source.collection)
+        write_graph(path, graph, {name: row.get(name) for name in COLUMNS if name in _HELD})
+    return row | {"prepared_bytes": path.stat().st_size}
+
+
+def _about(source):
+    """What says whether a row of the catalogue is of a source as it is now."""
+    return dict(zip(_PLACE, source.key)) | {"format": FORMAT, "source_bytes": source.bytes,
+                                            "source_changed": source.changed}
+
+
+def _stored_row(folder, source):
+    """The row of the catalogue that a prepared file holds; None unless it is whole and of the source as it is now."""
+    row = read_about(prepared_path(folder, *source.key))
+    return row if row.keys() == _HELD and _about(source).items() <= row.items() else None
 
 
 def _opened(source):
@@ -454,7 +381,7 @@ def _opened(source):
 
 def describe(graph, collection):
     """What the catalogue says about a graph, as {column: value}."""
-    same = _same_configs(graph)
+    same = config_ids(graph)
     count = np.bincount(same)
     found = {"nodes": len(graph.node_feat), "edges": len(graph.edge_index), "configs": len(same),
              "distinct": len(count), "repeats": int(count.max()),
@@ -481,25 +408,6 @@ def describe(graph, collection):
     return found
 
 
-def _same_configs(graph):
-    """Number the distinct configurations by first appearance, (c,) int64."""
-    if hasattr(graph, "config_codes"):
-        return config_ids(graph)
-    return config_ids(_Codes(graph.config_feat))
-
-
-class _Codes(NamedTuple):
-    """What `config_ids` reads of a graph."""
-    config_codes: np.ndarray
-
-
-def _stored_row(path, about):
-    """The row of the catalogue that a prepared file holds; None unless it is whole and of the source `about`."""
-    row = read_about(path, whole=True)
-    fits = row.keys() == COLUMNS.keys() - {*_OUTSIDE} and all(row[name] == value for name, value in about.items())
-    return row if fits and row["content"] == _content_of(path, about["collection"], about["split"]) else None
-
-
 # --- all files
 
 
@@ -523,25 +431,17 @@ def _work_off(sources, folder, processes):
     if processes <= 1:
         yield from ((source, prepare_file(source, folder)) for source in sources)
         return
-    context, before = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
-    pool = ProcessPoolExecutor(processes, context, initializer=_end_with_parent)
-    results, left = queue.SimpleQueue(), len(sources)
+    before, results, left = {*multiprocessing.active_children()}, queue.SimpleQueue(), len(sources)
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
-        with _interrupts_held_back():            # a process that Ctrl-C meets while it starts would print where
-            for source in sources:
-                try:
-                    future = pool.submit(prepare_file, source, folder)
-                except OSError as fault:         # "handle is closed", where one process died while another started
-                    if fault.errno is not None:
-                        raise
-                    raise BrokenProcessPool(str(fault)) from fault
-                future.add_done_callback(lambda done, source=source: results.put((source, done)))
+        for source in sources:
+            future = pool.submit(prepare_file, source, folder)
+            future.add_done_callback(lambda done, source=source: results.put((source, done)))
         while left:
             with suppress(queue.Empty):          # a second at most: polars makes waits go on after Ctrl-C
                 source, future = results.get(timeout=1)
                 left -= 1
                 yield source, future.result()
-        pool.shutdown()
     except BrokenProcessPool as fault:
         raise RuntimeError("a process that prepared files died; out of memory? What is prepared stays: run it again, "
                            "with fewer `processes`") from fault
@@ -549,24 +449,6 @@ def _work_off(sources, folder, processes):
         for process in {*multiprocessing.active_children()} - before:
             process.kill()
         pool.shutdown(cancel_futures=True)   # waits: Python prints an error if it ends while the pool's thread does
-
-
-@contextmanager
-def _interrupts_held_back():
-    """Let Ctrl-C take effect at the end; processes that are started meanwhile never notice it."""
-    if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
-        yield                                                    # Windows; or a thread, which gets no signals
-        return
-    held = []                        # the mask is for the processes: another thread of this one may take the signal
-    handler = signal.signal(signal.SIGINT, lambda *of: held.append(of))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        signal.signal(signal.SIGINT, handler)
-    if held:
-        signal.raise_signal(signal.SIGINT)
 
 
 def _end_with_parent():
@@ -591,8 +473,6 @@ def _check_folder(root, folder, collections, chosen):
     others = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     if others and not {_LOCK, _UNFINISHED, CATALOGUE} & {*others}:
         raise DataError(f"{folder}: holds other files ({', '.join(sorted(others)[:3])}); prepare into a new folder")
-    if (folder / CATALOGUE).is_file() and not {*_PLACE} <= {*_columns(folder / CATALOGUE)}:
-        raise DataError(f"{folder / CATALOGUE}: not a catalogue of prepared files; prepare into a new folder")
     if not np.iterable(chosen):
         raise DataError(f"splits is {chosen!r}; expected a sequence of {', '.join(SPLITS)}")
     for collection, split in [(c, s) for c in collections for s in ("train", *chosen)]:
@@ -614,14 +494,11 @@ def _alone(folder):
         time.sleep(0.5)
 
 
-def _sources(root, collections, splits=SPLITS, sample=None, strangers=False):
+def _sources(root, collections, splits=SPLITS, strangers=False):
     """Yield all files of these collections and splits, with `strangers` also those that are not of the data set."""
-    ids = None
-    with suppress(DataError):                # a damaged sample decides nothing; `check_submission` names it
-        ids = sample and read_submission(sample).keys()
     for collection in collections:
         for split in splits:
-            own, others = own_files(root, collection, split, ids)
+            own, others = own_files(root, collection, split)
             for path in sorted(own + others) if strangers else own:
                 try:
                     stat = path.stat()
@@ -640,37 +517,28 @@ def _key(row):
 
 
 def _known_rows(folder):
-    """The rows of an earlier preparation, and when they were written, in ns; those of an interrupted one are newer."""
-    for path in (folder / _UNFINISHED, folder / CATALOGUE):
-        if path.is_file():
-            with suppress(DataError):        # a damaged one: the rows are in the prepared files, too
-                rows = _read_catalogue(path).to_dicts()
-                return ([row for row in rows if row["collection"] in COLLECTIONS and row["split"] in SPLITS],
-                        _changed(path.stat()))
-    return [], 0
+    """{key: row} of an earlier preparation, and when they were written, in ns."""
+    path = folder / CATALOGUE
+    try:
+        rows = _read_catalogue(path).to_dicts() if path.is_file() else []
+    except DataError:                        # damaged; the rows are in the prepared files, too
+        rows = []
+    return {_key(row): row for row in rows}, _changed(path.stat()) if rows else 0
 
 
 def _is_current(folder, source, row, since):
-    """Whether a row tells of this source as it is now, and its prepared file is there, with the content of the row.
+    """Whether a row tells of this source as it is now, and its prepared file is there.
 
     A prepared file that was changed or copied after `since`, the time of the catalogue in ns, is read.
     """
-    now = {"format": FORMAT, "source_bytes": source.bytes, "source_changed": source.changed}
-    if row is None or any(row[name] != value for name, value in now.items()):
-        return False
-    if source.stranger != (row["reason"] == STRANGER):      # a sample submission came or went
+    if row is None or not _about(source).items() <= row.items() or source.stranger != (row["reason"] == STRANGER):
         return False
     path = prepared_path(folder, *source.key)
     if row["reason"] is not None or not path.is_file():     # a file that was left out has no prepared file
         return row["reason"] is not None and not path.is_file()
     stat = path.stat()
-    return _is_as_written(path, stat.st_size, row) and (
-        _changed(stat) <= since or _content_of(path, *source.key[:2]) == row["content"])
-
-
-def _is_as_written(path, size, row):
-    """Whether a prepared file of `size` bytes has the arrays that its row of the catalogue tells of."""
-    return size == row["prepared_bytes"] and checksum_of(path) == row["prepared_checksum"]
+    return stat.st_size == row["prepared_bytes"] and (
+        _changed(stat) <= since or _stored_row(folder, source) is not None)
 
 
 def _strangers(folder, collections, rows):
@@ -684,10 +552,9 @@ def _strangers(folder, collections, rows):
 def _work_in(root, folder, wanted, splits):
     """What is to do -> {key: row} that stay, sources to read, bytes of a sample or None, how many rows were known."""
     sample = find_sample(root)
-    sources = {source.key: source for source in _sources(root, wanted, splits, sample, strangers=True)}
+    sources = {source.key: source for source in _sources(root, wanted, splits, strangers=True)}
     known, since = _known_rows(folder)
-    rows = {_key(row): row for row in known}
-    rows = {key: row for key, row in rows.items() if key in sources or key[0] not in wanted or key[1] not in splits}
+    rows = {key: row for key, row in known.items() if key in sources or key[0] not in wanted or key[1] not in splits}
     todo = [source for key, source in sources.items() if not _is_current(folder, source, rows.get(key), since)]
     return rows, todo, sample and sample.read_bytes(), len(known)
 
@@ -723,11 +590,3 @@ def _read_catalogue(path):
     if dict(table.schema) != COLUMNS:
         raise DataError(f"{path}: a catalogue of another version of the kit; delete it and prepare again")
     return table
-
-
-def _columns(path):
-    """Column names of a parquet file; those of a catalogue if it is damaged, because the files tell what it said."""
-    try:
-        return pl.read_parquet_schema(io.BytesIO(path.read_bytes()))
-    except (Exception, pl.exceptions.PanicException):
-        return COLUMNS

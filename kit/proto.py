@@ -1,6 +1,4 @@
-"""Read the data set's raw protobufs -> the same arrays as from its npz files, or more.
-
-From these files, new features can be computed without building the data set's C++ code.
+"""Read the data set's raw protobufs -> the same arrays as from its npz files.
 
 Source for the content of the files, and for which of their runs count:
 github.com/google-research-datasets/tpu_graphs, tuning.proto and tuning_data_iterator.cc.
@@ -9,23 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from kit.checks import check_choice
 from kit.data import DIGITS, DataError, LayoutGraph, TileGraph, factor_configs
 from kit.programs import file_bytes, parse_hlo, program_arrays, write_sequences
 
 
-def read_layout_pb(path, padding=0, extra=False):
+def read_layout_pb(path):
     """Read the raw protobuf of one program of a layout collection.
 
     Parameters
     ----------
     path : str or Path
-    padding : int
-        Value of node_feat past the end of a list of axes (columns 31-36, 95-98, 101-104, 134-139): 0 as in the npz
-        files, although 0 is also an axis, or -1 as in configurations.
-    extra : bool
-        Append 36 columns to node_feat: contracting and batch axes of a dot (140-147), axes and slice sizes of a gather
-        (148-163), sizes of the first two operands (164-175).
 
     Returns
     -------
@@ -37,16 +28,9 @@ def read_layout_pb(path, padding=0, extra=False):
     ------
     DataError
         If the file is no such protobuf, or a field is not as described.
-
-    Examples
-    --------
-    Configurations of the npz file with the features of the protobuf: ::
-
-        read_layout(npz)._replace(node_feat=read_layout_pb(pb, padding=-1).node_feat)
     """
-    check_choice(locals(), padding=(0, -1))
     tuned = parse_hlo(file_bytes(path), "Tuned", path)
-    node_feat, node_opcode, edge_index, node_splits = program_arrays(tuned.module, path, padding, extra)
+    node_feat, node_opcode, edge_index, node_splits = program_arrays(tuned.module, path)
     node_config_ids = np.array(tuned.node_config_ids, np.uint64)
     if len(np.unique(node_config_ids)) < len(node_config_ids):
         raise DataError(f"{path}: config_index_to_node names a node twice")
@@ -65,14 +49,12 @@ def read_layout_pb(path, padding=0, extra=False):
                        node_splits, *factor_configs(row_ids, rows), runtime)
 
 
-def read_tile_pb(path, padding=0, extra=False):
+def read_tile_pb(path):
     """Read the raw protobuf of one program's kernels of `tile:xla`.
 
     Parameters
     ----------
     path : str or Path
-    padding, extra
-        As in `read_layout_pb`.
 
     Returns
     -------
@@ -85,7 +67,6 @@ def read_tile_pb(path, padding=0, extra=False):
     DataError
         If the file is no such protobuf, holds no kernel, or a field is not as described.
     """
-    check_choice(locals(), padding=(0, -1))
     graphs = []
     for number, data in enumerate(parse_hlo(file_bytes(path), "TunedModules", path).modules):
         source = f"{path}: modules[{number}]"
@@ -93,7 +74,7 @@ def read_tile_pb(path, padding=0, extra=False):
         runs = _runs(tuned, source)
         if len(runs) < 2 or not all(run.op_config.HasField("tile_sizes") for run in runs):
             continue
-        program = program_arrays(tuned.module, source, padding, extra)[:3]
+        program = program_arrays(tuned.module, source)[:3]
         runs = [run for run in runs if not run.error and run.profile.compute_time_ns > 1]   # 1 ns: not measured
         default = [run.profile.compute_time_ns for run in runs if run.is_default]
         if not default:

@@ -83,8 +83,8 @@ def prune(graph, k=1):
 
 
 def config_ids(graph):
-    """Number the distinct configurations of a layout graph by their first appearance -> (c,) int64."""
-    codes = np.ascontiguousarray(graph.config_codes)
+    """Number the distinct configurations of a graph by their first appearance -> (c,) int64."""
+    codes = np.ascontiguousarray(graph.config_feat if hasattr(graph, "config_feat") else graph.config_codes)
     if codes.shape[1] == 0:
         return np.zeros(len(codes), np.int64)
     whole = codes.view(np.dtype((np.void, codes.dtype.itemsize * codes.shape[1]))).ravel()

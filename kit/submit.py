@@ -1,6 +1,4 @@
 """Write costs as a submission.csv, read a submission, and check it."""
-import codecs
-import gzip
 import math
 import re
 import zipfile
@@ -36,8 +34,7 @@ COLLECTIONS = ("tile:xla", "layout:xla:random", "layout:xla:default", "layout:nl
 TEST_GRAPHS = dict(zip(COLLECTIONS, (844, 8, 8, 17, 17)))     # rows that the competition wants
 _HEADER = "ID,TopConfigs"
 _MOST_BYTES = 1 << 27             # of the text, packed or not; a submission to the competition has less than 1 MB
-_MARKS = (("UTF-32", codecs.BOM_UTF32_LE), ("UTF-32", codecs.BOM_UTF32_BE), ("UTF-16", codecs.BOM_UTF16_LE),
-          ("UTF-16", codecs.BOM_UTF16_BE), ("UTF-8-sig", codecs.BOM_UTF8))         # UTF-16's mark begins UTF-32's
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, IndexError)     # of a zip
 _TILE_TOP = 5                     # the competition tries the first five
 _INTEGERS = re.compile("(0|-?[1-9][0-9]{0,17})(;(0|-?[1-9][0-9]{0,17}))*")     # 18 digits fit int64; no -0, no 0012
 
@@ -121,8 +118,8 @@ def write_submission(costs, path):
 def read_submission(path):
     """Read a submission, or the competition's sample submission.
 
-    The CSV may be packed as a zip or gzip, whatever the file's name; it may have carriage returns, a byte order mark or
-    be UTF-16. `check_submission` is stricter.
+    The CSV may be packed as a zip, whatever the file's name; it may have carriage returns or a byte order mark.
+    `check_submission` is stricter.
 
     Parameters
     ----------
@@ -159,7 +156,7 @@ def check_submission(path, data_root=None, sample=None):
     Parameters
     ----------
     path : str or Path
-        The CSV, or a zip or gzip of it, named so.
+        The CSV, or a zip of it, named so.
     data_root : str or Path
         As in `kit.data.npz_paths`; may be incomplete.
     sample : str or Path
@@ -214,51 +211,36 @@ def _split_id(name):
     return (collection, stem) if ok else (None, None)
 
 
-def _unpacked(path):
-    """The bytes of a file, or of the one file that is packed in it, and the suffix of such a package."""
-    damaged = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, IndexError)
-    try:
-        with open(path, "rb") as file:
-            start = file.read(4)
-            file.seek(0)
-            if start[:2] == b"\x1f\x8b":
-                return gzip.GzipFile(fileobj=file).read(_MOST_BYTES + 1), ".gz"
-            if start not in (b"PK\3\4", b"PK\5\6"):
-                return file.read(_MOST_BYTES + 1), None
-            with zipfile.ZipFile(file) as archive:
-                inside = [name for name in archive.namelist() if not name.endswith("/") and "__MACOSX/" not in name]
-                if len(inside) == 1:
-                    with archive.open(inside[0]) as member:
-                        return member.read(_MOST_BYTES + 1), ".zip"
-    except (gzip.BadGzipFile, *damaged) as fault:
-        raise DataError(f"cannot be unpacked ({fault})") from fault
-    except OSError as fault:
-        raise DataError(f"cannot be read as UTF-8 text ({fault})") from fault
-    raise DataError(f"is a zip of {len(inside)} files; expected one CSV")
-
-
 def _read_text(path):
     """A CSV as text, maybe packed -> text, [what a reader can ignore but no submission should have]; or DataError."""
-    data, suffix = _unpacked(path)
     remarks = []
-    if suffix not in (None, path.suffix.lower()):
-        remarks.append(f"{path} is packed, which its name does not say; call it {path.name}{suffix}, or unpack it")
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(4) == b"PK\3\4"
+            file.seek(0)
+            data = _unzipped(file) if packed else file.read(_MOST_BYTES + 1)
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError, *_DAMAGED) as fault:
+        raise DataError(f"cannot be read as UTF-8 text ({fault})") from fault
     if len(data) > _MOST_BYTES:
         raise DataError(f"holds more than {_MOST_BYTES >> 20} MiB of text; this is no submission")
-    coding = next((name for name, mark in _MARKS if data.startswith(mark)), "UTF-8")
-    if coding == "UTF-8" and b"\0" in data[:4]:
-        coding = "UTF-16-LE" if data[1:2] == b"\0" else "UTF-16-BE"
-    if coding != "UTF-8":
-        remarks.append("line 1: starts with a byte order mark; write plain UTF-8" if coding == "UTF-8-sig" else
-                       f"line 1: is {coding[:6]}; write plain UTF-8")
-    try:
-        text = data.decode(coding)
-    except UnicodeDecodeError as fault:
-        raise DataError(f"cannot be read as {coding} text ({fault})") from fault
+    if packed and path.suffix.lower() != ".zip":
+        remarks.append(f"{path} is packed, which its name does not say; call it {path.name}.zip, or unpack it")
+    if text.startswith("\ufeff"):
+        remarks.append("line 1: starts with a byte order mark; write plain UTF-8")
     if "\r" in text:
-        remarks.append(f"line {text[:text.index(chr(13))].count(chr(10)) + 1}: has a carriage return; "
-                       "end lines with a line feed alone")
-    return text.replace("\r\n", "\n").replace("\r", "\n"), remarks
+        remarks.append("line 1: has a carriage return; end lines with a line feed alone")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), remarks
+
+
+def _unzipped(file):
+    """The bytes of the one file in an open zip."""
+    with zipfile.ZipFile(file) as archive:
+        inside = [name for name in archive.namelist() if not name.endswith("/") and "__MACOSX/" not in name]
+        if len(inside) != 1:
+            raise DataError(f"is a zip of {len(inside)} files; expected one CSV")
+        with archive.open(inside[0]) as member:
+            return member.read(_MOST_BYTES + 1)
 
 
 def _parse_submission(path):

@@ -4,7 +4,6 @@ import re
 import struct
 import subprocess
 import sys
-import threading
 import warnings
 import zipfile
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 import kit.data
-from kit.data import COLLECTIONS, DataError, dense_configs, find_data_root, npz_paths, read_layout, read_tile
+from kit.data import DataError, dense_configs, find_data_root, npz_paths, read_layout, read_tile
 from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, prune
 
@@ -138,29 +137,6 @@ def test_the_factored_form_is_exact(write, digits):
     assert graph.graph_id == "graph"
 
 
-@pytest.mark.parametrize("codes, dtype", [(1, np.uint8), (256, np.uint8), (257, np.uint16), (65536, np.uint16),
-                                          (65537, np.uint32)])
-def test_codes_take_the_smallest_unsigned_type(write, codes, dtype):
-    digits = numbered_digits(np.random.default_rng(0).permutation(codes)[:, None]).astype(np.int8)
-    arrays = layout_arrays(digits)
-    graph = read_layout(write(arrays, np.savez))
-    assert graph.config_codes.dtype == dtype and graph.code_rows.shape == (1, codes, 18)
-    assert_holds(graph, arrays)
-
-
-@pytest.fixture
-def fast(monkeypatch):
-    """Whether the digits of each chunk were as expected, for the chunks that were compared with an expectation."""
-    compared, codes = [], kit.data._Expectation.codes
-
-    def counted(self, chunk):
-        found = codes(self, chunk)
-        compared.append(found is not None)
-        return found
-    monkeypatch.setattr(kit.data._Expectation, "codes", counted)
-    return compared
-
-
 def drawn_digits(rng):
     """Digits (c, nc, 18) whose first configurations do not show everything."""
     sizes, c, late = tuple(rng.integers(1, 4, rng.integers(1, 5))), int(rng.integers(1, 60)), rng.random()
@@ -179,7 +155,7 @@ def drawn_digits(rng):
     return digits
 
 
-def test_drawn_files_in_drawn_chunks_are_factored_as_by_comparing_one_by_one(write, monkeypatch, fast):
+def test_drawn_files_in_drawn_chunks_are_factored_as_by_comparing_one_by_one(write, monkeypatch):
     rng = np.random.default_rng(2)
     for _ in range(70):
         digits, dtype = drawn_digits(rng), np.dtype(rng.choice(["f4", "i1", "f8", ">f4", "f2", "i8"]))
@@ -193,32 +169,12 @@ def test_drawn_files_in_drawn_chunks_are_factored_as_by_comparing_one_by_one(wri
         graph = read_layout(write(arrays | {"node_config_feat": stored}, np.savez))
         assert_factored(graph, digits)
         assert_holds(graph, arrays)
-    assert 150 < sum(fast) < len(fast) - 50, "chunks as expected, and others"
-
-
-def test_an_expectation_is_learned_again_once_the_surprises_have_doubled(write, monkeypatch, fast):
-    codes = np.tile(np.arange(5), 16)                    # 16 chunks of 5 configurations; the first shows every code
-    codes[[26, 36, 46, 56, 66]] = 5, 5, 6, 5, 6          # something new in chunks 5, 7 and 9
-    digits = numbered_digits(np.stack([codes, 7 * codes + 3, (codes == 2)], axis=1))
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 3 * 18 * 4)
-    assert_factored(read_layout(write(layout_arrays(digits))), digits)
-    # chunk 0 comes before any expectation; after chunk 9 the expectation knows all codes
-    assert fast == [chunk not in (5, 7, 9) for chunk in range(1, 16)]
-
-
-@pytest.mark.parametrize("limit, compared", [(3 * 5 - 1, 0), (3 * 5, 7)])
-def test_many_distinct_rows_are_read_without_an_expectation(write, monkeypatch, fast, limit, compared):
-    digits = numbered_digits(np.arange(40).repeat(3).reshape(40, 3))     # 40 distinct rows, 5 new ones per chunk
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 5 * 3 * 18 * 4)
-    monkeypatch.setattr(kit.data, "_MAX_EXPECTED", limit)
-    assert_factored(read_layout(write(layout_arrays(digits))), digits)
-    assert fast == [False] * compared
 
 
 @pytest.mark.parametrize("stored, shown", [([0.5], 0.5), ([9], 9.0), ([np.nan], np.nan), ([np.inf], np.inf),
                                            ([-1e300], -1e300), ([-2, 1], -2.0), ([7, 0], 7.0), ([0, 8 / 7], 8 / 7)])
-@pytest.mark.parametrize("node", [0, 1, 4])
-def test_a_bad_digit_in_a_chunk_that_could_be_as_expected_is_named(write, monkeypatch, fast, stored, shown, node):
+@pytest.mark.parametrize("node", [0, 4])
+def test_a_bad_digit_after_many_good_chunks_is_named(write, monkeypatch, stored, shown, node):
     digits = np.zeros((60, 5, 18))                       # nodes 0 and 1 change together; nodes 2 to 4 never change
     digits[::2, :2, 1] = 1                               # row keys 0 and 7: [7, 0] and [0, 1] have the same one
     digits[1::2, 4, 1] = 1
@@ -231,10 +187,9 @@ def test_a_bad_digit_in_a_chunk_that_could_be_as_expected_is_named(write, monkey
     place = next(i for i, digit in enumerate(stored) if digit == shown or digit != digit)
     assert str(error.value) == (f"{path}: node_config_feat holds {shown} in configuration 31, node {node}, digit "
                                 f"{place}; digits are integers in -1..5")
-    assert fast == [True] * 5 + [False]
 
 
-def test_minus_zero_is_the_digit_0(write, monkeypatch, fast):
+def test_minus_zero_is_the_digit_0(write, monkeypatch):
     digits = np.zeros((60, 2, 18))
     digits[::3, 0, 4] = 2
     monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 6 * 2 * 18 * 8)
@@ -242,12 +197,11 @@ def test_minus_zero_is_the_digit_0(write, monkeypatch, fast):
     stored[20, 1, 3] = -0.0
     graph = read_layout(write(layout_arrays(digits) | {"node_config_feat": stored}))
     assert_factored(graph, digits)
-    assert fast == [chunk != 3 for chunk in range(1, 10)]
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", "i1", "i8", ">i4"])
-@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("save, dtype, order", [
+    (np.savez, "f4", "C"), (np.savez_compressed, "f4", "F"), (np.savez_compressed, "i1", "C"), (np.savez, ">i4", "F"),
+    (np.savez_compressed, "f8", "C"), (np.savez, "f2", "C")])
 def test_every_number_type_order_and_compression_is_read(write, save, dtype, order):
     arrays = layout_arrays(DIGITS["tied groups"])
     expected = dict(arrays)
@@ -255,19 +209,6 @@ def test_every_number_type_order_and_compression_is_read(write, save, dtype, ord
     arrays["edge_index"] = np.array(arrays["edge_index"], ">i4", order=order)
     arrays["node_feat"] = arrays["node_feat"].astype(">f8", order=order)
     assert_holds(read_layout(write(arrays, save)), expected)
-
-
-@pytest.mark.parametrize("chunk_bytes", [1, 720 * 3, 720 * 60, 720 * 60 + 1])
-@pytest.mark.parametrize("order", "CF")
-def test_borders_of_chunks_leave_no_trace(write, monkeypatch, chunk_bytes, order):
-    arrays = layout_arrays(DIGITS["tied groups"])                # 60 configurations of 10 * 18 * 4 = 720 bytes
-    path = write(arrays | {"node_config_feat": np.array(arrays["node_config_feat"], order=order)})
-    whole = read_layout(path)
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", chunk_bytes)
-    again = read_layout(path)
-    assert again.meetings is None
-    for field, twice in zip(whole[1:-1], again[1:-1]):
-        assert np.array_equal(field, twice) and field.dtype == twice.dtype
 
 
 def test_numbering_does_not_depend_on_the_order_of_configurations(write):
@@ -312,8 +253,7 @@ def padded(kind, fill, seed=0):
 
 
 @pytest.mark.parametrize("read, kind", [(read_tile, "tile"), (read_layout, "layout")])
-@pytest.mark.parametrize("names", [[*AXES], *([name] for name in AXES)], ids=str)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("names, dtype", [([*AXES], np.float16), *(([name], np.float32) for name in AXES)], ids=str)
 def test_a_file_that_pads_axes_with_minus_one_is_read_as_the_official_one(write, read, kind, names, dtype):
     official, other = padded(kind, 0), padded(kind, -1)
     mixed = {**official, "node_feat": official["node_feat"].copy()}
@@ -345,16 +285,6 @@ def test_the_catalogue_notes_how_a_source_pads_and_the_prepared_graph_is_the_sam
         graph = found.graph(collection, "train", "a")
         assert np.array_equal(graph.node_feat, padded(kind, 0)["node_feat"])
     assert prepare(root, tmp_path / "prepared", progress=False).catalogue.equals(found.catalogue)
-
-
-def test_a_graph_without_edges_is_fine(write):
-    arrays = layout_arrays(DIGITS["tied groups"]) | {"edge_index": np.zeros((0, 2), np.int64)}
-    assert read_layout(write(arrays)).edge_index.shape == (0, 2)
-
-
-def test_arrays_that_the_kit_does_not_know_are_not_even_opened(write):
-    arrays = layout_arrays(DIGITS["tied groups"]) | {"more": np.array([{}], dtype=object)}
-    assert_holds(read_layout(write(arrays)), arrays)
 
 
 READ_IN_LITTLE_MEMORY = """
@@ -492,8 +422,6 @@ def with_digit(value, dtype=np.float32):
 
 
 DAMAGE = {
-    "node_feat is flat": ({"node_feat": LAYOUT["node_feat"].ravel()},
-                          "node_feat has shape (2100,), expected (None, 140)"),
     "node_feat lacks a column": ({"node_feat": np.zeros((15, 139), np.float32)},
                                  "node_feat has shape (15, 139), expected (None, 140)"),
     "no node": ({"node_feat": np.zeros((0, 140), np.float32)}, "node_feat has no node"),
@@ -501,32 +429,20 @@ DAMAGE = {
             "node_feat holds a value that is not finite"),
     "infinity": ({"node_feat": changed(LAYOUT["node_feat"], (3, 4), -np.inf)},
                  "node_feat holds a value that is not finite"),
-    "too large": ({"node_feat": np.full((15, 140), 1e39)}, f"node_feat holds 1e+39, expected at most {1 << 63}"),
     "text": ({"node_feat": np.full((15, 140), "1")}, "node_feat has dtype <U1, expected floats"),
-    "complex": ({"node_feat": np.zeros((15, 140), complex)}, "node_feat has dtype complex128, expected floats"),
-    "records": ({"node_feat": np.zeros((15, 140), "f4,f4")},
-                "node_feat has dtype [('f0', '<f4'), ('f1', '<f4')], expected floats"),
     "an opcode too many": ({"node_opcode": np.ones(16, np.uint8)}, "node_opcode has shape (16,), expected (15,)"),
     "opcode out of range": ({"node_opcode": changed(LAYOUT["node_opcode"], 2, 121)},
                             "node_opcode holds 121, expected at most 120"),
-    "opcode negative": ({"node_opcode": changed(LAYOUT["node_opcode"], 2, -1, np.int8)},
-                        "node_opcode holds -1, expected at least 0"),
     "opcode float": ({"node_opcode": np.ones(15)}, "node_opcode has dtype float64, expected integers"),
     "edge to a node too far": ({"edge_index": changed(LAYOUT["edge_index"], (2, 1), 15)},
                                "edge_index refers to node 15, but there are 15 nodes"),
     "edge to a negative node": ({"edge_index": changed(LAYOUT["edge_index"], (2, 0), -1)},
                                 "edge_index refers to node -1"),
-    "edge past int64": ({"edge_index": changed(LAYOUT["edge_index"], (2, 0), 1 << 63, np.uint64)},
-                        "edge_index holds 9223372036854775808, too large for int64"),
     "edges transposed": ({"edge_index": LAYOUT["edge_index"].T},
                          "edge_index has shape (2, 20), expected (None, 2)"),
     "configurable node twice": ({"node_config_ids": np.array([3] * 10)}, "node_config_ids names a node twice"),
     "configurable node too far": ({"node_config_ids": np.arange(6, 16)},
                                   "node_config_ids holds 15, expected at most 14"),
-    "configurable node negative": ({"node_config_ids": np.arange(-1, 9)},
-                                   "node_config_ids holds -1, expected at least 0"),
-    "a configurable node too few": ({"node_config_ids": np.arange(9)},
-                                    "node_config_feat has shape (60, 10, 18), expected (60, 9, 18)"),
     "split too far": ({"node_splits": np.array([0, 16])}, "node_splits holds 16, expected at most 15"),
     "a runtime too few": ({"config_runtime": np.arange(1, 60)},
                           "node_config_feat has shape (60, 10, 18), expected (59, 10, 18)"),
@@ -539,24 +455,15 @@ DAMAGE = {
                       "(nanoseconds)"),
     "17 digits": ({"node_config_feat": np.zeros((60, 10, 17))},
                   "node_config_feat has shape (60, 10, 17), expected (60, 10, 18)"),
-    "objects for digits": ({"node_config_feat": np.zeros((60, 10, 18), bool)},
-                           "node_config_feat has dtype bool, expected integers or floats"),
 } | {f"digit {value} of {dtype}": (with_digit(value, dtype), f"node_config_feat holds {shown} in configuration 41, "
                                    "node 3, digit 17; digits are integers in -1..5")
-     for value, dtype, shown in [(6, "f4", 6.0), (-2, "f4", -2.0), (0.5, "f4", 0.5), (np.nan, "f4", np.nan),
-                                 (np.inf, "f8", np.inf), (1e300, "f8", 1e300), (6, "i1", 6), (258, "i8", 258),
+     for value, dtype, shown in [(6, "f4", 6.0), (-2, "f4", -2.0), (np.nan, "f4", np.nan), (258, "i8", 258),
                                  (1 + 3e-16, "f8", 1 + 3e-16)]}
 TILE_DAMAGE = {
     "23 features": ({"config_feat": np.zeros((6, 23))}, "config_feat has shape (6, 23), expected (None, 24)"),
-    "no configuration": ({"config_feat": np.zeros((0, 24)), "config_runtime": np.arange(0),
-                          "config_runtime_normalizers": np.arange(0)}, "config_feat holds no configuration"),
-    "NaN": ({"config_feat": np.full((6, 24), np.nan)}, "config_feat holds a value that is not finite"),
     "a runtime too many": ({"config_runtime": np.arange(7)}, "config_runtime has shape (7,), expected (6,)"),
-    "negative runtime": ({"config_runtime": np.arange(-1, 5)}, "config_runtime holds -1, expected at least 0"),
     "normalizer 0": ({"config_runtime_normalizers": np.arange(6)},
                      "config_runtime_normalizers holds 0, expected at least 1"),
-    "normalizers of another length": ({"config_runtime_normalizers": np.ones(1, int)},
-                                      "config_runtime_normalizers has shape (1,), expected (6,)"),
     "edge to a node too far": ({"edge_index": np.array([[0, 12]])},
                                "edge_index refers to node 12, but there are 12 nodes"),
 }
@@ -576,16 +483,6 @@ def test_a_tile_file_that_is_not_as_described_is_refused(write, damage, message)
     with pytest.raises(DataError) as error:
         read_tile(path)
     assert str(error.value) == f"{path}: {message}"
-
-
-@pytest.mark.parametrize("value", [6, -2, 0.5, 1 + 3e-16, 1 << 62])
-@pytest.mark.parametrize("order", "CF")
-def test_no_bad_digit_passes_in_any_order_or_place(write, value, order):
-    dtype = np.int64 if value == 1 << 62 else np.float64
-    for place in ((0, 0, 0), (59, 9, 17)):
-        digits = np.array(changed(LAYOUT["node_config_feat"], place, value, dtype), order=order)
-        with pytest.raises(DataError, match=f"in configuration {place[0]}, node {place[1]}, digit {place[2]}; digits"):
-            read_layout(write(LAYOUT | {"node_config_feat": digits}))
 
 
 def test_a_missing_array_is_named_with_those_that_are_there(write):
@@ -654,31 +551,12 @@ def test_a_fortran_ordered_array_past_the_limit_is_not_read(write, monkeypatch):
         read_layout(path)
 
 
-@pytest.mark.parametrize("fields, reason", [({"flags": 1}, "RuntimeError: .*encrypted"),
-                                            ({"method": 97}, "NotImplementedError: ")])
-def test_an_encrypted_or_unknown_compression_is_refused(tmp_path, fields, reason):
-    path = zipped(tmp_path / "odd.npz", members(TILE))
-    patched(path, "config_feat", **fields)
-    with pytest.raises(DataError, match=f"config_feat has no readable header \\({reason}"):
-        read_tile(path)
-
-
-@pytest.mark.parametrize("header", [
-    b"", b"{", b"1L\n", b"{'descr': ('<f4',), 'fortran_order': False, 'shape': (15, 140)}\n",
-    b"{'descr': None, 'fortran_order': False, 'shape': (15, 140)}\n", b"(" * 900, b"-" * 9000 + b"1\n",
-    b"{'descr': '<f4', 'fortran_order': False, 'shape': ('\\d', 140)}\n", b"\xff" * 50])
+@pytest.mark.parametrize("header", [b"", b"{", b"(" * 900, b"\xff" * 50,
+                                    b"{'descr': ('<f4',), 'fortran_order': False, 'shape': (15, 140)}\n"])
 def test_a_header_of_nonsense_is_refused(tmp_path, header):
     data = b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + bytes(15 * 140 * 4)
     path = zipped(tmp_path / "odd.npz", members(LAYOUT) | {"node_feat.npy": data})
     with pytest.raises(DataError, match=r": node_feat has no readable header \(.+\); fetch the file again$"):
-        read_layout(path)
-
-
-def test_a_header_of_another_version_is_refused(tmp_path):
-    data = bytearray(npy(LAYOUT["node_feat"]))
-    data[6] = 2
-    path = zipped(tmp_path / "odd.npz", members(LAYOUT) | {"node_feat.npy": bytes(data)})
-    with pytest.raises(DataError, match=r"NotImplementedError: npy version \(2, 0\), expected \(1, 0\)"):
         read_layout(path)
 
 
@@ -697,23 +575,6 @@ def mutated(data, rng):
             case 3:
                 data[at:at] = data[at:at + length]
     return bytes(data)
-
-
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize("arrays, read", [(LAYOUT, read_layout), (TILE, read_tile)], ids=["layout", "tile"])
-def test_a_file_with_random_faults_is_refused_or_read_right(tmp_path, arrays, read, compression):
-    path = zipped(tmp_path / "graph.npz", members(arrays), compression)
-    data, whole, rng, refused = path.read_bytes(), read(path), np.random.default_rng(0), 0
-    for _ in range(150):
-        path.write_bytes(mutated(data, rng))
-        try:
-            graph = read(path)
-        except DataError as error:
-            assert str(error).startswith(f"{path}: ")
-            refused += 1
-        else:                                              # the fault lies in bytes that say nothing
-            assert all(np.array_equal(a, b) for a, b in zip(whole, graph))
-    assert refused > 75
 
 
 @pytest.mark.parametrize("arrays, read", [(LAYOUT, read_layout), (TILE, read_tile)], ids=["layout", "tile"])
@@ -739,22 +600,6 @@ def test_random_faults_with_a_right_checksum_still_end_in_a_data_error_or_a_whol
             else:
                 assert graph.config_feat.shape == (c, 24) and graph.config_runtime_normalizers.min() > 0
     assert 200 < refused < 400
-
-
-def test_a_refused_file_is_closed_at_once(tmp_path, monkeypatch):
-    path, opened = zipped(tmp_path / "graph.npz", members(LAYOUT | with_digit(6))), []
-
-    class Watched(zipfile.ZipFile):
-        def __init__(self, file):
-            super().__init__(file)
-            opened.append(self.fp)
-
-    monkeypatch.setattr(zipfile, "ZipFile", Watched)
-    monkeypatch.setattr(kit.data, "_CHUNK_BYTES", 720)            # the fault lies before the last chunk
-    threads = threading.active_count()
-    with pytest.raises(DataError, match="node_config_feat holds 6.0") as kept:      # and with it its frames
-        read_layout(path)
-    assert kept and [file.closed for file in opened] == [True] and threading.active_count() == threads
 
 
 def data_set(root, *folders):
@@ -836,13 +681,6 @@ def test_paths_are_the_finished_files_of_one_split_by_name(tmp_path):
     assert npz_paths(tmp_path / "npz_all", "layout:nlp:random", "train") == found
 
 
-def test_a_partial_data_set_has_no_files_where_it_has_none(tmp_path):
-    data_set(tmp_path, "tile/xla/valid")
-    for collection in COLLECTIONS:
-        for split in ("train", "valid", "test"):
-            assert npz_paths(tmp_path, collection, split) == []
-
-
 def test_a_mistyped_name_is_answered_with_the_right_ones(tmp_path):
     with pytest.raises(DataError) as error:
         npz_paths(tmp_path, "layout:xla", "train")
@@ -882,12 +720,8 @@ def arrays_in(record):
             yield name, value
 
 
-INTEGERS = ("u1", "<i4", "<u4", "<i8", "<u8", ">i8", "<i2")
-
-
 @pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("integers", INTEGERS)
-@pytest.mark.parametrize("floats", ["<f2", "<f4", "<f8", ">f4"])
+@pytest.mark.parametrize("integers, floats", [("u1", "<f2"), ("<i8", "<f4"), ("<u4", ">f4"), (">i8", "<f8")])
 @pytest.mark.parametrize("kind", ["tile", "layout"])
 def test_every_array_of_a_reader_can_be_written_to_whatever_the_file_holds(write, tmp_path, kind, floats, integers,
                                                                            order):

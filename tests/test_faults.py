@@ -38,7 +38,7 @@ from kit.kaggle.downloads import unpack
 from kit.models import LayoutGNN
 from kit.submit import write_submission
 from kit.training.checkpoints import save_checkpoint
-from lab.run import Folder, Store
+from lab.run import Store
 from lab.run.ledger import record_run
 from lab.sample.write import write_sample
 
@@ -139,13 +139,6 @@ def die_before(number):
     sys.addaudithook(hook)
 
 
-def die_beyond(size):
-    """From now on this process is killed by the system in the middle of writing byte `size` of a file."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def no_file_beyond(size):
     """From now on writes past byte `size` of a file fail as on a full disk, but for the number of the error."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -206,11 +199,6 @@ def killed_at_file_operations(job, folder):
         assert next(number for number in itertools.count(1) if not killed_before(number)) > 3
 
 
-def killed_inside_a_file(job, folder):
-    for size in (0, 1, *np.random.default_rng(1).integers(2, 3000, 3).tolist()):
-        survive(job, folder, lambda size=size: die_beyond(size), lambda status: status == -signal.SIGXFSZ)
-
-
 def killed_training(folder, kills):
     """Killed at drawn moments, as often as it takes to see that many -> how often."""
     import scipy.stats  # noqa: F401  (of the score; here, that not every fork imports it)
@@ -252,11 +240,6 @@ def test_a_process_killed_before_any_file_operation_leaves_whole_files(tmp_path)
 
 
 @pytest.mark.long
-def test_a_process_killed_inside_a_file_leaves_whole_files(tmp_path):
-    in_a_child(f"every_job(killed_inside_a_file, {str(tmp_path)!r})")
-
-
-@pytest.mark.long
 def test_a_training_killed_again_and_again_ends_with_the_same_weights(tmp_path):
     assert int(in_a_child(f"killed_training({str(tmp_path)!r}, 6)")) >= 6
 
@@ -276,17 +259,6 @@ def test_only_what_a_process_left_that_is_gone_is_removed(tmp_path):
         assert remove_leftovers(tmp_path) == [tmp_path / "a.npz"] and remove_leftovers(tmp_path) == []
         alive.communicate(b"\n")
     assert before.keys() - tree(tmp_path).keys() == {f".a.npz.{gone.pid}-1.part", f"deep/er/.b.{gone.pid}-4711.part/c"}
-
-
-def test_threads_that_write_one_file_leave_one_of_their_texts(tmp_path):
-    texts = [str(number) * 20_000 for number in range(3)]
-
-    def write(text):
-        for _ in range(30):
-            replace_file(tmp_path / "shared", text)
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(write, texts))
-    assert [path.name for path in tmp_path.iterdir()] == ["shared"] and (tmp_path / "shared").read_text() in texts
 
 
 def test_a_lock_is_one_thread_s_at_a_time_and_neither_a_full_disk_nor_one_without_locks_stops_its_holder(tmp_path,
@@ -315,11 +287,6 @@ def test_a_lock_is_one_thread_s_at_a_time_and_neither_a_full_disk_nor_one_withou
         monkeypatch.setattr(FileLock, "acquire", fault(number))
         with pytest.raises(OSError, match=words) if words else contextlib.nullcontext():
             assert holder() is None
-
-
-def test_a_name_that_is_too_long_is_said_to_be_that(tmp_path):
-    with pytest.raises(OSError, match="cannot be written .File name too long.; give a shorter name"):
-        replace_file(tmp_path / ("n" * 250), "text")
 
 
 # --- full disks
@@ -375,13 +342,11 @@ run.save_submission(run.costs("06_all", ["tile:xla"]))
 """
 PARAMETERS = "data_root = None\nout_dir = None\nsize = 'small'\nsteps = 30\ndevice = 'cpu'"
 SURROUNDINGS = """
-import os, signal, sys, time
-target, real, start = os.environ.get("DIE_BEFORE"), time.time, time.monotonic()
+import os, signal, sys
+target = os.environ.get("DIE_BEFORE")
 if target:                           # whichever process puts this file in its place is killed before it does
     sys.addaudithook(lambda event, args: event == "os.rename" and str(args[1]).endswith(target)
                      and os.kill(os.getpid(), signal.SIGKILL))
-if os.environ.get("CLOCK"):          # set back by a day after two seconds, and then on by two
-    time.time = lambda: real() - 86400 * ((time.monotonic() - start > 2) - 2 * (time.monotonic() - start > 4))
 """
 
 
@@ -466,17 +431,6 @@ def test_a_run_killed_at_its_worst_moments_goes_on(clone, expected):
     clone.finish(expected, *words)
 
 
-@pytest.mark.long
-def test_a_run_killed_at_drawn_moments_goes_on(clone, expected):
-    rng = np.random.default_rng(0)
-    for _ in range(2):
-        with clone.start() as process:
-            time.sleep(rng.uniform(1, 7))
-            process.kill()
-    clone.finish(expected)
-
-
-VIEWS = {"submission.csv", "scores.csv", "notebooks/06_all.ipynb"}
 DAMAGES = (b"", b'{"key": "', b"\xff\xfe", b"[]", b'{"key": 1, "problems": {}, "files": [2]}', b"[" * 10 ** 5)
 
 
@@ -513,34 +467,6 @@ def test_two_runs_at_once_in_one_folder_end_with_one_result_and_one_refusal(clon
     assert (first.returncode, errors) == (0, "") and clone.results() == expected
 
 
-def at_once(folder):
-    """For several child processes: jobs on the same files, each begun by all of them together."""
-    folder = Path(folder)
-    for job in (unpacking, sampling, submission, predictions, checkpoint):
-        (folder / f"{job.__name__}-{os.getpid()}").touch()
-        while len(list(folder.glob(f"{job.__name__}-*"))) < 3:
-            time.sleep(0.001)
-        job(folder)
-
-
-@pytest.mark.long
-def test_processes_that_write_the_same_at_once_leave_it_whole(tmp_path):
-    arrive(tmp_path)
-    code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent.parent), str(Path(__file__).parent)]!r}\n"
-    children = [subprocess.Popen([sys.executable, "-c", f"{code}import test_faults as t\nt.at_once({str(tmp_path)!r})"],
-                                 stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    for child in children:
-        assert (child.communicate(timeout=300)[1], child.returncode) == ("", 0)
-    found = {name: data for name, data in tree(tmp_path).items() if name.split("-")[-1] not in {
-        str(child.pid) for child in children}}
-    shutil.rmtree(tmp_path)
-    tmp_path.mkdir()
-    arrive(tmp_path)
-    for job in (unpacking, sampling, submission, predictions, checkpoint):
-        job(tmp_path)
-    assert found == tree(tmp_path)
-
-
 @pytest.mark.long
 def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(clone, expected):
     status, lines, errors = clone.run(preexec=lambda: no_file_beyond(2500))
@@ -556,37 +482,6 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(clone, expe
             filler.unlink()
             (clone.out / ".run" / "06_all.ipynb").unlink(missing_ok=True)
         clone.finish(expected)
-
-
-@pytest.mark.long
-def test_what_must_not_be_written_to_is_named(clone, expected):
-    clone.out.mkdir()
-    clone.out.chmod(0o555)
-    status, lines, errors = clone.run(preexec=obey_permission_bits)
-    words = "run.py: [Errno {}] cannot be written ({}); give a folder that can be written to: {!r}\n"
-    place = str(clone.out / ".run" / "lock")
-    assert (status, errors) == (2, words.format(errno.EACCES, os.strerror(errno.EACCES), place))
-    clone.out.chmod(0o755)
-    with mounted(str(clone.out), clone.out, "--bind"):
-        subprocess.run(["mount", "-o", "remount,ro,bind", str(clone.out)], check=True)
-        status, lines, errors = clone.run()
-        assert (status, errors) == (2, words.format(errno.EROFS, os.strerror(errno.EROFS), place))
-
-
-@pytest.mark.long
-def test_data_that_must_not_be_written_to_is_enough(clone, expected, tmp_path):
-    shutil.copytree(clone.data, tmp_path / "data")
-    clone.data = tmp_path / "data"
-    paths = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
-    before = tree(clone.data)
-    for path in paths:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    try:
-        status, lines, errors = clone.run(preexec=obey_permission_bits)
-        assert (status, errors) == (0, "") and clone.results() == expected and tree(clone.data) == before
-    finally:
-        for path in paths:
-            path.chmod(path.stat().st_mode | stat.S_IWUSR)
 
 
 @contextlib.contextmanager
@@ -633,22 +528,6 @@ def test_without_out_a_clone_that_must_not_be_written_to_is_one_sentence_with_th
         status, lines, errors = clone.run(preexec=obey_permission_bits)
     assert status == 2 and errors.count("\n") == 1 and errors.startswith("run.py: ")
     assert "cannot be written" in errors and errors.endswith("; --out DIR names a folder for the run and its data\n")
-
-
-@pytest.mark.long
-def test_a_clock_that_jumps_changes_neither_results_nor_what_is_known_of_them(clone, expected):
-    status, lines, errors = clone.run(CLOCK="1")
-    assert (status, errors) == (0, "") and clone.results() == expected
-    seconds = [float(line.split()[2]) for line in lines if line.startswith("[1/1]")]
-    assert seconds == sorted(seconds) and seconds[0] >= 0 and seconds[-1] < 1000, lines
-    assert Folder(clone.out).record("06_all")["views"].keys() == VIEWS
-    for number, path in enumerate(clone.out.rglob("*")):     # of 1970 and of 2096
-        os.utime(path, (4 * 10 ** 9 * (number % 2),) * 2)
-    status, lines, errors = clone.run()
-    assert (status, errors) == (0, "") and any("finished before" in line for line in lines)
-    (clone.out / "submission.csv").unlink()                  # what the step writes now is older than what is there
-    clone.finish(expected)
-    assert Folder(clone.out).record("06_all")["views"].keys() == VIEWS
 
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

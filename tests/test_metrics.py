@@ -84,13 +84,6 @@ def test_a_constant_cost_has_no_tau_but_scores_zero_as_a_submission():
     assert math.isnan(kendall_tau(np.zeros(0), np.zeros(0)))
 
 
-def test_tau_of_a_large_graph_is_that_of_scipy():
-    rng = np.random.default_rng(0)
-    runtime = rng.integers(10 ** 8, 10 ** 9, 100_000)
-    cost = (runtime + rng.normal(0, 1e8, 100_000)).astype(np.float32)
-    assert kendall_tau(cost, runtime) == pytest.approx(stats.kendalltau(cost, runtime).statistic, abs=1e-12)
-
-
 @pytest.mark.parametrize("base", [2 ** 24, 2 ** 53, 2 ** 62])
 def test_one_nanosecond_counts_at_any_size(base):
     runtime = np.int64(base) + np.arange(9)
@@ -116,11 +109,6 @@ def test_bad_input_is_named(score):
         score([[1, 2]], [[1, 2]])
     with pytest.raises(ValueError, match="cost has dtype <U1; expected integers or floats"):
         score(["a", "b"], [1, 2])
-
-
-def test_infinite_costs_are_ranked_like_any_other():
-    assert kendall_tau([-np.inf, 0.0, np.inf, np.inf], [1, 2, 3, 4]) == kendall_tau([0, 1, 2, 2], [1, 2, 3, 4])
-    assert slowdown([np.inf, -np.inf, 1.0], [1.0, 3.0, 2.0], k=2) == 1.0
 
 
 @pytest.mark.parametrize("score", [kendall_tau, partial(kendall_tau, strict=True), opa, slowdown,
@@ -149,13 +137,6 @@ def test_more_tries_never_hurt():
         runtime = rng.random(30) + 1
         by_k = [slowdown(cost, runtime, k) for k in range(1, 31)]
         assert all(b <= a + 1e-12 for a, b in zip(by_k, by_k[1:])) and by_k[-1] == 0.0
-
-
-def test_without_ties_slowdown_is_the_competition_s_formula():
-    rng = np.random.default_rng(5)
-    for size in (1, 3, 5, 6, 200):
-        cost, runtime = rng.permutation(size), rng.random(size) + 0.1
-        assert tile_score(cost, runtime) == pytest.approx(2 - runtime[np.argsort(cost)[:5]].min() / runtime.min())
 
 
 @pytest.mark.parametrize("runtime", [[0, 0], [1.0, -1.0]])
@@ -253,23 +234,6 @@ def test_the_ceiling_is_the_tau_of_the_true_means(name, spread, off):
     assert ceiling.low <= ceiling.mean <= ceiling.high and ceiling.reason == ""
     assert ceiling.sigma == pytest.approx(sigma, rel=0.06)
     assert ceiling.repeats == len(runtime) - len(truth)
-
-
-def test_measured_means_taken_for_the_truth_would_promise_too_much():
-    rng, sigma = np.random.default_rng(0), 1e-4
-    runtime, config, tau = measured_graph(rng, rng.normal(0, sigma, 2000), sigma)
-    means = (np.bincount(config, np.log(runtime)) / np.bincount(config))[config]
-    naive = kendall_tau(means, np.exp(means + rng.normal(0, sigma, len(means))))
-    assert naive - tau > 0.05 > 0.02 > abs(noise_ceiling(runtime, config, rng=rng).mean - tau)
-
-
-def test_a_ceiling_ignores_the_order_of_rows_and_the_names_of_configurations():
-    rng = np.random.default_rng(1)
-    runtime, config, _ = measured_graph(rng, rng.normal(0, 1e-3, 300), 1e-3)
-    order = rng.permutation(len(runtime))
-    first, second = (noise_ceiling(r, c, kendall_tau) for r, c in
-                     ((runtime, config), (runtime[order], 1000 - 3 * config[order])))
-    assert first.mean == pytest.approx(second.mean, abs=0.01) and first.sigma == pytest.approx(second.sigma)
 
 
 def test_a_tile_ceiling_takes_its_noise_from_the_caller():

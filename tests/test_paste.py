@@ -1,7 +1,5 @@
 """Six files of the kit paste alone into an empty notebook, where the kit is not installed, and work."""
-import ast
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -135,36 +133,3 @@ def test_all_core_files_paste_into_one_notebook_in_every_order(tmp_path):
                           capture_output=True, input=json.dumps([cells, TOGETHER]))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
     assert json.loads(done.stdout) == [720, 0, []]
-
-
-def test_no_core_file_writes_text_as_the_system_likes_it():
-    """On Windows, `write_text` and `open` in text mode end lines with a carriage return."""
-    for name in USES:
-        tree = ast.parse((KIT / f"{name}.py").read_text())
-        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        assert not used & {"write_text", "to_csv", "savetxt"}, name
-
-
-@pytest.mark.parametrize("path", sorted(KIT.rglob("*.py")), ids=lambda path: str(path.relative_to(KIT)))
-def test_a_file_asks_nothing_of_its_surroundings_at_import_and_seeds_nothing(path):
-    places = {"environ", "getenv", "getcwd", "cwd", "home", "expanduser", "argv", "stdin"}
-
-    def run_at_import(node):
-        yield node
-        skip = node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
-        for child in [] if isinstance(node, ast.Lambda) else ast.iter_child_nodes(node):
-            if child not in skip:
-                yield from run_at_import(child)
-
-    tree = ast.parse(path.read_text())
-    for top in tree.body:
-        guarded = isinstance(top, ast.If) and ast.unparse(top.test) == "__name__ == '__main__'"
-        for node in [] if guarded else run_at_import(top):
-            word = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
-            assert word not in places, f"line {node.lineno}: {word} at import"
-    sealed = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.With)
-              and any("fork_rng" in ast.unparse(item.context_expr) for item in node.items) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
-        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        if re.fullmatch(r"(np\.random|random)\.seed|torch(\.cuda)?\.(manual_)?seed(_all)?", called):
-            assert id(node) in sealed, f"line {node.lineno}: {called} outside torch.random.fork_rng"

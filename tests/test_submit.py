@@ -1,5 +1,4 @@
 """Rows, the file, its checks and the ledger, on a drawn data root and on the real files."""
-import gzip
 import hashlib
 import io
 import json
@@ -131,23 +130,16 @@ def test_a_valid_submission_has_no_problems(good, root):
 
 CHANGES = [
     (("ID,TopConfigs", "id,TopConfigs"), "line 1: is 'id,TopConfigs'; expected the header ID,TopConfigs"),
-    (("ID,TopConfigs\n", ""), "line 1: is 'tile:xla:aa,"),
     (("ID,", "\ufeffID,"), "line 1: starts with a byte order mark; write plain UTF-8"),
     (("s\n", "s\r\n"), "line 1: has a carriage return; end lines with a line feed alone"),
     (("\ntile", "\n\ntile"), "line 2: is blank"),
-    (("\ntile", "\n  \ntile"), "line 2: is blank"),
     (("bb,", "bb,0,"), "line 3: has 3 fields; expected ID,TopConfigs"),
-    (("bb,", "bb"), "line 3: has 1 fields; expected ID,TopConfigs"),
     (("tile:xla:bb", "tile:xla:aa"), "line 3: tile:xla:aa occurs again; it is on line 2 already"),
     (("tile:xla:bb", "tile:nlp:bb"), "line 3: ID 'tile:nlp:bb' is not COLLECTION:STEM with one of tile:xla,"),
-    (("tile:xla:bb", '"tile:xla:bb"'), "line 3: ID '\"tile:xla:bb\"' is not COLLECTION:STEM"),
     (("bb,", "bb, "), "is not integers joined by ';'"),
     (("bb,", "bb,1.0;"), "is not integers joined by ';'"),
-    (("bb,", "bb,;"), "is not integers joined by ';'"),
-    (("bb,", "bb,+1;"), "is not integers joined by ';'"),
     (("bb,", "bb,-0;"), "is not integers joined by ';'"),
     (("bb,", "bb,0012;"), "is not integers joined by ';'"),
-    (("bb,", "bb,1_0;"), "is not integers joined by ';'"),
     (("bb,", "bb,\u0661;"), "is not integers joined by ';'"),
     (("bb,", "bb,99999999999999999999;"), "is not integers joined by ';'"),
 ]
@@ -191,19 +183,6 @@ def test_some_faults_need_no_data_to_be_seen(tmp_path, row, problem):
     assert check_submission(csv_of(tmp_path, row)) == [f"line 2: {row.split(',')[0]} {problem}"]
 
 
-def test_missing_and_unknown_rows_are_told_once_a_collection(tmp_path, root):
-    path = csv_of(tmp_path, "layout:nlp:default:aa,0;1", "layout:nlp:random:x,0", "tile:xla:y,0")
-    assert check_submission(path, root) == [
-        f"layout:xla:random: 1 missing ID, in the test files under {root}: layout:xla:random:u.4x4",
-        f"tile:xla: 2 missing ID, in the test files under {root}: tile:xla:aa, tile:xla:bb",
-        f"layout:nlp:random: 1 unknown ID, not in the test files under {root}: layout:nlp:random:x",
-        f"tile:xla: 1 unknown ID, not in the test files under {root}: tile:xla:y"]
-    path = path.rename(tmp_path / "three.csv")
-    many = csv_of(tmp_path, *(f"tile:xla:t{i},0" for i in range(900)))
-    problem = next(word for word in check_submission(path, sample=many) if "missing" in word)
-    assert problem.startswith("tile:xla: 900 missing ID") and problem.endswith("tile:xla:t1, tile:xla:t10, ...")
-
-
 def test_the_sample_decides_which_rows_there_are_and_files_how_long(tmp_path, root):
     sample = csv_of(tmp_path, "tile:xla:elsewhere,0;1;2;3;4", "layout:xla:random:u.4x4,0;1;2",
                     "layout:nlp:random:away,0;1;2", "tile:xla:bb,0;1;2;3;4").rename(tmp_path / "sample.csv")
@@ -245,16 +224,11 @@ def test_a_damaged_test_file_is_told_and_the_others_are_still_checked(tmp_path, 
 
 
 def test_places_that_are_not_there_are_told(tmp_path, good):
-    assert "no.csv cannot be read as UTF-8 text" in check_submission(tmp_path / "no.csv")[0]
+    assert "no.csv cannot be read" in check_submission(tmp_path / "no.csv")[0]
     assert "no folder with tile/ or layout/" in check_submission(good, tmp_path / "nowhere")[0]
     (tmp_path / "empty/tile").mkdir(parents=True)
     assert check_submission(good, tmp_path / "empty") == [f"no test file under {tmp_path / 'empty'}"]
     assert "sample" in check_submission(good, sample=tmp_path / "no.csv")[0]
-    (tmp_path / "bytes.csv").write_bytes(b"ID,TopConfigs\n\xff")
-    with pytest.raises(DataError, match="cannot be read as UTF-8 text"):
-        read_submission(tmp_path / "bytes.csv")
-    (tmp_path / "nothing.csv").write_bytes(b"")
-    assert check_submission(tmp_path / "nothing.csv") == ["line 1: is ''; expected the header ID,TopConfigs"]
 
 
 def test_only_headers_are_read(root, good):
@@ -335,13 +309,6 @@ def test_a_part_of_the_test_files_gives_no_complete_submission(tmp_path, graphs)
     assert submission_problems(path, root) == submission_problems(path) == (expected, [])
 
 
-def test_missing_rows_are_said_before_other_faults(tmp_path):
-    path = write_submission(rows_of({"tile:xla": 3}), tmp_path / "s.csv")
-    path.write_text(path.read_text() + f"tile:xla:{hashed(9)},0;0\n")
-    found = check_submission(path)
-    assert [" missing ID" in word for word in found] == [True] * 5 + [False]
-
-
 def test_a_complete_submission_is_valid_beside_a_part_of_the_data(tmp_path):
     root = competition_root(tmp_path / "npz", {"tile:xla": 3})
     path = write_submission(rows_of(WANTED), tmp_path / "s.csv")
@@ -412,14 +379,14 @@ def test_a_prepared_folder_takes_the_sample_along(tmp_path):
         assert check_submission(sample, folder) == []
 
 
-STRANGERS = [hashed(0) + "-Copy1", hashed(0).upper(), hashed(0) + " (1)", hashed(0)[:-1], hashed(0) + "_old", "sample"]
+STRANGERS = [hashed(0) + "-Copy1", hashed(0) + " (1)", "sample"]
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_copy_of_a_test_file_is_named_and_gets_no_row(tmp_path, stranger):
     graphs = {"tile:xla": 2, "layout:nlp:random": 1}
-    root = competition_root(tmp_path / "npz", graphs, [f"tile:xla:{stranger}", f"layout:xla:random:{stranger}"])
-    for collection in ("tile:xla", "layout:xla:random"):
+    root = competition_root(tmp_path / "npz", graphs, [f"tile:xla:{stranger}", f"layout:nlp:random:{stranger}"])
+    for collection in ("tile:xla", "layout:nlp:random"):
         with pytest.warns(UserWarning, match="left out 1 files whose names no test file") as said:
             found = npz_paths(root, collection, "test")
         assert [path.stem for path in found] == sorted(map(hashed, range(graphs.get(collection, 0))))
@@ -432,20 +399,6 @@ def test_a_copy_of_a_test_file_is_named_and_gets_no_row(tmp_path, stranger):
     path.write_text(path.read_text() + f"tile:xla:{stranger},0;1;2;3;4\n")
     assert any("tile:xla: 1 unknown ID, which no test file" in w or "is not COLLECTION:STEM" in w
                for w in check_submission(path, root))
-
-
-def test_a_file_that_turns_out_to_be_of_the_data_set_is_prepared_again(tmp_path):
-    root = tmp_path / "npz"
-    for stem in (hashed(0), "own"):
-        write_kernel(root / "tile/xla/test" / f"{stem}.npz")
-    def reasons():
-        return prepare(root, tmp_path / "prepared", progress=False).catalogue["reason"].to_list()
-    assert [reason is None for reason in reasons()] == [True, False]
-    sample = write_submission({"tile:xla:own": [1.0], f"tile:xla:{hashed(0)}": [1.0]}, root / "sample_submission.csv")
-    assert reasons() == [None, None]
-    sample.unlink()
-    assert [reason is None for reason in reasons()] == [True, False]
-    assert not (tmp_path / "prepared/tile/xla/test/own.npz").exists()
 
 
 def test_a_copy_among_sample_data_is_a_stranger_too(tmp_path):
@@ -468,13 +421,8 @@ def zipped(data, *names):
 
 FORMS = {
     "crlf": lambda data: data.replace(b"\n", b"\r\n"), "cr": lambda data: data.replace(b"\n", b"\r"),
-    "mark": lambda data: b"\xef\xbb\xbf" + data, "mark and crlf": lambda d: b"\xef\xbb\xbf" + d.replace(b"\n", b"\r\n"),
-    "utf-16": lambda data: data.decode().encode("utf-16"), "utf-32": lambda data: data.decode().encode("utf-32"),
-    "utf-16-le": lambda data: data.decode().encode("utf-16-le"),
-    "utf-16-be": lambda data: data.decode().encode("utf-16-be"),
-    "zip": lambda data: zipped(data, "sample_submission.csv"), "gzip": gzip.compress,
+    "mark": lambda data: b"\xef\xbb\xbf" + data, "zip": lambda data: zipped(data, "sample_submission.csv"),
     "zip in a folder": lambda data: zipped(data, "a/", "a/b.csv", "__MACOSX/a/._b.csv"),
-    "zip of crlf": lambda data: zipped(data.replace(b"\n", b"\r\n"), "s.csv"),
 }
 
 
@@ -488,39 +436,27 @@ def test_a_sample_is_read_in_whatever_form_it_comes(tmp_path, root, good, form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_submission_is_plain_utf_8_with_line_feeds_or_packed_under_its_name(tmp_path, root, good, form):
-    packed = {"zip": ".zip", "gzip": ".gz"}.get(form.partition(" ")[0], "")
-    path = tmp_path / f"submission.csv{packed}"
+def test_a_submission_is_plain_utf_8_with_line_feeds_or_zipped_under_its_name(tmp_path, root, good, form):
+    packed = form.startswith("zip")
+    path = tmp_path / f"submission.csv{'.zip' * packed}"
     path.write_bytes(FORMS[form](good.read_bytes()))
-    found = check_submission(path, root)
-    assert len(found) == (0 if packed and form != "zip of crlf" else 2 if form == "mark and crlf" else 1), found
+    assert len(check_submission(path, root)) == (0 if packed else 1)
     if packed:
-        (word, *_) = check_submission(path.rename(tmp_path / "submission.csv"), root)
-        assert word.endswith(f"is packed, which its name does not say; call it submission.csv{packed}, or unpack it")
+        word, = check_submission(path.rename(tmp_path / "submission.csv"), root)
+        assert word.endswith("is packed, which its name does not say; call it submission.csv.zip, or unpack it")
 
 
 @pytest.mark.parametrize("data, word", [
     (zipped(b"x", "a.csv", "b.csv"), "is a zip of 2 files; expected one CSV"),
-    (zipped(b"x"), "is a zip of 0 files"), (zipped(b"x", "a.csv")[:-30], "cannot be unpacked ("),
-    (gzip.compress(b"x")[:-9], "cannot be unpacked ("),
-    (zipped(bytes(3000), "a.csv"), "holds more than"), (gzip.compress(bytes(3000)), "holds more than"),
-    (b"ID,TopConfigs\n" * 300, "holds more than"),
-    (zipped(zipped(b"x", "a.csv"), "a.csv"), "")], ids=range(8))
-def test_a_package_that_is_no_submission_is_named(tmp_path, monkeypatch, data, word):
+    (zipped(b"x", "a.csv")[:-30], "cannot be read"), (b"ID,TopConfigs\n\xff", "cannot be read as UTF-8 text"),
+    (zipped(bytes(3000), "a.csv"), "holds more than"), (b"ID,TopConfigs\n" * 300, "holds more than")], ids=range(5))
+def test_what_is_no_submission_is_named(tmp_path, monkeypatch, data, word):
     monkeypatch.setattr(kit.submit, "_MOST_BYTES", 2000)
     path = tmp_path / "s.zip"
     path.write_bytes(data)
     with pytest.raises(DataError, match=re.escape(f"{path}") + ".*" + re.escape(word)):
         read_submission(path)
     assert word in check_submission(path)[0]
-
-
-@needs_real
-def test_the_zipped_sample_that_kaggle_gave_is_read():
-    sample = REAL.parent / "inputs/csv/sample_zipped.csv"
-    if not sample.is_file():
-        pytest.skip("no ../shared/inputs/csv")
-    assert read_submission(sample).keys() == read_submission(REAL / "sample_submission.csv").keys()
 
 
 @needs_real
@@ -587,18 +523,6 @@ def test_an_entry_names_the_commit_of_the_kit_and_whether_files_differ(tmp_path,
     assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head
     (clone.folder / "kit/__init__.py").write_text("y")
     assert commit_in_entry(monkeypatch, clone.folder, tmp_path / "ledger", good) == clone.head + "-dirty"
-
-
-@needs_git
-@pytest.mark.parametrize("how", ["unpacked in it", "unpacked over it", "committed into it", "installed in it", "alone"])
-def test_a_kit_in_a_repository_that_is_not_its_own_has_no_commit(tmp_path, good, monkeypatch, how):
-    place = {"unpacked over it": "", "installed in it": ".venv/lib/site-packages"}.get(how, "downloads/tpu-kit")
-    if how != "alone":
-        Repository(tmp_path / "mine", *[f"{place}/kit/__init__.py"] * (how == "committed into it"))
-    clone = tmp_path / "mine" / place
-    (clone / "kit").mkdir(parents=True, exist_ok=True)
-    (clone / "kit/__init__.py").write_text("x")
-    assert commit_in_entry(monkeypatch, clone, clone / "submissions", good) is None
 
 
 def test_leaderboard_scores_stay_with_their_csv(tmp_path, good, capsys):
@@ -684,8 +608,8 @@ def is_row(field, tile):
 def test_without_data_an_index_is_exactly_a_decimal_number(tmp_path):
     rng = np.random.default_rng(0)
     letters = [*"0011223;;;;-+_. \t", "\u0661", "\uff11", "\u00b2", "10", "01", "-0"]
-    fields = ["".join(rng.choice(letters, rng.integers(1, 8))) for _ in range(3000)]
-    fields += [";".join(map(str, rng.permutation(int(rng.integers(1, 8))))) for _ in range(300)]
+    fields = ["".join(rng.choice(letters, rng.integers(1, 8))) for _ in range(600)]
+    fields += [";".join(map(str, rng.permutation(int(rng.integers(1, 8))))) for _ in range(100)]
     good = {True: 0, False: 0}
     for number, field in enumerate(fields):
         tile = bool(number % 2)
@@ -693,7 +617,7 @@ def test_without_data_an_index_is_exactly_a_decimal_number(tmp_path):
         found = check_submission(csv_of(tmp_path, f"{'tile:xla' if tile else 'layout:xla:random'}:a,{field}"))
         assert (found == []) == expected, (field, found)
         good[tile] += expected
-    assert min(good.values()) > 100
+    assert min(good.values()) > 30
 
 
 def test_a_header_alone_is_no_submission(tmp_path):

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from kit.checks import as_path
 from kit.data import OPCODE_NAMES, DataError
-from kit.pad import ELEMENT_TYPE, IS_ROOT, SHAPE
+from kit.pad import ELEMENT_TYPE, IS_ROOT
 
 # message: field[:type][*]=number; the type is int64 if none is named (enums are sent as int64), * is a repeated field
 HLO_SCHEMA = """
@@ -70,14 +70,7 @@ NODE_SEQUENCES = MappingProxyType({
     113: (2, "sum product", "slices.stride"), 117: (2, "sum product", "slices.limit"),
     121: (2, "sum product", "dynamic_slice_sizes"), 125: (2, "sum product", "padding.dimensions.low"),
     129: (2, "sum product", "padding.dimensions.high"), 134: (6, "axes", "shape.layout.minor_to_major")})
-# optional, after the official 140 columns: features that the third place added
-EXTRA_SCALARS = MappingProxyType({157: "gather.index_vector"})
-EXTRA_SEQUENCES = MappingProxyType({
-    140: (2, "axes", "dot.lhs_contracting"), 142: (2, "axes", "dot.rhs_contracting"), 144: (2, "axes", "dot.lhs_batch"),
-    146: (2, "axes", "dot.rhs_batch"), 148: (3, "axes", "gather.offset"), 151: (3, "axes", "gather.collapsed_slice"),
-    154: (3, "axes", "gather.start_index_map"), 158: (6, "", "gather_slice_sizes")})
-OPERAND_SHAPES = 164             # six sizes of the first operand, then of the second
-WIDTH, EXTRA_WIDTH = 140, 176
+WIDTH = 140
 
 
 @cache
@@ -117,20 +110,18 @@ def parse_hlo(data, kind, source):
         raise DataError(f"{source}: no protobuf of the kind {kind} ({fault}); fetch the file again") from fault
 
 
-def program_arrays(module, source, padding=0, extra=False):
+def program_arrays(module, source):
     """Encode a module as the official extractor does -> node_feat, node_opcode, edge_index, node_splits."""
-    # node_feat is (n, 140) float32. `padding` fills lists of axes past their end: 0 as in the official files, or -1 as
-    # in configurations. `extra` appends 36 columns: axes of a dot (140-147), axes and slice sizes of a gather
-    # (148-163), sizes of the first two operands (164-175). Edges are sorted; row [u, v]: u consumes v, or calls the
-    # computation whose root is v.
+    # node_feat is (n, 140) float32. Edges are sorted; row [u, v]: u consumes v, or calls the computation whose root
+    # is v.
     instructions = [instruction for computation in module.computations for instruction in computation.instructions]
     if not instructions:
         raise DataError(f"{source}: the module has no instruction")
     opcodes = {name: number for number, name in enumerate(OPCODE_NAMES)}
     node_opcode = np.array([opcodes.get(instruction.opcode, 0) for instruction in instructions])
-    edge_index, roots, operands = _edges(module, source)
+    edge_index, roots = _edges(module, source)
     fields = _Fields(instructions)
-    node_feat = np.zeros((len(instructions), EXTRA_WIDTH if extra else WIDTH), np.float32)
+    node_feat = np.zeros((len(instructions), WIDTH), np.float32)
     node_feat[roots, IS_ROOT] = 1
     rows, types = fields.at("shape.element_type")
     hot = np.zeros(len(instructions), np.int64)
@@ -138,17 +129,11 @@ def program_arrays(module, source, padding=0, extra=False):
     node_feat[:, ELEMENT_TYPE] = hot[:, None] == ELEMENT_TYPES
     rows, tuples = fields.at("shape.tuple_shapes")
     node_feat[rows, 29] = [len(shapes) for shapes in tuples]
-    for column, name in chain(NODE_SCALARS.items(), EXTRA_SCALARS.items() if extra else ()):
+    for column, name in NODE_SCALARS.items():
         rows, values = fields.at(name)
         node_feat[rows, column] = np.array(values, np.int64)
-    for first, (count, follows, name) in chain(NODE_SEQUENCES.items(), EXTRA_SEQUENCES.items() if extra else ()):
-        node_feat[:, first:first + count] = padding if follows == "axes" else 0
+    for first, (count, follows, name) in NODE_SEQUENCES.items():
         write_sequences(node_feat, *fields.at(name), first, count, follows)
-    if extra:
-        for place in (0, 1):
-            held = [(node, nodes[place]) for node, nodes in operands.items() if place < len(nodes)]
-            users, makers = np.array(held, np.int64).reshape(-1, 2).T
-            node_feat[users[:, None], OPERAND_SHAPES + 6 * place + np.arange(6)] = node_feat[makers, SHAPE]
     return node_feat, node_opcode, edge_index, _splits(module)
 
 
@@ -195,8 +180,8 @@ class _Fields:
 
 
 def _edges(module, source):
-    """The module's edges, sorted; its roots; {node: its operands in order}."""
-    edges, roots, operands, root_of, calls, node = [], [], {}, {}, [], 0
+    """The module's edges, sorted; its roots."""
+    edges, roots, root_of, calls, node = [], [], {}, [], 0
     for computation in module.computations:
         place = {instruction.id: node + i for i, instruction in enumerate(computation.instructions)}
         if len(place) < len(computation.instructions):
@@ -205,12 +190,12 @@ def _edges(module, source):
             root_of[computation.id] = place[computation.root_id]
             roots.append(place[computation.root_id])
         for instruction in computation.instructions:
-            operands[node] = [place.get(operand) for operand in instruction.operand_ids]
-            if None in operands[node] or node in operands[node]:
+            operands = [place.get(operand) for operand in instruction.operand_ids]
+            if None in operands or node in operands:
                 raise DataError(f"{source}: operand_ids of instruction {instruction.name!r} name "
                                 f"{list(instruction.operand_ids)}, which are not all other instructions of its "
                                 "computation")
-            edges += [(node, operand) for operand in operands[node]]
+            edges += [(node, operand) for operand in operands]
             calls += [(node, called) for called in instruction.called_computation_ids]
             node += 1
     lacking = {called for _, called in calls} - set(root_of)
@@ -218,7 +203,7 @@ def _edges(module, source):
         raise DataError(f"{source}: called_computation_ids name computation {min(lacking)}, which the module lacks or "
                         "which has no root")
     edges += [(user, root_of[called]) for user, called in calls]
-    return np.array(sorted(set(edges)), np.int64).reshape(-1, 2), roots, operands
+    return np.array(sorted(set(edges)), np.int64).reshape(-1, 2), roots
 
 
 def _splits(module):
