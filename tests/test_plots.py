@@ -17,7 +17,6 @@ from lab.plots import (
     per_graph_scores,
     predicted_against_measured,
     program_graph,
-    regret_curves,
     runtime_spread,
     scores_with_intervals,
     table_of_terms,
@@ -177,8 +176,7 @@ def test_a_name_of_a_file_is_shown_letter_by_letter(name):
              scores_with_intervals([(name, name, 0.5, 0.4, 0.6)], title=name),
              ensemble_gain({name: [0.5]}, {name: {name: 0.6}}, title=name),
              graph_scatter({name: [(1, 2)]}, name, name, title=name), draw_drawn([0, 1, 2], title=name),
-             collection_lines({(name, ""): ([1, 2], [1, 2])}, name, name, title=name),
-             regret_curves({name: [[0.1, 0.2]]}, [1, 2], title=name)]
+             collection_lines({(name, ""): ([1, 2], [1, 2])}, name, name, title=name)]
     for ax in drawn:
         ax.figure.canvas.draw()
         ours = [text for text in ax.figure.findobj(Text) if "$" in text.get_text() and "mathdefault" not in

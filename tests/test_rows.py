@@ -1,14 +1,14 @@
-"""What may be measured: any configuration of sample data as its files say, and of a file its rows alone."""
+"""Searches among the rows of a file: only its rows are measured, each once; what is finished is kept."""
 import itertools
 
 import numpy as np
 import pytest
 
-from kit.data import LayoutGraph, npz_paths, read_layout
+from kit.data import LayoutGraph
 from kit.search.rows import search_rows
-from lab.studies.search_spaces import REPEATED, default_codes, search_space, simulated_runtime
-
-LAYOUTS = ("layout:xla:random", "layout:xla:default", "layout:nlp:random", "layout:nlp:default")
+from lab.run.store import Store
+from lab.studies import search_tables
+from lab.studies.search_tables import REPEATED, default_codes, file_rows, search_space
 
 
 def graph_of(codes):
@@ -23,34 +23,6 @@ def landscape(dims, seed):
     alone, pairs = rng.normal(size=(len(dims), 9)), rng.normal(size=(len(dims), 9, 9))
     at = np.arange(len(dims))
     return codes, alone[at, codes].sum(axis=1) + pairs[at[1:], codes[:, :-1], codes[:, 1:]].sum(axis=1)
-
-
-@pytest.mark.parametrize("collection", LAYOUTS)
-def test_every_row_of_the_sample_data_takes_what_the_simulator_says_up_to_noise(tiny_sample, collection):
-    for path in npz_paths(tiny_sample, collection, "train"):
-        graph = read_layout(path)
-        ratio = graph.config_runtime / simulated_runtime(graph)(graph.config_codes.astype(np.int64))
-        assert abs(np.log(ratio)).max() < 0.03 and 0.001 < np.log(ratio).std() < 0.008      # 0.3 to 0.5% is written
-        assert (graph.config_codes < search_space(graph)).all()
-
-
-@pytest.mark.parametrize("collection", LAYOUTS)
-def test_a_configuration_that_no_row_holds_has_a_runtime_too(tiny_sample, collection):
-    graph = read_layout(npz_paths(tiny_sample, collection, "test")[0])
-    points = np.random.default_rng(0).integers(search_space(graph), size=(50, graph.config_codes.shape[1]))
-    assert len({*map(tuple, points.tolist())} - {*map(tuple, graph.config_codes.tolist())}) > 40
-    runtime = simulated_runtime(graph)(points)
-    assert runtime.shape == (50,) and (runtime > 0).all() and len(np.unique(runtime)) > 10
-
-
-def test_both_searches_of_a_sample_program_have_one_default(tiny_sample):
-    for source in ("xla", "nlp"):
-        digits = []
-        for search in ("random", "default"):
-            graph = read_layout(npz_paths(tiny_sample, f"layout:{source}:{search}", "test")[0])
-            codes = default_codes(graph)
-            digits.append(graph.code_rows[np.arange(len(graph.node_group)), codes[graph.node_group]].tolist())
-        assert digits[0] == digits[1]
 
 
 def test_the_default_is_what_is_measured_most_often_if_that_is_often():
@@ -89,3 +61,24 @@ def test_repeated_rows_and_an_empty_budget_are_refused():
         search_rows(np.array([1, 2]), np.zeros((2, 3)), 1, np.random.default_rng(0))
     with pytest.raises(ValueError, match="^budget is 0; expected a whole number of at least 1$"):
         search_rows(np.array([1, 2]), np.array([[0], [1]]), 0, np.random.default_rng(0))
+
+
+def test_rows_of_a_table_are_means_of_plain_loops_and_are_kept(tmp_path, monkeypatch):
+    codes, runtime = landscape([4, 3, 5], seed=2)
+    runtime = np.rint(1000 * (runtime - runtime.min() + 1)).astype(int)
+    graph = graph_of(codes)._replace(config_runtime=runtime)
+    cost, store = np.random.default_rng(0).normal(size=len(codes)), Store(tmp_path / "store")
+    first = file_rows(graph, cost, [3, 8, 100], 2, store)
+    assert [row["budget"] for row in first] == [3, 8]                  # at most half of the rows
+    for row in first:
+        for name, by in (("searched", None), ("searched with model", cost)):
+            found = [search_rows(runtime, codes, row["budget"], np.random.default_rng(seed), cost=by).best_cost
+                     for seed in range(2)]
+            assert row[name] == pytest.approx(np.mean(found) / runtime.min() - 1)
+            assert row[f"{name}, worst"] == pytest.approx(max(found) / runtime.min() - 1)
+        best = runtime[np.argsort(cost)[:row["budget"]]].min()
+        assert row["model's best"] == pytest.approx(best / runtime.min() - 1)
+    monkeypatch.setattr(search_tables, "search_rows", None)            # nothing is searched again
+    assert file_rows(graph, cost, [3, 8, 100], 2, store) == first
+    with pytest.raises(TypeError):
+        file_rows(graph, -cost, [3, 8, 100], 2, store)

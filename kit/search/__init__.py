@@ -1,12 +1,9 @@
-"""Find a fast configuration with few measurements: strategies, Droplet Search, budgets, gradient walks."""
+"""Find a fast configuration with few measurements: strategies, Droplet Search, budgets."""
 from kit.search.budgets import lowest_confirmed
 from kit.search.droplet_search import droplet, explore_then_droplet
-from kit.search.gaussian_process import MOST_REMEMBERED
-from kit.search.gradient import gradient_search, on_codes, relaxed_token_cost
 from kit.search.rows import search_rows
 from kit.search.strategies import annealing, genetic, guided, random_search
+from kit.search.token_cost import on_codes, relaxed_token_cost
 
-__all__ = [
-    "MOST_REMEMBERED", "annealing", "droplet", "explore_then_droplet", "genetic", "gradient_search", "guided",
-    "lowest_confirmed", "on_codes", "random_search", "relaxed_token_cost", "search_rows",
-]
+__all__ = ["annealing", "droplet", "explore_then_droplet", "genetic", "guided", "lowest_confirmed", "on_codes",
+           "random_search", "relaxed_token_cost", "search_rows"]

@@ -1,5 +1,9 @@
 """Real programs: known networks in plain JAX, measured on the machine at hand into files of the data set's format."""
+from pathlib import Path
+
 from lab.measured.files import KINDS, CollectSettings, collect, write_catalogue
 from lab.measured.programs import PROGRAMS, made
 
-__all__ = ["KINDS", "PROGRAMS", "CollectSettings", "collect", "made", "write_catalogue"]
+SEARCHES = Path(__file__).with_name("cpu") / "searches.csv"      # what lab/studies/measured_search.py found
+
+__all__ = ["KINDS", "PROGRAMS", "SEARCHES", "CollectSettings", "collect", "made", "write_catalogue"]

@@ -17,12 +17,12 @@ from lab.plots.scores import (
     scores_with_intervals,
     validation_against_leaderboard,
 )
-from lab.plots.search import regret_curves, speed_up_curves
+from lab.plots.search import speed_up_by_search, speed_up_curves
 from lab.plots.style import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks, spaced
 
 __all__ = [
     "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",
     "learning_curve", "name_rows", "new_axes", "opcode_shares", "per_graph_scores", "predicted_against_measured",
-    "program_graph", "regret_curves", "row_marks", "runtime_spread", "scores_with_intervals", "spaced",
-    "speed_up_curves", "table_of_terms", "two_layouts", "validation_against_leaderboard",
+    "program_graph", "row_marks", "runtime_spread", "scores_with_intervals", "spaced",
+    "speed_up_by_search", "speed_up_curves", "table_of_terms", "two_layouts", "validation_against_leaderboard",
 ]

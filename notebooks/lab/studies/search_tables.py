@@ -1,84 +1,32 @@
-"""Rows of tables about searches: how much slower than the best known configuration each search ends."""
+"""Rows of tables about searches among the rows of files, and about tiles."""
 import numpy as np
 
 from kit.metrics import default_tile_score, slowdown
 from kit.noise import bootstrap_interval
-from lab.studies.search_study import WITH_MODEL, WITHOUT_MODEL, study_reasons, study_rows
+from kit.prune import config_ids
+from kit.search import search_rows
+from kit.training import versions
+from lab.run.code import code_digest
 
-MAIN = "model, explore then droplet"     # the search that the others are held against
-COMPARED = 10, 300                       # budgets within which it is; with more, its Gaussian process is full
-ROW_BUDGET = 100                         # measurements among the rows of a file, at most; and half of its rows
+ROW_BUDGET = 100           # measurements among the rows of a file, at most; and half of its rows
+REPEATED = 10              # the data set measures the default about 40 times per file; a part of a file may hold fewer
 
 
-def slowdown_rows(spaces, budgets, found, best):
-    """How much slower than the best known configuration the searches of whole spaces end.
+def search_space(graph):
+    """The number of codes of each group of a layout file (g,), int64: the `dims` of a search."""
+    return graph.config_codes.max(axis=0).astype(np.int64) + 1
 
-    Parameters
-    ----------
-    spaces : sequence of SearchSpace
-    budgets : sequence of int
-    found : dict of str to ndarray, shape (3, seeds, spaces, budgets)
-        As from `study_searches`.
-    best : ndarray, shape (spaces,)
-        ns of the best known configuration of each space.
 
-    Returns
-    -------
-    dict of (str, str) to ndarray, shape (seeds, programs, budgets)
-        {(collection, strategy): slowdown}; NaN where a search was not run.
-    list of dict
-        A row per collection, strategy and budget that was run for all programs and seeds.
+def default_codes(graph):
+    """The compiler's default (g,), int64: the configuration that a file, with its repeats, measures most often.
+
+    None if no configuration was measured ten times, because then the file does not tell.
     """
-    slower, rows = {}, []
-    for collection in dict.fromkeys(space.collection for space in spaces):
-        own = [place for place, space in enumerate(spaces) if space.collection == collection]
-        default = np.array([spaces[place].default for place in own])
-        for name, numbers in found.items():
-            costs, measured, asked = numbers[:, :, own]                     # (seeds, programs, budgets) each
-            slower[collection, name] = costs / best[own, None] - 1
-            for b, budget in enumerate(budgets):
-                ends = slower[collection, name][:, :, b]
-                if np.isfinite(ends).all():
-                    low, high = bootstrap_interval(ends, draws=500)
-                    rows.append({
-                        "collection": collection, "strategy": name, "budget": budget,
-                        "measured": measured[:, :, b].mean(), "queries": asked[:, :, b].mean(),
-                        "median slowdown": np.median(ends), "slowdown": ends.mean(), "low": low, "high": high,
-                        "speed-up over default": (default / costs[:, :, b]).mean(),
-                        "programs": len(own), "seeds": len(ends)})
-    return slower, rows
-
-
-def rival_rows(slower, budgets, speed_up):
-    """The search with the model against the best search without one, paired by program and seed.
-
-    Parameters
-    ----------
-    slower : dict of (str, str) to ndarray, shape (seeds, programs, budgets)
-        As from `slowdown_rows`.
-    budgets : sequence of int
-    speed_up : mapping of (str, str, int) to float
-        {(collection, strategy, budget): speed-up over the default}.
-
-    Returns
-    -------
-    list of dict
-        A row per collection and budget within `COMPARED`. A difference below 0: the model helps.
-    """
-    rows = []
-    for collection in dict.fromkeys(collection for collection, _ in slower):
-        for b, budget in enumerate(budgets):
-            if not COMPARED[0] <= budget <= COMPARED[1]:
-                continue
-            ours, free = slower[collection, MAIN][:, :, b], {n: slower[collection, n][:, :, b] for n in WITHOUT_MODEL}
-            rival = min((n for n in free if np.isfinite(free[n]).all()), key=lambda n: free[n].mean())
-            low, high = bootstrap_interval(ours - free[rival])
-            first = min(WITH_MODEL, key=lambda n: slower[collection, n][:, :, b].mean())
-            rows.append({"collection": collection, "budget": budget, MAIN: ours.mean(), "best without model": rival,
-                         "its slowdown": free[rival].mean(), "difference": (ours - free[rival]).mean(), "low": low,
-                         "high": high, "speed-up over default": speed_up[collection, MAIN, budget],
-                         "best with model": first})
-    return rows
+    label = config_ids(graph)
+    repeats = np.bincount(label)
+    if repeats.max() < REPEATED:
+        return None
+    return graph.config_codes[np.argmax(label == repeats.argmax())].astype(np.int64)
 
 
 def file_rows(graph, cost, budgets, seeds, store):
@@ -94,7 +42,7 @@ def file_rows(graph, cost, budgets, seeds, store):
         Those above `ROW_BUDGET` or half of the rows are left out.
     seeds : int
     store : Store
-        Keeps what is finished, as for `study_rows`.
+        Keeps what is finished.
 
     Returns
     -------
@@ -103,7 +51,7 @@ def file_rows(graph, cost, budgets, seeds, store):
     """
     runtime, rows = graph.config_runtime, []
     few = [budget for budget in budgets if budget <= min(ROW_BUDGET, len(runtime) / 2)]
-    searched = study_rows(graph, cost, few, seeds, store)
+    searched = _searched(graph, cost, few, seeds, store)
     for b, budget in enumerate(few):
         costs = {"random": [np.random.default_rng(s).permutation(runtime)[:budget].min() for s in range(20)],
                  "searched": searched["searched"][:, b],
@@ -115,38 +63,19 @@ def file_rows(graph, cost, budgets, seeds, store):
     return rows
 
 
-def reason_rows(graphs, model, defaults, k_hops=1):
-    """Whether undoing the largest term of an explanation makes programs of the sample data faster.
-
-    Parameters
-    ----------
-    graphs : sequence of LayoutGraph
-        Whole programs of the sample data.
-    model : ConfigTokenModel
-    defaults : sequence of ndarray or None
-        The compiler's default of each graph; without one, the graph is left out.
-    k_hops : int
-
-    Returns
-    -------
-    list of dict
-        The change of the runtime if the named groups, or groups at random, are undone, and the difference; none for
-        fewer than two programs.
-    """
-    each = [study_reasons(graph, model, code, np.random.default_rng(0), k_hops)
-            for graph, code in zip(graphs, defaults) if code is not None]
-    each = [one | {"difference": one["named"] - one["at random"]} for one in each
-            if np.isfinite([*one.values()]).all()]
-    rows = []
-    for name in ("named", "at random", "difference") if len(each) > 1 else ():
-        changes = np.array([one[name] for one in each])
-        low, high = bootstrap_interval(changes)
-        rows.append({"undone": name, "change of the runtime": changes.mean(), "low": low, "high": high,
-                     "correlation": np.mean([one["correlation"] for one in each]), "programs": len(each)})
-    return rows
+def _searched(graph, cost, budgets, seeds, store):
+    """{"searched" or "searched with model": (seeds, budgets)}: the runtime of the best row that was measured."""
+    key, found = [graph.config_runtime, graph.config_codes, cost, versions()], []
+    for seed in range(seeds):
+        name = store.name("rows", [key, budgets, seed, code_digest(__name__)])
+        found.append(store.made(name, lambda seed=seed: {
+            words: np.array([search_rows(graph.config_runtime, graph.config_codes, budget, np.random.default_rng(seed),
+                                         cost=by).best_cost for budget in budgets], float)
+            for words, by in (("searched", None), ("searched with model", cost))}))
+    return {name: np.array([one[name] for one in found]) for name in ("searched", "searched with model")}
 
 
-def tile_rows(costs, runtimes):
+def tile_rows(costs, runtimes, has_default=True):
     """The model's five first tile sizes against five at random and the compiler's default.
 
     Parameters
@@ -155,6 +84,8 @@ def tile_rows(costs, runtimes):
         {kernel: predicted cost}.
     runtimes : dict of str to ndarray, shape (c,)
         {kernel: runtime / runtime of the default}, of the same kernels.
+    has_default : bool
+        Whether the files know the compiler's default.
 
     Returns
     -------
@@ -163,39 +94,15 @@ def tile_rows(costs, runtimes):
     """
     rng, rows = np.random.default_rng(0), []
     ways = {"model's top 5": [slowdown(costs[i], known) for i, known in runtimes.items()],
-            "5 at random": [np.mean([slowdown(rng.random(len(t)), t) for _ in range(100)]) for t in runtimes.values()],
-            "compiler's default": [1 - default_tile_score(t) for t in runtimes.values()]}
+            "5 at random": [np.mean([slowdown(rng.random(len(t)), t) for _ in range(100)]) for t in runtimes.values()]}
+    if has_default:
+        ways["compiler's default"] = [1 - default_tile_score(t) for t in runtimes.values()]
     for name, slower in ways.items() if len(runtimes) > 1 else ():
         apart = np.subtract(slower, ways["5 at random"])
         rows.append({"measured": name, "slowdown": np.mean(slower),
                      **dict(zip(("low", "high"), bootstrap_interval(slower))), "difference to random": apart.mean(),
                      **dict(zip(("from", "to"), bootstrap_interval(apart))), "kernels": len(runtimes)})
     return rows
-
-
-def space_speed_ups(spaces, budgets, found):
-    """How much faster than the compiler's default the searches of whole spaces end.
-
-    Parameters
-    ----------
-    spaces, budgets, found
-        As for `slowdown_rows`.
-
-    Returns
-    -------
-    dict of (str, str, str, int) to ndarray, shape (programs,)
-        {(collection, "whole space", "with model" or "random", budget): speed-ups}, means over seeds. Programs without a
-        known default are left out, and so are budgets with which a search was not run.
-    """
-    ups = {}
-    for collection in dict.fromkeys(space.collection for space in spaces):
-        own = [i for i, space in enumerate(spaces) if space.collection == collection and np.isfinite(space.default)]
-        default = np.array([spaces[i].default for i in own])
-        for search, name in (("with model", MAIN), ("random", "random")):
-            faster = (default[:, None] / found[name][0][:, own]).mean(axis=0)                   # (programs, budgets)
-            ups |= {(collection, "whole space", search, budget): one for budget, one in zip(budgets, faster.T)
-                    if len(own) and np.isfinite(one).all()}
-    return ups
 
 
 def row_speed_ups(rows):
@@ -209,7 +116,8 @@ def row_speed_ups(rows):
     Returns
     -------
     dict of (str, str, str, int) to ndarray, shape (programs,)
-        As from `space_speed_ups`, with "rows of a" in the place of "whole space".
+        {(collection, what was measured, "with model" or "random", budget): speed-ups}. Programs without a known default
+        are left out.
     """
     ups = {}
     for row in rows:
@@ -235,7 +143,7 @@ def tile_speed_ups(costs, runtimes, budgets, draws=100):
     Returns
     -------
     dict of (str, str, str, int) to ndarray, shape (kernels,)
-        As from `space_speed_ups`, with "tile sizes" in the place of "whole space".
+        As from `row_speed_ups`.
     """
     rng, ups = np.random.default_rng(0), {}
     for i, runtime in runtimes.items():
@@ -254,7 +162,7 @@ def speed_up_rows(ups):
     Parameters
     ----------
     ups : dict of (str, str, str, int) to ndarray, shape (programs,)
-        As from `space_speed_ups`.
+        As from `row_speed_ups`.
 
     Returns
     -------
