@@ -617,6 +617,7 @@ def test_a_table_holds_the_medians_of_the_longest_race_of_a_kernel_seed_and_mach
     for name, race in (("z", short), ("a", long), ("b", drawn_race(seed=1, random=3.0)), ("c", threads)):
         (tmp_path / f"race_{name}.json").write_text(json.dumps(race))
     table = race_table(tmp_path).sort_values(["cpu", "seed", "ms"])
+    assert (table["seconds"] == 1.2).all() and (table["rounds"] == 3).all()
     assert table[["cpu", "strategy", "seed", "ms", "low", "high", "schedule"]].values.tolist() == [
         ["a CPU", OURS, 0, 2.0, 1.5, 2.5, "1 0"], ["a CPU", "random", 0, 4.0, 3.0, 5.0, ""],
         ["a CPU", "random", 1, 6.0, 4.5, 7.5, ""], ["a CPU, 4 threads", "random", 0, 2.0, 1.5, 2.5, ""]]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kit.search.budgets import Measured, SearchResult, is_confirmed
+from kit.search.budgets import Measured, SearchResult, is_confirmed, lowest_confirmed
 from kit.search.droplet_search import _elsewhere, droplet, explore_then_droplet
 from kit.search.gaussian_process import GaussianProcess
 from kit.search.strategies import annealing, genetic, guided, random_search
@@ -333,6 +333,7 @@ def test_a_point_that_fails_when_it_is_measured_again_does_not_win():
     measured([[0, 0]])
     measured([[1, 1]])
     assert measured.result().best.tolist() == [1, 1] and measured.result().best_cost == 4
+    assert lowest_confirmed([[3.0, 3.5, np.inf], [4.0]], confirm=9) == 1
 
 
 def test_points_that_fail_are_not_confirmed():
