@@ -66,10 +66,10 @@ class Network(nn.Module):
         """What the first layer reads of each node: numbers, embedded layout, embedded opcode."""
         return torch.cat([tensors.numeric, self.digit(tensors.layout).flatten(1), self.opcode(tensors.opcode)], dim=1)
 
-    def _build_encoder(self, s, aggregation="sparse", features=True):
+    def _build_encoder(self, s, features=True):
         numbers = NUMERIC + 6 * s.digit_width if features else 0
         self.node = nn.Linear(numbers + s.opcode_width, s.width)
-        self.sages = nn.ModuleList(Sage(s.width, s.width, 2, aggregation) for _ in range(s.graph_blocks))
+        self.sages = nn.ModuleList(Sage(s.width, s.width, 2, "sparse") for _ in range(s.graph_blocks))
         self.norms = nn.ModuleList(nn.LayerNorm(s.width) for _ in range(s.graph_blocks))
 
     def encode(self, tensors, features=True):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from kit.checks import check_choice, check_graph, check_number, check_whole
+from kit.checks import check_graph, check_number, check_whole
 from kit.data import OPCODE_NAMES
 from kit.models.layers import Network, scale_buffer, scaled
 from kit.pad import SHAPE
@@ -32,13 +32,11 @@ class TileModelSettings:
     opcode_width: int = 16
     digit_width: int = 4
     dropout: float = 0.1
-    aggregation: str = "sparse"          # or "scatter"; see fastest_aggregation
     seed: int = 0                        # of the initial weights
 
     def __post_init__(self):
         check_whole(vars(self), width=1, graph_blocks=0, opcode_width=1, digit_width=1, seed=0)
         check_number(vars(self), "at least 0 and less than 1", "dropout")
-        check_choice(vars(self), aggregation=("sparse", "scatter"))
 
 
 class TileModel(Network):
@@ -58,7 +56,7 @@ class TileModel(Network):
         self.register_buffer("config_scale", torch.zeros(2, TILE_FEATURES, dtype=torch.float64))
 
     def _build(self, s):
-        self._build_encoder(s, s.aggregation)
+        self._build_encoder(s)
         self.config = nn.Sequential(nn.Linear(TILE_FEATURES, s.width), nn.GELU(), nn.Linear(s.width, s.width))
         self.graph = nn.Linear(2 * s.width, s.width)
         self.head = nn.Sequential(nn.Linear(3 * s.width, s.width), nn.GELU(), nn.Dropout(s.dropout),
