@@ -54,6 +54,11 @@ def test_k_hop_nodes_are_those_of_networkx():
             assert k_hop_nodes(graph.edge_index, graph.node_config_ids, k).tolist() == expected
 
 
+def test_nothing_is_near_no_seed():
+    assert k_hop_nodes(EDGES, np.array([], dtype=np.int64), 3).tolist() == []
+    assert k_hop_nodes(np.zeros((0, 2), np.int64), np.array([4]), 3).tolist() == [4]
+
+
 #   0 -> 1 -> 2 -> 4      configurable: 2; 1 - 3 and 3 - 4 join two of its neighbours
 #        1 -> 3 -> 2 ; 3 -> 4
 RING = np.array([[0, 1], [1, 2], [2, 4], [1, 3], [3, 2], [3, 4], [1, 2]])
