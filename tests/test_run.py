@@ -65,7 +65,7 @@ SAMPLE = f"""import numpy as np
 def write_sample(root, seed=0, size="small", progress=False):
     if not root.exists():
         write_kernel(root / "npz" / "tile" / "xla" / "train" / f"{{size}}.npz")
-        (root / "truth").mkdir()
+        (root / "truth" / "tile").mkdir(parents=True)
     return root / "npz"
 """
 

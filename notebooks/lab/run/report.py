@@ -21,7 +21,6 @@ from lab.run.season import read_season
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
 _NUMBERS = ("score", "low", "high", "ceiling", "lead", "lead low", "lead high", "graphs", "seeds")      # in scores.csv
-_IN_A_RECORD = {"model", "parameters", "graphs", "settings", "configs_seen", "seconds", "peak_memory", "curve"}
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>
@@ -213,23 +212,18 @@ def _score_row(row):
 
 
 def read_record(path):
-    """Read the record of a training, as `kit.training.run_record` makes it; DataError if a file is none."""
+    """Read the record of a training, as `kit.training.run_record` makes it; DataError if no row can be made of it."""
     try:
         about = json.loads(Path(path).read_bytes())
-        if _IN_A_RECORD <= about.keys():
-            return about
-    except (OSError, ValueError, AttributeError, RecursionError):
-        pass
-    raise DataError(f"{path}: is no record of a training; delete it")
+        _row_of(path, about)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
+        raise DataError(f"{path}: is no record of a training; delete it") from fault
+    return about
 
 
 def _training_row(path):
     """A row on one trained model, from the record beside its checkpoint."""
-    about = read_record(path)
-    try:
-        return _row_of(path, about)
-    except (KeyError, TypeError, ValueError) as fault:
-        raise DataError(f"{path}: is no record of a training; delete it") from fault
+    return _row_of(path, read_record(path))
 
 
 def _row_of(path, about):
