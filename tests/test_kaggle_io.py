@@ -331,11 +331,12 @@ def test_no_submission_left_is_told_before_the_upload(kaggle, csv):
     assert submit(csv, "m", client=QUICK) == {"ref": 1000, "remaining": None, "repeated": False}
 
 
-@pytest.mark.parametrize("call, kind", [("IntrospectToken", "host"), ("upload", "upload"),
-                                        ("CreateSubmission", "unsure")])
-def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, csv, call, kind):
+@pytest.mark.parametrize("call, kind, timeout", [
+    ("IntrospectToken", "host", 2), pytest.param("upload", "upload", 10, marks=pytest.mark.long),
+    pytest.param("CreateSubmission", "unsure", 10, marks=pytest.mark.long)])
+def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, csv, call, kind, timeout):
     kaggle.answers[call] = ["hang"]
-    fails(kind, submit, csv, "m", timeout=3, client=QUICK)
+    fails(kind, submit, csv, "m", timeout=timeout, client=QUICK)
 
 
 # --- credentials, client
