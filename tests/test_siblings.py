@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import rankdata
 from training import drawn_layout
 
-from kit.baselines import siblings
+from kit.baselines import siblings, specialists
 from kit.baselines.siblings import (
     LEAST_ALIKE,
     NEAR,
@@ -85,6 +85,16 @@ def renumbered(graph, rng):
 
 
 # second implementations, slow and obvious
+
+
+def slow_options_alike(a, b, n):
+    """Share of equal digits of two options, each a list of rows, for a group of n nodes."""
+    given = equal = 0
+    for node in range(n):
+        for x, y in zip(a[node * len(a) // n], b[node * len(b) // n]):
+            given += x >= 0 or y >= 0
+            equal += x == y and x >= 0
+    return equal / given if given else 1.0
 
 
 def slow_group_similarity(a, b):
@@ -353,6 +363,14 @@ def test_an_option_that_no_relative_has_is_read_as_the_nearest_one():
     digits = dense_configs(target, range(150))[:, 0, 3]
     assert {d: set(own[digits == d, 0]) for d in (3, 4, 5)} == {3: {codes[0][0, 0]}, 4: {codes[0][0, 0]}, 5: {-1}}
     assert sizes.tolist() == [3, 3]
+
+
+def test_options_are_alike_as_far_as_their_given_digits_are_equal():
+    rng = np.random.default_rng(14)
+    first, second = (rng.integers(-1, 2, (k, 3, 18)) for k in (4, 5))
+    first[0] = second[0] = -1
+    slow = [[slow_options_alike(a, b, 3) for b in second.tolist()] for a in first.tolist()]
+    assert specialists.options_alike(first, second) == pytest.approx(np.array(slow)) and slow[0][:2] == [1, 0]
 
 
 @pytest.mark.parametrize("fit", [fit_codes, fit_pairs, fit_trees])
