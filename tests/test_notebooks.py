@@ -199,12 +199,9 @@ def test_searches_use_the_token_model_of_04_and_keep_within_their_budgets(finish
     out = finished[0] / "out"
     for stem in ("layout_xla_default", "layout_nlp_random", "layout_nlp_default"):
         assert len(list((out / "store").glob(f"{stem}-token-0-*.pt"))) == 1, "07 trained another one"
-    table, rows = pd.read_csv(out / "searches.csv"), pd.read_csv(out / "searches_rows.csv")
-    assert set(table["data"]) == set(rows["data"]) == {"sample data"}
-    assert table["collection"].nunique() == rows["collection"].nunique() == 4 and table["strategy"].nunique() == 9
-    assert (table["measured"] <= table["budget"]).all() and (table["slowdown"] >= 0).all()
-    guided = table["strategy"].str.startswith("model")
-    assert ((table["queries"] > 0) == guided).all() and (rows[["random", "searched with model"]] >= 0).all(axis=None)
+    rows = pd.read_csv(out / "searches_rows.csv")
+    assert set(rows["data"]) == {"sample data"} and rows["collection"].nunique() == 4
+    assert (rows["budget"] <= rows["rows"] / 2).all() and (rows[["random", "searched with model"]] >= 0).all(axis=None)
 
 
 @pytest.mark.long

@@ -123,7 +123,9 @@ def copy_whole(source, place):
 
 
 def read_whole(path):
-    """The named arrays in a file of a store, or None if the file is not as it was written under its name."""
+    """The named arrays in a file of a store, or None if the file is gone or not as it was written."""
+    if not Path(path).is_file():
+        return None
     data = Path(path).read_bytes()               # an error here is no damage of the file
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as npz:
