@@ -375,7 +375,8 @@ def test_a_key_in_kaggle_json_is_enough_and_a_wrong_one_is_named(kaggle, csv, mo
 
 
 @pytest.mark.parametrize("name, data", [
-    ("kaggle.json", GOOD.encode("utf-16")), ("kaggle.json", GOOD.encode()[:-9]), ("kaggle.json", b""),
+    ("kaggle.json", GOOD.encode("utf-8-sig")), ("kaggle.json", GOOD.encode("utf-16")),
+    ("kaggle.json", GOOD.encode()[:-9]), ("kaggle.json", b""),
     ("kaggle.json", b'{"username": "name"}'), ("access_token", TOKEN.encode("utf-16")), ("access_token", b"\n")])
 def test_a_file_of_credentials_that_cannot_be_used_is_named(kaggle, csv, monkeypatch, name, data):
     monkeypatch.delenv("KAGGLE_API_TOKEN")
