@@ -76,3 +76,9 @@ def test_the_table_is_of_geometric_means():
     assert len(lines) == 4 and lines[2].startswith("| random | 1.049 (") and lines[2].endswith("| 1 |")
     own, ahead = np.sqrt(1.2 * 1.5), np.sqrt(1.2 * 1.5 / 1.1)
     assert f"{own:.3f} (" in lines[3] and f"over random {ahead:.3f} (" in lines[3] and lines[3].endswith("| 2 |")
+
+
+def test_a_program_whose_processes_disagree_is_left_out():
+    rows = [(name, "f", "random", 5, 5, 1.1, 1.0, high) for name, high in (("a", 1.4), ("b", 1.6), ("b", 1.2))]
+    kept, rough = study.steady(pl.DataFrame(rows, study.COLUMNS, orient="row"))
+    assert kept["program"].to_list() == ["a"] and rough == ["b"]

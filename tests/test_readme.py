@@ -14,7 +14,6 @@ sys.path.insert(0, str(PROJECT / "notebooks"))
 from hours import training_hours  # noqa: E402
 
 README = (PROJECT / "README.md").read_text("utf-8")
-BASELINES = "node alone", "ridge", "popularity", "compiler's default"
 STUDIES = (PROJECT / "notebooks" / "studies.md").read_text("utf-8")
 
 
@@ -56,16 +55,17 @@ def readme_rows(head):
     return [[cell.strip().strip("*").replace("**", "") for cell in row.strip("|").split("|")] for row in table]
 
 
-def test_scores_are_those_of_notebook_05():
-    rows = [row for row in shown("05") if len(row) > 8 and row[0] in COLLECTIONS]
-    ensemble = {row[0]: row for row in rows if row[1] == "ensemble"}
-    best = {name: max(row[2] for row in rows if row[0] == name and row[1] in BASELINES) for name in COLLECTIONS}
-    tile, layouts = COLLECTIONS[0], COLLECTIONS[1:]
-    scores, ceilings = (sorted(ensemble[name][column] for name in layouts) for column in (2, 8))
-    behind = sorted(best[name] for name in layouts)
-    assert f"tau {scores[0]} to {scores[-1]} in the four layout collections, under ceilings of {ceilings[0]} to " \
-           f"{ceilings[-1]}; the best baselines have {behind[0]} to {behind[-1]}." in README
-    assert f"On tiles it has {ensemble[tile][2]} (1 - slowdown), and the compiler's own tiles {best[tile]} " in README
+def test_scores_are_those_of_the_notebooks():
+    rows = {row[0]: row for row in shown("05") if len(row) > 8 and row[0] in COLLECTIONS and row[1] == "ensemble"}
+    said = re.search(r"a tau of (\S+) in `layout:xla:random` and (\S+) in `layout:nlp:random`, under noise ceilings of "
+                     r"(\S+) and (\S+)\. In .*?, it has (\S+) and (\S+) under (\S+) and (\S+)\. ", README).groups()
+    order = "layout:xla:random", "layout:nlp:random", "layout:xla:default", "layout:nlp:default"
+    score, ceiling = ([rows[name][column] for name in order] for column in (2, 8))
+    assert [*said] == [*score[:2], *ceiling[:2], *score[2:], *ceiling[2:]]
+    tiles = {row[2]: float(row[3]) for row in shown("03") if row[:2] == ["tile:xla", "test"]}
+    ours, random = re.search(r"tiles is (\S+)% slower than .*? at random is (\S+)% slower", README).groups()
+    assert ours == f"{100 - 100 * float(rows['tile:xla'][2]):.1f}"
+    assert random == f"{100 - 100 * tiles['random five']:.1f}"
 
 
 def test_the_real_program_is_that_of_the_studies():
@@ -115,3 +115,11 @@ def test_hours_of_a_season_are_calculated():
                 * groups for groups in (1, 2))
     guide = (PROJECT / "notebooks" / "README.md").read_text("utf-8")
     assert f"about {one:.0f} hours of one T4, or {two:.0f} hours of Kaggle's machine with two T4" in guide
+
+
+def test_searches_are_those_of_the_studies():
+    ours, random = re.search(r"30 measurements make them (\S+) times (?:\(.+?\)) as fast as XLA's default, and 30 random "
+                             r"measurements (\S+) times", README).groups()
+    rows = {line.split(" | ")[0].strip("| "): line.split(" | ") for line in STUDIES.splitlines() if "; over random" in line
+            or line.startswith("| random | ")}
+    assert rows["explore-then-droplet, learned model"][3].startswith(f"{ours} (") and rows["random"][3].startswith(random)

@@ -47,6 +47,7 @@ from lab.run.store import Store  # noqa: E402
 SEEDS = 3                        # networks whose mean cost guides a search
 ROUNDS = 3                       # of default and winners, in each of the new processes
 QUERIES = 4000                   # of the model
+STEADY = 1.5                     # ratio of the ends of an interval, above which a program is left out of the means
 # one program of each family that no training program has, then their relatives
 UNSEEN = ("vgg_b1", "unet_b1", "inception_b2", "convnext_b1", "mixer_b2", "gru_b16", "gcn_n1024", "vit_b2", "llama_b2",
           "performer_b2", "gpt_scan_b2", "vgg_nchw", "unet_nchw", "gru_both", "gcn_train")
@@ -172,6 +173,12 @@ def run_again(place, codes):
 COLUMNS = "program", "family", "strategy", "budget", "measurements", "speedup", "low", "high"
 
 
+def steady(table):
+    """A table without the programs where one winner's new processes disagree by far, and the names of these."""
+    rough = table.filter(pl.col("high") > STEADY * pl.col("low"))["program"].unique().sort().to_list()
+    return table.filter(~pl.col("program").is_in(rough)), rough
+
+
 def speedups(table):
     """Lines of Markdown: the geometric mean of the speed-ups at each budget, and that of the ratio to random search."""
     budgets = table["budget"].unique(maintain_order=True).to_list()
@@ -221,7 +228,9 @@ def main(argv=None):
         table = pl.DataFrame(rows, COLUMNS, orient="row")
         with whole_file(args.out / "measured_search.csv") as part:
             table.write_csv(part)
-    print(speedups(table), by_program(table, "explore-then-droplet, learned model", 30), sep="\n\n")
+    kept, rough = steady(table)
+    print(f"left out of the means, because new processes disagree: {', '.join(rough) or 'none'}\n")
+    print(speedups(kept), by_program(table, "explore-then-droplet, learned model", 30), sep="\n\n")
 
 
 if __name__ == "__main__":
