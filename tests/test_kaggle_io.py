@@ -517,7 +517,7 @@ def test_a_notebook_is_pushed_with_its_data_and_machine(kaggle, notebook, tmp_pa
 
 
 @pytest.mark.parametrize("answers, push_answer, kind, word", [
-    ([(503, "")], {}, "server", 'at "push notebook"'),
+    ([(503, "")], {}, "server", 'at "push the notebook"'),
     ([], {"error": "Maximum weekly GPU quota of 30.00 hours reached"}, "refused", "weekly GPU quota"),
     ([], {"invalidCompetitionSources": [SLUG]}, "refused", f"pushed without its data: no access to ['{SLUG}']")])
 def test_a_push_that_failed_says_so_and_is_not_repeated(kaggle, notebook, answers, push_answer, kind, word):

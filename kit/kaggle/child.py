@@ -136,7 +136,7 @@ def create_the_Dataset(ask, api, kaggle):
         raise Refused("refused", done.error)
 
 
-def push_notebook(ask, api, kaggle):
+def push_the_notebook(ask, api, kaggle):
     """Save a notebook on Kaggle, where it runs; its kernel-metadata.json is written to its folder."""
     about = dict(ask["about"])
     if "/" not in about["id"]:
