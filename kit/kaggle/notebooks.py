@@ -93,8 +93,8 @@ def push_notebook(notebook, metadata=None, timeout=120.0, client=None):
     check_notebook(code.name, code.read_text("utf-8", "replace"), title)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, code.name).write_bytes(code.read_bytes())
-        return ask_kaggle("push_the_notebook", about["id"], timeout, {"folder": folder, "about": about}, client,
-                          safe=False)
+        words = {"folder": folder, "about": about}
+        return ask_kaggle("push_the_notebook", about["id"], timeout, words, client, safe=False)
 
 
 def gpu_quota(timeout=60.0, client=None):
