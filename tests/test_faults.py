@@ -473,7 +473,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(clone, expe
     assert status in (1, 2) and os.strerror(errno.EFBIG) in errors, errors
     with mounted("tmpfs", clone.out, "-t", "tmpfs", "-o", "size=1m"):
         # what does not fit any more: the notebook that papermill saves, or the checkpoint that its kernel writes
-        for room, place in ((20_000, ".run/06_all.ipynb"), (64_000, "store/tile-")):
+        for room, place in ((40_000, ".run/06_all.ipynb"), (64_000, "store/tile-")):
             filler = fill(clone.out, room)
             status, lines, errors = clone.run()
             assert status == 1 and not clone.results() and (

@@ -427,12 +427,12 @@ def test_run_py_started_inside_notebooks_finds_the_data_of_the_clone_and_leaves_
 
 
 @pytest.mark.long
-def test_without_a_data_set_sample_data_is_used_and_said_to_be_that(clone):
-    where = os.path.join("data", "sample-tiny", "npz")
+def test_without_a_data_set_the_measured_programs_are_used_and_said_to_be_these(clone):
+    where = os.path.join("lab", "measured", "cpu", "npz")
     for _ in range(2):
         status, lines, _ = run(clone, "--size", "tiny", data=())
-        assert status == 0 and "sample data" in lines[0] and lines[0].endswith(where)
-        assert "scores on sample data" in lines
+        assert status == 0 and lines[0].startswith("measured programs: ") and lines[0].endswith(where)
+        assert "scores on measured programs" in lines
     assert len(ran(clone)) == 2
 
 
