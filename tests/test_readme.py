@@ -117,8 +117,9 @@ def test_hours_of_a_season_are_calculated():
 
 
 def test_searches_are_those_of_the_studies():
-    ours, random = re.search(r"30 measurements of `explore_then_droplet` make them (\S+) times .*? as fast as XLA's default, and 30 random "
-                             r"measurements (\S+) times", README).groups()
+    ours, random = re.search(
+        r"30 measurements of `explore_then_droplet` make them (\S+) times .*? as fast as XLA's default, and 30 random "
+        r"measurements (\S+) times", README).groups()
     table = STUDIES[STUDIES.index("| strategy | 5 measurements"):].split("\n\n")[0].splitlines()
     rows = {name: cells for name, *cells in (line.strip("| ").split(" | ") for line in table)}
     assert rows["explore-then-droplet, learned model"][2].startswith(f"{ours} (")
