@@ -35,7 +35,7 @@ def bench(monkeypatch):
     own = type("Known", (KnownBench,), {"costs": costs})
     program = program_from_jax(chain, *GIVEN, tie=False)
     monkeypatch.setattr(study, "Bench", own)
-    monkeypatch.setattr(study, "program_of", lambda name: (program, GIVEN))
+    monkeypatch.setattr(study, "traced", lambda name: (program, GIVEN))
     monkeypatch.setattr(study, "relaxed_token_cost", lambda model, tensors: lambda weights: (
         weights * torch.tensor(costs, dtype=torch.float32)[None, :, :weights.shape[2]]).sum(dim=(1, 2)))
     return own

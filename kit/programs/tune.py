@@ -118,9 +118,12 @@ def confirmed(place, code):
         place.restart()
         ratios = [relative(place, code)[0] for _ in range(ROUNDS)]
         logs.append(-np.median(np.log(ratios)))
-    mean, half = np.mean(logs), stats.t.ppf(0.975, PROCESSES - 1) * np.std(logs, ddof=1) / PROCESSES ** 0.5
-    if not np.isfinite(mean):                              # it failed this time
-        return 0.0, (0.0, 0.0)
+    return speedup_of(logs) if np.isfinite(logs).all() else (0.0, (0.0, 0.0))           # it failed this time
+
+
+def speedup_of(logs):
+    """(speed-up, its 95% interval) from its logarithms in new processes, (p,)."""
+    mean, half = np.mean(logs), stats.t.ppf(0.975, len(logs) - 1) * np.std(logs, ddof=1) / len(logs) ** 0.5
     return float(np.exp(mean)), (float(np.exp(mean - half)), float(np.exp(mean + half)))
 
 

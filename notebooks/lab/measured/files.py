@@ -50,10 +50,7 @@ def collect(name, out, settings=None, measuring=None, bench=None, kinds=KINDS, p
     `settings`: CollectSettings; `measuring` and `bench`: the settings of `kit.programs.measure`.
     """
     settings, out, paths = settings or CollectSettings(), as_path(out), []
-    function, args = made(name)
-    program, tie = program_from_jax(function, *args), "shapes"
-    if np.prod(program.dims.astype(float)) < FEW:
-        program, tie = program_from_jax(function, *args, tie=False), False
+    program, args = traced(name)
     recipe = PROGRAMS[name]
     for kind in kinds:
         folder = out / "rows" / name / kind
@@ -68,10 +65,18 @@ def collect(name, out, settings=None, measuring=None, bench=None, kinds=KINDS, p
                                   together))
         write_json(folder.with_suffix(".json"), {
             "collection": f"layout:{recipe.source}:{kind}", "split": recipe.split, "program": name,
-            "family": recipe.family, "tie": tie, **summary(program, together),
+            "family": recipe.family, "tie": program.tie, **summary(program, together),
             **{key: value for key, value in together.about.items() if key not in ("program", "codes", "settings")}})
     write_catalogue(out)
     return paths
+
+
+def traced(name):
+    """A program of PROGRAMS, whose nodes are untied if it has few configurations -> (JaxProgram, its arguments)."""
+    function, args = made(name)
+    program = program_from_jax(function, *args)
+    few = np.prod(program.dims.astype(float)) < FEW
+    return (program_from_jax(function, *args, tie=False) if few else program), args
 
 
 def drawn_codes(dims, settings, name):

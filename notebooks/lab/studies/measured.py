@@ -136,8 +136,7 @@ def ceilings(graph):
 def study(root, search, seeds, names, store):
     """All rows of one search, as a polars DataFrame."""
     families = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
-    taught = [drop_duplicate_configs(prune(g, 1))[0] for s in SOURCES
-              for g in read_split(root, f"layout:{s}:{search}", "train")]
+    taught = taught_programs(root, search)
     known = {families[g.graph_id] for g in taught}
     unseen = [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
               if families[g.graph_id] not in known]
@@ -153,7 +152,11 @@ def study(root, search, seeds, names, store):
 
 def simulated_graphs(search):
     """The training programs of the sample data, both sources of one search."""
-    root, _ = open_data("sample", collections=[f"layout:{s}:{search}" for s in SOURCES])
+    return taught_programs(open_data("sample", collections=[f"layout:{s}:{search}" for s in SOURCES])[0], search)
+
+
+def taught_programs(root, search):
+    """The training programs of both sources of one search, pruned, each configuration once."""
     return [drop_duplicate_configs(prune(g, 1))[0] for s in SOURCES
             for g in read_split(root, f"layout:{s}:{search}", "train")]
 

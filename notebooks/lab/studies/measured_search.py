@@ -18,16 +18,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from scipy import stats
 from tqdm import tqdm
 
 PROJECT = Path(__file__).resolve().parents[3]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
 from kit.files import whole_file  # noqa: E402
 from kit.noise import bootstrap_interval  # noqa: E402
-from kit.programs import Bench, BenchSettings, program_from_jax  # noqa: E402
-from kit.programs.tune import PROCESSES, deviations, relative  # noqa: E402
-from kit.prune import drop_duplicate_configs, prune  # noqa: E402
+from kit.programs import Bench, BenchSettings  # noqa: E402
+from kit.programs.tune import PROCESSES, deviations, relative, speedup_of  # noqa: E402
+from kit.prune import prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.search import (  # noqa: E402
     droplet,
@@ -38,11 +37,12 @@ from kit.search import (  # noqa: E402
     random_search,
     relaxed_token_cost,
 )
-from lab.measured import PROGRAMS, made  # noqa: E402
-from lab.measured.files import FEW  # noqa: E402
-from lab.run import open_data, read_split  # noqa: E402
+from lab.measured import PROGRAMS  # noqa: E402
+from lab.measured.files import traced  # noqa: E402
+from lab.run import open_data  # noqa: E402
 from lab.run.members import Material, train_or_read, training_name, with_seed  # noqa: E402
 from lab.run.store import Store  # noqa: E402
+from lab.studies.measured import taught_programs  # noqa: E402
 
 SEEDS = 3                        # networks whose mean cost guides a search
 ROUNDS = 3                       # of default and winners, in each of the new processes
@@ -75,9 +75,7 @@ def strategies(learned):
 
 def trained_models(store):
     """Token models that learned from the measured training programs, one per seed."""
-    root, _ = open_data("measured")
-    graphs = [drop_duplicate_configs(prune(g, 1))[0] for s in ("xla", "nlp")
-              for g in read_split(root, f"layout:{s}:random", "train")]
+    graphs = taught_programs(open_data("measured")[0], "random")
     recipe, material = recipes_for("layout:xla:random", programs=len(graphs))["token"], Material(graphs, (), None, {})
     found = []
     for seed in range(SEEDS):
@@ -112,17 +110,9 @@ class Journal:
         return json.dumps({"what": what, "found": found}) + "\n"
 
 
-def program_of(name):
-    """(JaxProgram, its arguments), with the groups that its measured file has."""
-    function, args = made(name)
-    program = program_from_jax(function, *args)
-    few = np.prod(program.dims.astype(float)) < FEW
-    return (program_from_jax(function, *args, tie=False) if few else program), args
-
-
 def search_program(name, budgets, models, folder, bench):
     """All searches of one program, and what their winners take -> rows for the table."""
-    program, args = program_of(name)
+    program, args = traced(name)
     graph, journal = prune(program.graph, 1), Journal(folder / f"{name}.jsonl")
     costs_of = [on_codes(relaxed_token_cost(model, model.prepare(graph)), program.dims) for model in models]
 
@@ -141,8 +131,8 @@ def search_program(name, budgets, models, folder, bench):
         logs = np.array([journal.made((number, "process", *map(str, todo)), lambda: run_again(place, todo))
                          for number in range(PROCESSES)]).reshape(PROCESSES, -1)
     for code, own in zip(todo, logs.T):
-        mean, half = own.mean(), stats.t.ppf(0.975, PROCESSES - 1) * own.std(ddof=1) / PROCESSES ** 0.5
-        winners[code] = tuple(np.exp([mean, mean - half, mean + half]))
+        speedup, interval = speedup_of(own)
+        winners[code] = speedup, *interval
     return [(*row, *winners[winner]) for *row, winner in rows]
 
 
