@@ -192,17 +192,47 @@ def npz_paths(data_root, collection, split):
 def own_files(data_root, collection, split):
     """List the files of one split, sorted by name, and apart from them the strangers among the test files.
 
-    The competition's test files have names of 32 hex digits. A file with another name among them is a stranger. Where
-    no test file has such a name, as in data of one's own, none is a stranger. Arguments and errors are as in
-    `npz_paths`. Returns two lists of Path.
+    The competition's test files have names of 32 hex digits; the sample submission, where one lies beside
+    (`find_sample`), may name others. Data of one's own, without any such name, have no strangers but copies of a test
+    file of the competition, whose names begin with its 32 digits. A prepared folder has none: strangers were left out
+    when it was made. Arguments and errors are as in `npz_paths`. Returns two lists of Path.
     """
     if collection not in COLLECTIONS:
         raise DataError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
     if split not in SPLITS:
         raise DataError(f"no split {split!r}; there are {', '.join(SPLITS)}")
-    paths = _files(find_data_root(data_root), collection, split)
-    own = [path for path in paths if split != "test" or is_test_name(path.stem)] or paths
+    root = find_data_root(data_root)
+    paths = _files(root, collection, split)
+    if split != "test" or (root / CATALOGUE).is_file():
+        return paths, []
+    sampled, mine = _sampled(root, collection), not any(is_test_name(path.stem) for path in _all_tests(root))
+    own = [path for path in paths if is_test_name(path.stem) or path.stem in sampled
+           or (mine and not sampled and not _TEST_NAME.match(path.stem.lower()))]
     return own, sorted({*paths} - {*own})
+
+
+def _sampled(root, collection):
+    """Names of the test graphs of a collection in the sample submission; empty where none can be read."""
+    path = find_sample(root)
+    if path is None:
+        return set()
+    try:
+        with open(path, "rb") as plain, ExitStack() as opened:
+            file = plain
+            if zipfile.is_zipfile(path):
+                archive = opened.enter_context(zipfile.ZipFile(plain))
+                tables = [name for name in archive.namelist() if name.endswith(".csv") and "__MACOSX" not in name]
+                file = opened.enter_context(archive.open(tables[0]))
+            data = file.read(_MAX_ARRAY_BYTES)
+    except (OSError, EOFError, RuntimeError, ValueError, LookupError, zlib.error, zipfile.BadZipFile):
+        return set()                         # `kit.submit.check_submission` says what is wrong with it
+    text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
+    return set(re.findall(rf'^[\ufeff"]*{collection}:([^",\s]+)', text.replace("\r", "\n"), re.MULTILINE))
+
+
+def _all_tests(root):
+    """The test files of all collections."""
+    return [path for collection in COLLECTIONS for path in _files(root, collection, "test")]
 
 
 def _files(root, collection, split):
@@ -220,7 +250,7 @@ def is_competition(root):
     """Whether a data root holds test files of the competition, maybe not all; sample data have the truth beside."""
     if any((root.parent / "truth" / kind).is_dir() for kind in ("tile", "layout")):
         return False
-    return any(is_test_name(path.stem) for collection in COLLECTIONS for path in _files(root, collection, "test"))
+    return any(is_test_name(path.stem) for path in _all_tests(root))
 
 
 def find_sample(data_root=None):

@@ -219,13 +219,16 @@ def _read_text(path):
             packed = file.read(4) == b"PK\3\4"
             file.seek(0)
             data = _unzipped(file) if packed else file.read(_MOST_BYTES + 1)
-        text = data.decode("utf-8")
+        wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        text = data.decode("utf-16" if wide else "utf-8")
     except (OSError, UnicodeDecodeError, *_DAMAGED) as fault:
         raise DataError(f"cannot be read as UTF-8 text ({fault})") from fault
     if len(data) > _MOST_BYTES:
         raise DataError(f"holds more than {_MOST_BYTES >> 20} MiB of text; this is no submission")
     if packed and path.suffix.lower() != ".zip":
         remarks.append(f"{path} is packed, which its name does not say; call it {path.name}.zip, or unpack it")
+    if wide:
+        remarks.append("line 1: is UTF-16; write plain UTF-8")
     if text.startswith("\ufeff"):
         remarks.append("line 1: starts with a byte order mark; write plain UTF-8")
     if "\r" in text:

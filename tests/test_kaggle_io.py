@@ -374,16 +374,25 @@ def test_a_key_in_kaggle_json_is_enough_and_a_wrong_one_is_named(kaggle, csv, mo
     assert "the credentials in kaggle.json:" in fails("token", submit, csv, "n", client=QUICK)
 
 
-@pytest.mark.parametrize("name, data", [
-    ("kaggle.json", GOOD.encode("utf-8-sig")), ("kaggle.json", GOOD.encode("utf-16")),
-    ("kaggle.json", GOOD.encode()[:-9]), ("kaggle.json", b""),
-    ("kaggle.json", b'{"username": "name"}'), ("access_token", TOKEN.encode("utf-16")), ("access_token", b"\n")])
-def test_a_file_of_credentials_that_cannot_be_used_is_named(kaggle, csv, monkeypatch, name, data):
+@pytest.mark.parametrize("name, data, fault", [
+    ("kaggle.json", b"\xef\xbb\xbf" + GOOD.encode(), "starts with a byte order mark; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode("utf-16"), "is UTF-16; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode("utf-16-le"), "is UTF-16; save it as plain UTF-8"),
+    ("kaggle.json", GOOD.encode()[:-9], "is not JSON; it may be cut short"), ("kaggle.json", b"", "is empty"),
+    ("kaggle.json", b"[" * 100_000, "is not JSON"), ("kaggle.json", GOOD.encode() + b"\xff", "is not plain UTF-8"),
+    ("kaggle.json", b'["name", "key"]', "has no username"), ("kaggle.json", b'{"username": "name"}', "has no key"),
+    ("kaggle.json", b'{"username": null, "key": "x"}', "has no username"), ("kaggle.json", None, "cannot be opened ("),
+    ("access_token", b"\xef\xbb\xbf" + TOKEN.encode(), "starts with a byte order mark"),
+    ("access_token", TOKEN.encode("utf-16"), "is UTF-16"), ("access_token", b"\n", "is empty"),
+    ("access_token.txt", TOKEN.encode() + b"\xff", "is not plain"), ("credentials.json", b"{", "is not JSON"),
+    ("credentials.json", "{}".encode("utf-16"), "is UTF-16"), ("credentials.json", b"{}", "has no refresh_token")])
+def test_a_file_of_credentials_that_cannot_be_used_is_named_with_its_fault(kaggle, csv, monkeypatch, name, data, fault):
     monkeypatch.delenv("KAGGLE_API_TOKEN")
-    (kaggle.home / ".kaggle").mkdir()
-    (kaggle.home / ".kaggle" / name).write_bytes(data)
-    assert f"{name} cannot be read, or holds none" in fails("unreadable", submit, csv, "m", client=QUICK)
-    assert kaggle.asked == []
+    path = kaggle.home / ".kaggle" / name
+    path.parent.mkdir()
+    path.mkdir() if data is None else path.write_bytes(data)
+    message = fails("unreadable", submit, csv, "m", client=QUICK)
+    assert f"{name} {fault}" in message and "there are no" not in message and kaggle.asked == []
 
 
 def test_a_wrong_name_and_rules_not_accepted_answer_alike_and_are_told_together(kaggle, csv, tmp_path):

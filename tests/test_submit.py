@@ -13,7 +13,7 @@ import pytest
 
 import kit.data
 import kit.submit
-from kit.data import DataError, npz_paths
+from kit.data import DataError, npz_paths, own_files
 from kit.files import file_sha256
 from kit.metrics import tile_score
 from kit.prepare import prepare
@@ -409,6 +409,16 @@ def test_a_copy_among_sample_data_is_a_stranger_too(tmp_path):
         assert npz_paths(npz, "tile:xla", "test") == before
 
 
+@pytest.mark.parametrize("stranger", [hashed(0) + "-Copy1", hashed(0).upper(), hashed(0) + " (1)"])
+@pytest.mark.parametrize("others", [{}, {"tile:xla": 1}])
+def test_a_copy_that_lies_alone_is_a_stranger_and_data_of_ones_own_are_not(tmp_path, stranger, others):
+    root = competition_root(tmp_path / "npz", others, [f"layout:xla:random:{stranger}", "layout:nlp:random:mine"])
+    with pytest.warns(UserWarning, match="left out 1 files"):
+        assert npz_paths(root, "layout:xla:random", "test") == []
+    mine = [[path.stem for path in paths] for paths in own_files(root, "layout:nlp:random", "test")]
+    assert mine == ([[], ["mine"]] if others else [["mine"], []])
+
+
 # --- other ways of writing a table
 
 def zipped(data, *names):
@@ -420,10 +430,32 @@ def zipped(data, *names):
 
 
 FORMS = {
+    "wide": lambda data: data.decode().encode("utf-16"),
     "crlf": lambda data: data.replace(b"\n", b"\r\n"), "cr": lambda data: data.replace(b"\n", b"\r"),
     "mark": lambda data: b"\xef\xbb\xbf" + data, "zip": lambda data: zipped(data, "sample_submission.csv"),
     "zip in a folder": lambda data: zipped(data, "a/", "a/b.csv", "__MACOSX/a/._b.csv"),
 }
+
+
+@pytest.mark.parametrize("form", [*FORMS, "plain", "quoted"])
+def test_names_in_the_sample_count_besides_those_of_32_hex_digits(tmp_path, form):
+    asked = ["layout:xla:random:mine", f"layout:xla:random:{hashed(1)}", f"layout:nlp:random:{hashed(2)}"]
+    here = [f"layout:xla:random:{name}" for name in ("mine", hashed(0), hashed(1), "mine-Copy1")]
+    root = competition_root(tmp_path / "slug" / "npz", {"tile:xla": 1}, here)
+    data = "ID,TopConfigs\n" + "".join(f"{name},0;1\n" for name in asked)
+    data = (data.replace("layout", '"layout').replace(",0", '",0') if form == "quoted" else data).encode()
+    (tmp_path / "slug" / "sample_submission.csv").write_bytes(FORMS.get(form, bytes)(data))
+    own, strangers = ({path.stem for path in paths} for paths in own_files(root, "layout:xla:random", "test"))
+    assert own == {"mine", hashed(0), hashed(1)} and strangers == {"mine-Copy1"}
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\3\4 half a zip", b"\xff\xfe\0", b"no table"])
+def test_a_sample_that_cannot_be_read_leaves_the_choice_to_the_names_and_is_a_problem(tmp_path, damage):
+    root = competition_root(tmp_path / "npz", {"tile:xla": 1}, [f"tile:xla:{hashed(0)}-Copy1"])
+    (root / "sample_submission.csv").write_bytes(damage)
+    assert [path.stem for path in own_files(root, "tile:xla", "test")[0]] == [hashed(0)]
+    written = write_submission(rows_of(WANTED), tmp_path / "s.csv")
+    assert any("sample" in words for words in check_submission(written, root))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -8,6 +8,9 @@ import json
 import os
 import sys
 
+CREDENTIALS = os.path.join("~", ".kaggle", "credentials.json")
+TOKENS = [os.path.join("~", ".kaggle", name) for name in ("access_token", "access_token.txt")]
+
 
 class Refused(Exception):
     """What ends a call, by its kind in `kit.kaggle.client.SENTENCES`."""
@@ -187,19 +190,50 @@ def list_output(ask, api, kaggle):
 
 # --- credentials
 
+def fault_of(path, names=()):
+    """Why a file does not hold a token, or JSON with these names, as the client reads it; None if it does."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data[:4]:
+            return "is UTF-16; save it as plain UTF-8"
+        if data.startswith(b"\xef\xbb\xbf"):
+            return "starts with a byte order mark; save it as plain UTF-8 without one"
+        if not data.strip():
+            return "is empty"
+        found = json.loads(data.decode("utf-8")) if names else {data.decode("ascii"): None}
+    except OSError as fault:
+        return f"cannot be opened ({fault.strerror})"
+    except UnicodeDecodeError:
+        return f"is not plain {'UTF-8' if names else 'ASCII'} text"
+    except (ValueError, RecursionError):
+        return "is not JSON; it may be cut short"
+    missing = [name for name in names if not (isinstance(found, dict) and isinstance(found.get(name), str))]
+    return f"has no {missing[0]}" if missing else None
+
+
 def refuse():
-    """No credentials can be used: name the files that should hold them, if there are any."""
-    home, names = os.path.expanduser("~"), ("kaggle.json", "access_token", "access_token.txt")
+    """No credentials can be used: name the file that should hold them, if there is one, and its fault."""
+    home = os.path.expanduser("~")
     folders = [os.environ.get("KAGGLE_CONFIG_DIR"), os.path.join(home, ".kaggle"),
                os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "kaggle")]
-    paths = [os.path.join(folder, name) for folder in folders if folder for name in names]
-    there = ", ".join(filter(os.path.exists, paths))
-    if there:
-        raise Refused("unreadable", f"{there} cannot be read, or holds none; save it whole, as plain UTF-8")
+    files = [(os.path.join(folder, "kaggle.json"), ("username", "key")) for folder in folders if folder]
+    for path, names in [*files, (CREDENTIALS, ("refresh_token",)), *((token, ()) for token in TOKENS)]:
+        path = os.path.expanduser(path)
+        if os.path.exists(path) and (fault := fault_of(path, names)):
+            raise Refused("unreadable", f"{path} {fault}")
     half = [name for name in ("KAGGLE_USERNAME", "KAGGLE_KEY") if os.environ.get(name)]
     if len(half) == 1:
         raise Refused("unreadable", f"{half[0]} is set alone; set KAGGLE_USERNAME and KAGGLE_KEY")
     raise Refused("credentials")
+
+
+def refuse_damaged_token():
+    """Refuse a file with a token that the client would send as it stands, although no header can hold it."""
+    given = os.environ.get("KAGGLE_API_TOKEN")
+    for path in map(os.path.expanduser, [given] if given else TOKENS):
+        if os.path.isfile(path) and os.path.getsize(path) and (fault := fault_of(path)):
+            raise Refused("unreadable", f"{path} {fault}")
 
 
 def make_no_folder():
@@ -214,6 +248,7 @@ def make_no_folder():
 def sign_in(known):
     """The client's API; `known` gets the source of the credentials and the secrets as soon as they are known."""
     from kagglesdk.kaggle_env import get_access_token_from_env
+    refuse_damaged_token()
     try:
         token, place = get_access_token_from_env()
         known["secrets"] += [token] if token else []
@@ -226,7 +261,7 @@ def sign_in(known):
     known["secrets"] += [str(values[name]) for name in ("key", "token") if values.get(name)]
     if not known["source"] and values.get("key") and values.get("username"):
         known["source"] = "KAGGLE_KEY" if os.environ.get("KAGGLE_KEY") else "kaggle.json"
-    elif not known["source"] and os.path.exists(os.path.expanduser("~/.kaggle/credentials.json")):
+    elif not known["source"] and not fault_of(os.path.expanduser(CREDENTIALS), ("refresh_token",)):
         known["source"] = "~/.kaggle/credentials.json"
     if not known["source"]:
         refuse()
