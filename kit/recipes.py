@@ -16,6 +16,8 @@ from kit.checks import check_choice, check_whole
 from kit.data import COLLECTIONS
 from kit.losses import list_mle_loss, pairwise_hinge_loss, standardised_hinge_loss
 from kit.models import (
+    BoostedTrees,
+    BoostedTreesSettings,
     ConfigTokenModel,
     ConfigTokenSettings,
     LayoutGNN,
@@ -72,7 +74,7 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     Examples
     --------
     >>> list(recipes_for("layout:xla:random"))
-    ['token', 'gnn']
+    ['token', 'lightgbm', 'gnn']
     """
     check_choice(locals(), collection=COLLECTIONS, scale=SCALES)
     given = {name: value for name, value in (("programs", programs), ("segments", segments)) if value is not None}
@@ -102,4 +104,5 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         network, gnn = SegmentGNN, SegmentGNNSettings(**asdict(gnn), segment_nodes=segments)
         steps = replace(steps, steps=SEGMENT_STEPS * steps.steps)
     return {"token": Recipe(ConfigTokenModel, shape, token, loss, together=short and not few),
+            "lightgbm": Recipe(BoostedTrees, BoostedTreesSettings(), TrainSettings(1), together=short and not few),
             "gnn": Recipe(network, gnn, steps, seeds=1 if short else 2)}

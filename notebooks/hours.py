@@ -6,7 +6,7 @@ results with measurements on one card; its tables of times come from these funct
 from dataclasses import replace
 from typing import NamedTuple
 
-from kit.models import ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, node_alone
+from kit.models import BoostedTreesSettings, ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, node_alone
 from kit.recipes import recipes_for
 
 
@@ -41,7 +41,8 @@ KEPT = 0.16
 # counted by tests/test_hours.py. A block of the GNN reads and writes this many times as much as one output of a layer
 # has; [norm over nodes][attention]; with squeeze-and-excite, and messages in both directions
 PASSES = {"linear": ((44, 91), (64, 111)), "graph": ((92, 158), (110, 194))}
-LAUNCHES = {ConfigTokenSettings: 171, TileModelSettings: 125}                # operations of PyTorch per program
+LAUNCHES = {ConfigTokenSettings: 171, TileModelSettings: 125,                # operations of PyTorch per program
+            BoostedTreesSettings: 0}                                         # on the CPU, in seconds
 # per model, the notebooks' parameters for steps, configurations, programs and width, and the steps of size "tiny"
 GIVEN = {"tile": ("steps", "configs_per_step", "kernels_per_step", "width", 20),
          "token": ("token_steps", "token_configs", None, None, 20),

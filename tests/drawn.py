@@ -54,6 +54,13 @@ def drawn_neighbours(seed=0, n=14, nc=6, g=3, k=4, c=7, m=30):
     return graph._replace(node_feat=node_feat, code_rows=rng.integers(-1, 3, (nc, k, 18)).astype(np.int8))
 
 
+def drawn_program(seed, **sizes):
+    """Drawn neighbours of which most are configurable in the data set, too: convolution, dot, reshape."""
+    graph = drawn_neighbours(seed, **sizes)
+    opcode = np.random.default_rng([seed, 2]).choice([26, 34, 75, 7], len(graph.node_opcode))
+    return graph._replace(node_opcode=opcode)
+
+
 def drawn_chains(seed=0, n=24, nc=7, g=3, k=4, c=7, transposes=0.3):
     """A drawn layout whose shapes are passed on: chains, several ways between two nodes, joins, transposes."""
     graph, rng = drawn_layout(seed, n, nc, g, k, c), np.random.default_rng([seed, 2])

@@ -70,7 +70,7 @@ def test_only_the_short_recipe_of_several_programs_trains_one_token_model_for_al
     found = {(scale, programs): recipes_for("layout:xla:random", scale, programs) for scale in SCALES
              for programs in (3, 4)}
     assert [key for key, own in found.items() if own["token"].together] == [("short", 4)]
-    assert not any(one.together for own in found.values() for name, one in own.items() if name != "token")
+    assert not any(own["gnn"].together or own["lightgbm"].together != own["token"].together for own in found.values())
     losses = {key: own["token"].loss for key, own in found.items()}
     assert {key for key, loss in losses.items() if loss is standardised_hinge_loss} == {("quick", 4)}
     assert {*losses.values()} == {standardised_hinge_loss, pairwise_hinge_loss}
@@ -83,7 +83,7 @@ def test_one_model_takes_the_place_of_several_and_ranks_what_they_would_rank():
                  for key in (one, two, three)}
     kinds, found = join_together({one: own, two: own, three: few}, materials)
     assert {key: list(recipes) for key, recipes in kinds.items()} == {
-        one: ["gnn"], two: ["gnn"], three: ["token", "gnn"], one + two: ["token"]}
+        one: ["gnn"], two: ["gnn"], three: ["token", "lightgbm", "gnn"], one + two: ["token", "lightgbm"]}
     joint = kinds[one + two]["token"].settings
     assert joint == replace(own["token"].settings, steps=2 * own["token"].settings.steps, validate_every=200)
     whole = found.pop(one + two)
@@ -101,7 +101,7 @@ def test_a_model_of_all_collections_leaves_those_alone_that_are_trained_on_the_s
                  for key in (one, both)}
     kinds, found = join_together({one: own, both: own}, materials)
     assert {key: list(recipes) for key, recipes in kinds.items()} == {
-        one: ["gnn"], both: ["gnn"], one + both: ["token"]}
+        one: ["gnn"], both: ["gnn"], one + both: ["token", "lightgbm"]}
     whole = found.pop(one + both)
     assert found == materials and whole.ranked == {"test": {graph: key for key, graph in targets.items()}}
     assert [f"graph of {c}" for c in one + both] == whole.graphs

@@ -41,6 +41,7 @@ A complete model: its cost is linear in the mean layout of the configurable node
 >>> MeanLayout()(torch.zeros(5, 18), torch.tensor([0, 3])).shape
 torch.Size([2])
 """
+from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
 from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import Explanation, explain, reasons
 from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages, rows_of
@@ -49,7 +50,7 @@ from kit.models.segments import SegmentGNN, SegmentGNNSettings
 from kit.models.tile import TileModel, TileModelSettings
 
 __all__ = [
-    "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN", "LayoutGNNSettings", "Sage", "SegmentGNN",
-    "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings", "explain", "fastest_aggregation",
-    "mean_messages", "node_alone", "reasons", "rows_of",
+    "BoostedTrees", "BoostedTreesSettings", "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN",
+    "LayoutGNNSettings", "Sage", "SegmentGNN", "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings",
+    "explain", "fastest_aggregation", "mean_messages", "node_alone", "reasons", "rows_of",
 ]

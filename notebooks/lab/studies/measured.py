@@ -22,6 +22,7 @@ from sklearn.linear_model import RidgeCV
 PROJECT = Path(__file__).resolve().parents[3]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
 from kit.baselines import fit_digit_ridge, popularity  # noqa: E402
+from kit.ensemble import PRIOR, combine, mean_zscore  # noqa: E402
 from kit.files import whole_file  # noqa: E402
 from kit.metrics import kendall_tau  # noqa: E402
 from kit.noise import bootstrap_interval, noise_ceiling  # noqa: E402
@@ -30,12 +31,12 @@ from kit.recipes import recipes_for  # noqa: E402
 from lab.run import measured_table, open_data, read_split  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.compare import rank_unseen  # noqa: E402
-from lab.studies.trees import fit_agreement_trees  # noqa: E402
 
 SOURCES = "xla", "nlp"
 COUNT = "count of deviations"
 OWN_HALF, NOISE = "ceiling: ridge on half of the same program", "ceiling: noise"
-TOKEN = "token model, long form"
+TOKEN, TREES = "token model, long form", "LightGBM"
+MIX = f"{TOKEN}, with {TREES}"
 CURVE = 4, 9                     # training programs of the learning curve; the long form needs 4
 PENALTIES = tuple(10.0 ** p for p in range(-3, 4))
 
@@ -79,7 +80,7 @@ def network_recipes(search, programs):
     return {TOKEN: token,
             "token model, long form, no bytes": token._replace(shape=replace(token.shape, bytes=False)),
             "token model, long form, no pairs": token._replace(shape=replace(token.shape, pairs=False)),
-            "token model, short form": short, "GNN": long["gnn"]}
+            "token model, short form": short, "GNN": long["gnn"], TREES: long["lightgbm"]}
 
 
 def costs_of(name, search, seed, taught, unseen, simulated, store):
@@ -89,22 +90,22 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
         chosen = np.random.default_rng(seed).permutation(len(taught))[:FEWER[name]]
         return rank_unseen(networks[TOKEN], f"measured {search} {name}", seed, [taught[i] for i in sorted(chosen)],
                            unseen, store, report=print)
+    if name == MIX:
+        parts = [costs_of(one, search, seed, taught, unseen, simulated, store) for one in (TOKEN, TREES)]
+        return combine(parts, mean_zscore, [PRIOR["token"], PRIOR["lightgbm"]])
     if name in networks:
         return rank_unseen(networks[name], f"measured {search} {name}", seed, taught, unseen, store, report=print)
     if name == "token model, trained on the simulator alone":
         return rank_unseen(networks[TOKEN], f"simulated {search}", seed, simulated(search), unseen,
                            store)
     rank = {COUNT: lambda: deviations, "frequency of codes": lambda: popularity,
-            "ridge on digits": lambda: fit_digit_ridge(taught),
-            "boosted trees on agreement": lambda: fit_agreement_trees(taught, seed),
-            "boosted trees on agreement, monotonic": lambda: fit_agreement_trees(taught, seed, monotonic=True)}[name]()
+            "ridge on digits": lambda: fit_digit_ridge(taught)}[name]()
     return {graph.graph_id: rank(graph) for graph in unseen}
 
 
 FEWER = {f"{TOKEN}, {count} training programs": count for count in CURVE}
 MODELS = (TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
-          "token model, long form, no pairs", "GNN", "boosted trees on agreement, monotonic",
-          "boosted trees on agreement", "ridge on digits", COUNT, "frequency of codes",
+          "token model, long form, no pairs", "GNN", TREES, MIX, "ridge on digits", COUNT, "frequency of codes",
           "token model, trained on the simulator alone")
 WITHOUT_SEEDS = "ridge on digits", "frequency of codes", COUNT
 
