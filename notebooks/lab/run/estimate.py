@@ -1,0 +1,58 @@
+"""How long trainings will take on this machine: each kind of model first takes four steps on a few programs.
+
+Not imported by `lab.run` itself, because it loads PyTorch.
+"""
+import math
+import time
+from dataclasses import replace
+
+from kit.train import train
+from kit.training import default_workers
+
+PROGRAMS = 3                     # small, middle, large
+STEPS = 4
+
+
+def minutes_ahead(members, materials, workers=None):
+    """Minutes until all members are trained, if none is yet.
+
+    Parameters
+    ----------
+    members : sequence of lab.run.members.Member
+    materials : dict
+        As for `lab.run.members.train_members`.
+    workers : int, optional
+        Models trained at the same time. None: as `train_members` chooses.
+
+    Returns
+    -------
+    each : dict of str to float
+        {kind of model: minutes for all models of this kind, one after another}.
+    together : float
+        Minutes with `workers` at the same time.
+    """
+    timed, each, longest = {}, {}, 0.0
+    for member in members:
+        key = member.trained_on, member.kind
+        if key not in timed:
+            timed[key] = _minutes(member.recipe, materials[member.trained_on].graphs)
+        folds = {*materials[member.trained_on].folds.values()} if "train" in member.ranks else ()
+        each[member.kind] = each.get(member.kind, 0.0) + max(len(folds), 1) * timed[key]
+        longest = max(longest, timed[key])
+    if workers is None and members:
+        workers = default_workers(members[0].recipe.settings.device)
+    return each, max(longest, sum(each.values()) / max(workers or 1, 1))
+
+
+def _minutes(recipe, graphs):
+    """Minutes to train one model: the programs are prepared, then the steps are taken."""
+    by_size = sorted(graphs, key=lambda graph: len(graph.node_opcode))
+    some = by_size[len(graphs) // (2 * PROGRAMS)::max(math.ceil(len(graphs) / PROGRAMS), 1)]
+    seconds = []
+    for steps in (1, STEPS):
+        start = time.monotonic()
+        train(recipe.network(recipe.shape), some, replace(
+            recipe.settings, steps=steps, validate_every=steps, average="none", keep="last"), recipe.loss)
+        seconds.append(time.monotonic() - start)
+    step = max(seconds[1] - seconds[0], 0) / (STEPS - 1)
+    return (max(seconds[0] - step, 0) / len(some) * len(graphs) + step * recipe.settings.steps) / 60
