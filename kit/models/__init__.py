@@ -44,12 +44,12 @@ torch.Size([2])
 from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import Explanation, explain, reasons
 from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages, rows_of
-from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings, node_alone
+from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings, without_edges
 from kit.models.segments import SegmentGNN, SegmentGNNSettings
 from kit.models.tile import TileModel, TileModelSettings
 
 __all__ = [
     "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN", "LayoutGNNSettings", "Sage", "SegmentGNN",
     "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings", "explain", "fastest_aggregation",
-    "mean_messages", "node_alone", "reasons", "rows_of",
+    "mean_messages", "reasons", "rows_of", "without_edges",
 ]

@@ -21,7 +21,7 @@ from sklearn.linear_model import RidgeCV
 
 PROJECT = Path(__file__).resolve().parents[3]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
-from kit.baselines import fit_digit_ridge, popularity  # noqa: E402
+from kit.baselines import fit_digit_ridge, frequency  # noqa: E402
 from kit.files import whole_file  # noqa: E402
 from kit.metrics import kendall_tau  # noqa: E402
 from kit.noise import bootstrap_interval, noise_ceiling  # noqa: E402
@@ -94,7 +94,7 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
     if name == "token model, trained on the simulator alone":
         return rank_unseen(networks[TOKEN], f"simulated {search}", seed, simulated(search), unseen,
                            store)
-    rank = {COUNT: lambda: deviations, "frequency of codes": lambda: popularity,
+    rank = {COUNT: lambda: deviations, "frequency of codes": lambda: frequency,
             "ridge on digits": lambda: fit_digit_ridge(taught),
             "boosted trees on agreement": lambda: fit_agreement_trees(taught, seed),
             "boosted trees on agreement, monotonic": lambda: fit_agreement_trees(taught, seed, monotonic=True)}[name]()
