@@ -1,8 +1,8 @@
 """What a model has to beat: frequency of codes, ridge regression; relatives of a program, and models of them alone."""
 from kit.baselines.folds import families, fold_numbers
 from kit.baselines.frequency import frequency
+from kit.baselines.relatives import align_groups, groups_of, nearest_relatives, structural_relatives
 from kit.baselines.ridge import CONFIGURABLE, fit_digit_ridge
-from kit.baselines.siblings import align_groups, groups_of, nearest_relatives, structural_relatives
 from kit.baselines.specialists import rank_by_relatives
 
 __all__ = [
