@@ -34,7 +34,7 @@ from lab.studies.trees import fit_agreement_trees  # noqa: E402
 
 SOURCES = "xla", "nlp"
 COUNT = "count of deviations"
-OWN_HALF, NOISE = "ceiling: ridge on half of the same program", "ceiling: noise"
+OWN_HALF, NOISE = "ridge on half of the same program", "ceiling: noise"
 TOKEN = "token model, long form"
 CURVE = 4, 9                     # training programs of the learning curve; the long form needs 4
 PENALTIES = tuple(10.0 ** p for p in range(-3, 4))
@@ -118,8 +118,8 @@ def scored(graph, cost):
             equal_distance_tau(cost[order], distinct.config_runtime, deviations(graph)[order]))
 
 
-def ceilings(graph):
-    """Rows (model, tau, tau at equal distance) of the two ceilings of a program."""
+def own_rows(graph):
+    """Rows (model, tau, tau at equal distance) of the noise ceiling of a program, and of ridge on half of its rows."""
     ids, distance = config_ids(graph), deviations(graph)
     noise = noise_ceiling(graph.config_runtime, ids).mean
     first = np.sort(np.unique(ids, return_index=True)[1])
@@ -141,7 +141,7 @@ def study(root, search, seeds, names, store):
     unseen = [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
               if families[g.graph_id] not in known]
     pruned = [prune(g, 1) for g in unseen]
-    rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in ceilings(g)]
+    rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in own_rows(g)]
     for name in names:
         for seed in range(1 if name in WITHOUT_SEEDS else seeds):
             costs = costs_of(name, search, seed, taught, pruned, simulated_graphs, store)
