@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from kit.agreement import OwnColumns, PairColumns, agreement_tables
-from kit.baselines import CONFIGURABLE, popularity
+from kit.baselines import CONFIGURABLE, frequency
 from kit.checks import check_graph
 from kit.data import OPCODE_NAMES
 
@@ -46,7 +46,7 @@ def config_features(graph):
         - `meeting_copied_WHAT`: bytes that a copy between the two moves, if the input is copied, the kernel, or both
           only read the tensor; `meeting_unset_WHAT`: the consumer is not given the layout of what it reads;
           `meeting_padding_WHEN`: padding of the tensor, as delivered and as read
-        - `frequency`: `kit.baselines.popularity`; `program_WHAT`: of the program, equal in all rows
+        - `frequency`: `kit.baselines.frequency`; `program_WHAT`: of the program, equal in all rows
 
         Bytes are shares of the largest tensor of the program.
 
@@ -67,7 +67,7 @@ def config_features(graph):
     for (producer, consumer), values in _by_groups(graph, tables, rows):
         table[:, len(own_names):] += values[codes[:, producer], codes[:, consumer]]
     return pl.DataFrame(table, [*own_names, *pair_names], orient="row").with_columns(
-        kept=pl.lit(_kept(graph)), frequency=pl.lit(popularity(graph).astype(np.float32)),
+        kept=pl.lit(_kept(graph)), frequency=pl.lit(frequency(graph).astype(np.float32)),
         **{f"program_{name}": pl.lit(value, pl.Float32) for name, value in zip(PROGRAM, _program(graph))})
 
 

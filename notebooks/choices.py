@@ -151,7 +151,7 @@ EXPECTED = {
     **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)), "segments": whole(1),
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
     # a word would be true
-    **dict.fromkeys(("submit_to_kaggle", "partial", "choose", "tie", "relatives", "popular", "use_valid"),
+    **dict.fromkeys(("submit_to_kaggle", "partial", "choose", "tie", "relatives", "frequent", "use_valid"),
                     one_of(True, False)),
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),

@@ -6,7 +6,7 @@ results with measurements on one card; its tables of times come from these funct
 from dataclasses import replace
 from typing import NamedTuple
 
-from kit.models import BoostedTreesSettings, ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, node_alone
+from kit.models import BoostedTreesSettings, ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, without_edges
 from kit.recipes import recipes_for
 
 
@@ -18,7 +18,7 @@ class Card(NamedTuple):
 
 class Planned(NamedTuple):
     """One training that a notebook will do."""
-    name: str                    # of the model in its recipe, or "node alone"
+    name: str                    # of the model in its recipe, or "GNN without edges"
     shape: object                # the network's settings
     steps: int
     configs: int                 # per program and step
@@ -101,7 +101,7 @@ def planned_models(collection, parameters, is_sample=False):
         seeds = parameters.get("seeds") or (1 if tiny else recipe.seeds)
         found += [one] * seeds * (parameters.get("folds") or 1)              # the baseline is trained on all programs
         if name == "gnn" and (scale != "full" or chosen):      # as in notebook 04: hours for a row of a table
-            found += [one._replace(name="node alone", shape=node_alone(shape))] * seeds
+            found += [one._replace(name="GNN without edges", shape=without_edges(shape))] * seeds
     return [one for one in found if chosen is None or one.name in chosen or one.name == "tile"]
 
 

@@ -214,7 +214,7 @@ class World:
         only = args[args.index("--only") + 1] if "--only" in args else FULL[1]
         own = {"03": ("seeds", "first_seed", "steps", "width", "workers", "folds", "use_valid"),
                "04": ("seeds", "first_seed", "token_steps", "gnn_steps", "gnn_width", "workers", "aggregation",
-                      "most_configs", "k_hops", "folds", "use_valid", "relatives", "popular", "held_out"),
+                      "most_configs", "k_hops", "folds", "use_valid", "relatives", "frequent", "held_out"),
                "05": ("how", "choose", "weights_from", "predictions_from"), "06": ("sample_submission", "partial")}
         return {name for number in only.split(",") for name in own.get(number, ())}
 

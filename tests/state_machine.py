@@ -32,7 +32,7 @@ from lab.run import Folder
 
 CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4),
            "how": ("mean_zscore", "mean_rank"), "choose": (True, False), "folds": (None, 2), "use_valid": (False, True),
-           "relatives": (True, False), "popular": (False, True), "held_out": (0.1, 0.2), "k_hops": (1, 2),
+           "relatives": (True, False), "frequent": (False, True), "held_out": (0.1, 0.2), "k_hops": (1, 2),
            "gnn_width": (8, 16), "most_configs": (40, 30)}
 STEPS = ("03", "04", "03,04", "05", "06", "05,06", "04,05,06")
 NAMES = ("submission.csv", "scores.csv", "graph_scores.csv", "weights.json", "report.html", "steps/05_ensemble.json",

@@ -1,6 +1,6 @@
 """Counts of digits are what a slow loop counts, and ridge regression on them learns what digits decide.
 
-Popularity is what a slow loop counts, too.
+Frequency is what a slow loop counts, too.
 """
 import math
 import tracemalloc
@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 from sklearn.linear_model import RidgeCV
 
 import kit.baselines.ridge
-from kit.baselines.popularity import popularity
+from kit.baselines.frequency import frequency
 from kit.baselines.ridge import digit_counts, fit_digit_ridge
 from kit.data import LayoutGraph, dense_configs
 from kit.metrics import default_tile_score
@@ -141,10 +141,10 @@ def test_the_score_of_the_default_tile_is_one_minus_its_slowdown():
     assert default_tile_score(measured[13:14]) == 1.0
 
 
-# --- popularity
+# --- frequency
 
 
-def slow_popularity(graph):
+def slow_frequency(graph):
     rows = [tuple(row) for row in graph.config_codes.tolist()]
     distinct = set(rows)
     counts = [Counter(row[g] for row in distinct) for g in range(len(rows[0]))]
@@ -152,13 +152,13 @@ def slow_popularity(graph):
 
 
 @pytest.mark.parametrize("groups, codes", [(1, 1), (1, 4), (4, 3)])
-def test_popularity_is_that_of_a_slow_loop_and_reads_no_runtime(groups, codes):
+def test_frequency_is_that_of_a_slow_loop_and_reads_no_runtime(groups, codes):
     rng = np.random.default_rng(9)
     for _ in range(5):
         graph = made_up(rng, c=40, groups=groups, codes=codes)
-        cost = popularity(graph)
-        assert cost == pytest.approx(slow_popularity(graph)) and cost.shape == (40,)
-        assert (popularity(graph._replace(config_runtime=np.zeros(40, np.int64))) == cost).all()
+        cost = frequency(graph)
+        assert cost == pytest.approx(slow_frequency(graph)) and cost.shape == (40,)
+        assert (frequency(graph._replace(config_runtime=np.zeros(40, np.int64))) == cost).all()
         again = np.tile(graph.config_codes, (3, 1))                      # measured three times
-        more = popularity(graph._replace(config_codes=again, config_runtime=np.ones(120, np.int64)))
+        more = frequency(graph._replace(config_codes=again, config_runtime=np.ones(120, np.int64)))
         assert more == pytest.approx(np.tile(cost, 3))

@@ -5,7 +5,7 @@ import pytest
 from drawn import drawn_neighbours, drawn_program
 
 from kit.agreement import OwnColumns, PairColumns, agreement_tables
-from kit.baselines import popularity
+from kit.baselines import frequency
 from kit.data import OPCODE_NAMES
 from kit.features import KINDS, config_features, rising
 
@@ -76,7 +76,7 @@ def test_columns_of_the_program_and_the_frequency_of_codes():
     for kind in KINDS:
         assert table[f"program_{kind}s"].to_list() == [(opcode == OPCODE_NAMES.index(kind)).sum()] * len(table)
     assert table["program_groups"][0] == graph.config_codes.shape[1]
-    assert table["frequency"].to_numpy() == pytest.approx(popularity(graph), rel=1e-6)
+    assert table["frequency"].to_numpy() == pytest.approx(frequency(graph), rel=1e-6)
 
 
 def test_columns_that_a_cost_rises_with_are_never_negative():

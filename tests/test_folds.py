@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from run_folder import FULL, World, in_process
-from test_siblings import drawn_network, program_of, renumbered
+from test_relatives import drawn_network, program_of, renumbered
 from torch import nn
 from training import GRAPHS, drawn_layout, drawn_tile, step_of_a_run
 
@@ -302,7 +302,7 @@ def tiny_sample_prepared(tmp_path_factory):
 
 def test_weights_of_an_earlier_run_are_read_for_the_kinds_that_are_there(tmp_path, monkeypatch):
     path = tmp_path / "weights.json"
-    path.write_text(json.dumps({KEY[0]: {"token": 0.6, "gnn": 0.2, "siblings": 0.2}}))
+    path.write_text(json.dumps({KEY[0]: {"token": 0.6, "gnn": 0.2, "relatives": 0.2}}))
     assert read_weights(path, KEY[0], ["gnn", "token", "mine"]) == pytest.approx({"gnn": .25, "token": .75, "mine": 0})
     monkeypatch.setenv("HOME", str(tmp_path))
     assert read_weights("~/weights.json", KEY[0], ["gnn"]) == {"gnn": 1}

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kit.losses import pairwise_hinge_loss
-from kit.models import LayoutGNN, node_alone
+from kit.models import LayoutGNN, without_edges
 from kit.recipes import recipes_for
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -75,7 +75,7 @@ def asked(model, graph, configs):
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_work_of_the_recipe_s_networks_is_what_pytorch_is_asked_for(collection, alone):
     shape = replace(recipes_for(collection, "full")["gnn"].shape, width=64)
-    shape = node_alone(shape) if alone else shape
+    shape = without_edges(shape) if alone else shape
     graph = drawn_layout(0, n=60, nc=12, c=64, m=400)
     count, work = asked(LayoutGNN(shape), graph, 64), step_work(shape, 60, 64)
     assert count.operations == pytest.approx(work.operations, rel=0.1)
@@ -118,7 +118,7 @@ def lanes(seconds, count):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("given", [{}, {"seeds": 3}, {"seeds": 1, "recipe": "full"}, {"processes": 2, "seeds": 2}])
 def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, count):
-    length = {"token": 3, "lightgbm": 1, "gnn": 11, "node alone": 7}
+    length = {"token": 3, "lightgbm": 1, "gnn": 11, "GNN without edges": 7}
     monkeypatch.setattr(hours, "step_work", lambda shape, *_: shape)
     models = [one.name for one in planned_models(RANDOM, given)]
     waits = [length[name] for name in models]
@@ -133,9 +133,9 @@ def test_settings_of_the_notebooks_reach_the_plan():
     given = {"recipe": "quick", "gnn_steps": 7, "gnn_configs": 9, "gnn_width": 32, "token_steps": 5, "seeds": 2}
     found = planned_models(DEFAULT, given)
     assert [one.name for one in found] == [
-        "token", "token", "lightgbm", "lightgbm", "gnn", "gnn", "node alone", "node alone"]
+        "token", "token", "lightgbm", "lightgbm", "gnn", "gnn", "GNN without edges", "GNN without edges"]
     in_folds = [one.name for one in planned_models(DEFAULT, given | {"folds": 3})]
-    assert [in_folds.count(name) for name in ("token", "gnn", "node alone")] == [6, 6, 2]
+    assert [in_folds.count(name) for name in ("token", "gnn", "GNN without edges")] == [6, 6, 2]
     token, trees, gnn, alone = found[::2]
     assert (token.steps, token.configs, token.shape.width) == (5, 256, 64)
     assert (gnn.steps, gnn.configs, gnn.shape.width, gnn.shape.graph_blocks) == (7, 9, 32, 2)

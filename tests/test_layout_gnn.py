@@ -29,7 +29,7 @@ from kit.models import (
     LayoutGNNSettings,
     TileModel,
     TileModelSettings,
-    node_alone,
+    without_edges,
 )
 from kit.pad import repad_layout
 from kit.prune import prune
@@ -271,9 +271,9 @@ def test_only_what_is_counted_is_pooled():
     assert not torch.allclose(model.pooled(model.prepare(graph, some), torch.arange(7)), whole, **NEAR)
 
 
-def test_node_alone_sees_each_node_but_no_edge():
+def test_a_gnn_without_edges_sees_each_node_but_no_edge():
     graph = drawn_layout(12)
-    model = ready(LayoutGNN(node_alone(TINY)), graph)
+    model = ready(LayoutGNN(without_edges(TINY)), graph)
     assert len(model.ends) == TINY.linear_blocks + TINY.graph_blocks and not model.transductive
     found = costs(model, graph)
     assert torch.allclose(costs(model, graph._replace(edge_index=graph.edge_index[:0])), found, **NEAR)

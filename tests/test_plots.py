@@ -17,6 +17,7 @@ from lab.plots import (
     per_graph_scores,
     predicted_against_measured,
     program_graph,
+    rank_agreement,
     runtime_spread,
     scores_with_intervals,
     table_of_terms,
@@ -73,6 +74,8 @@ PICTURES = {                  # picture: [of several graphs, of one, of none]
         ({"a": {"g": 0.1, "h": 0.5}, "b": {"g": 0.2}}, {"h": 0.9}), ({"a": {"g": 0.1}},), ({},)]),
     "ensemble_gain": (ensemble_gain, [
         ({"x": [0.1, 0.2], "y": [0.3]}, {"mean rank": {"x": 0.3, "y": 0.3}}), ({"x": [0.1]}, {"r": {}}), ({}, {})]),
+    "rank_agreement": (rank_agreement, [
+        ({"a and b": {"x": 0.5, "y": -0.1}, "a, two seeds": {"x": 1.0}},), ({"a and b": {"x": 0.5}},), ({},)]),
     "validation_against_leaderboard": (validation_against_leaderboard, [
         ([("1", 0.6, 0.5, 0.7, 0.62, 0.61, False), ("2", 0.7, NAN, NAN, 0.65, None, False)],),
         ([("1", 0.6, 0.5, 0.7, None, 0.61, True)],), ([],)]),
@@ -153,6 +156,14 @@ def test_a_model_looks_the_same_in_every_picture_and_never_as_another_model_or_t
         assert look == [alone, alone] and curve.get_color() == alone["color"]
     assert model_styles(["token model", "GNN"])["GNN"] == model_styles(["gnn"])["gnn"]
     assert model_styles(["layout:nlp:random"])["layout:nlp:random"] == collection_style("layout:nlp:random")
+
+
+def test_each_pair_of_models_has_its_number_in_the_column_of_its_collection():
+    ax = rank_agreement({"a and b": {"x": 0.5, "y": -0.1}, "a, two seeds": {"y": 1.0}})
+    assert {(*text.get_position(), text.get_text()) for text in ax.texts} == {
+        (0, 0, "0.50"), (1, 0, "-0.10"), (1, 1, "1.00")}
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["x", "y"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a and b", "a, two seeds"]
 
 
 def test_a_drawn_graph_shows_all_nodes_edges_and_group_numbers():

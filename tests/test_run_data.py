@@ -186,7 +186,7 @@ def test_a_file_whose_name_would_stop_a_later_step_is_left_out(root, tmp_path, c
         (tmp_path / "problems.jsonl").unlink()
 
 
-SIBLINGS = {
+COUNTERPARTS = {
     "layout:xla:random": [["layout:xla:default"], ["layout:nlp:random", "layout:nlp:default"]],
     "layout:xla:default": [["layout:xla:random"], ["layout:nlp:default", "layout:nlp:random"]],
     "layout:nlp:random": [["layout:nlp:default"], ["layout:xla:random", "layout:xla:default"]],
@@ -206,8 +206,8 @@ def spoil(root, collection, how):
 
 
 @pytest.mark.parametrize("collection, how", [("layout:xla:random", "absent"), ("layout:nlp:default", "equal runtimes")])
-def test_a_collection_without_anything_to_learn_is_trained_on_its_siblings(root, collection, how, capsys, tmp_path):
-    (near,), far = SIBLINGS[collection]
+def test_a_collection_without_anything_to_learn_is_trained_on_its_counterparts(root, collection, how, capsys, tmp_path):
+    (near,), far = COUNTERPARTS[collection]
     spoil(root, collection, how)
     graphs, trained_on = training_graphs(root, collection, tmp_path / "problems.jsonl", k_hops=1)
     assert trained_on == [near]
@@ -229,8 +229,8 @@ def test_a_collection_without_anything_to_learn_is_trained_on_its_siblings(root,
 
 
 @pytest.mark.parametrize("collection", LAYOUTS)
-def test_siblings_come_in_the_documented_order(root, collection):
-    (near,), far = SIBLINGS[collection]
+def test_counterparts_come_in_the_documented_order(root, collection):
+    (near,), far = COUNTERPARTS[collection]
     spoil(root, collection, "absent")
     assert training_graphs(root, collection)[1] == [near]
     spoil(root, near, "absent")

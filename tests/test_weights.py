@@ -141,7 +141,7 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     assert not list((out / "store").glob("*.pt"))
     here, there = published(season / "home"), published(out)
     assert here == there and len(here) == 10 and {member.partition("_")[0] for _, member, _ in here} == {
-        "tile", "token", "gnn", "siblings", "popularity"}
+        "tile", "token", "gnn", "relatives", "frequency"}
     entry, = (json.loads(path.read_text())["parameters"] for path in out.parent.glob("*.json"))
     assert entry["04_train_layout"]["weights"] == read_weights(weights).digest
     assert entry["04_train_layout"]["seeds"] == 1
@@ -172,7 +172,7 @@ def trained(tmp_path_factory):
                        for split, costs in result.costs.items()]
         for split, found in result.corrected.items():
             special = {i: one.cost for i, one in found.items()}
-            predictions.append(Prediction(collection, "siblings_seed0", split, result.costs[split] | special,
+            predictions.append(Prediction(collection, "relatives_seed0", split, result.costs[split] | special,
                                           result.model, tuple(special)))
         run.publish(predictions, seeds=1, k_hops=1, most_configs=2000)
     return root, folder / "run"
@@ -199,15 +199,15 @@ def test_predictions_from_weights_are_those_that_the_training_made(trained, weig
     alone = without_training(root, tmp_path / "root")
     quiet(weights, alone, tmp_path / "new")
     here, there = published(run), published(tmp_path / "new")
-    assert here == there and {member for _, member, _ in here} == {"tile_seed0", "token_seed0", "siblings_seed0"}
+    assert here == there and {member for _, member, _ in here} == {"tile_seed0", "token_seed0", "relatives_seed0"}
     for c in COLLECTIONS:
         section = Folder(tmp_path / "new", alone).section(step_of(c), c)         # with other training graphs: none
         assert section["settings"]["weights"] == read_weights(weights).digest and section["settings"]["seeds"] == 1
     with pytest.raises(DataError, match="made from other data, tile:xla train has changed since"):
         Folder(tmp_path / "new", root).section("03_train_tile", "tile:xla")
-    token, siblings = (costs_of(tmp_path / "new", "layout:xla:default", f"{name}_seed0", "test")
-                       for name in ("token", "siblings"))
-    differ = {name.rpartition(":")[2] for name in token if not np.array_equal(token[name], siblings[name])}
+    token, relatives = (costs_of(tmp_path / "new", "layout:xla:default", f"{name}_seed0", "test")
+                       for name in ("token", "relatives"))
+    differ = {name.rpartition(":")[2] for name in token if not np.array_equal(token[name], relatives[name])}
     assert {RELATIVE, SAME} <= differ
 
 
@@ -373,7 +373,7 @@ def test_other_data_are_ranked_by_weights_and_refused_by_stored_costs(trained, w
     assert "note  the test files of tile:xla are not those of the run that trained\n" in said
     assert f"tile:xla:{'a' * 32}" in costs_of(tmp_path / "new", "tile:xla", "tile_seed0", "test")
     stored, = (one["stored"] for one in read_weights(weights).collections["layout:xla:default"]["predictions"]
-               if one["member"] == "siblings_seed0" and one["split"] == "test")
+               if one["member"] == "relatives_seed0" and one["split"] == "test")
     stored = weights / "store" / f"{stored}.npz"
     with pytest.raises(DataError, match=f"^{re.escape(str(stored))}: holds costs of other graphs: the test files of "
                        "layout:xla:default in .* are not those of the run that trained; run the notebooks at home on "):
@@ -400,7 +400,7 @@ def test_weights_are_published_once_and_again_only_if_they_changed(kaggle, train
     assert not any(word in texts for word in (TOKEN.encode(), str(tmp_path).encode(), str(Path.home()).encode()))
     again = publish(tmp_path / "run", REF, root, client=QUICK)
     assert (again["version"], again["uploaded"]) == (1, False)
-    costs = costs_of(tmp_path / "run", "layout:xla:default", "siblings_seed0", "test")
+    costs = costs_of(tmp_path / "run", "layout:xla:default", "relatives_seed0", "test")
     file = Store(tmp_path / "run" / "store").keep("costs", {name: cost * 2 for name, cost in costs.items()})
     change_section(tmp_path / "run", "04_train_layout", "layout:xla:default",
                    lambda section: section["costs"][-1].update(file=file))

@@ -9,7 +9,7 @@ from collections import Counter
 
 import numpy as np
 
-from kit.baselines.siblings import NEAR, align_groups, groups_of
+from kit.baselines.relatives import NEAR, align_groups, groups_of
 from kit.checks import check_whole, checked_graphs
 
 

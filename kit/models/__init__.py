@@ -45,12 +45,12 @@ from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
 from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import Explanation, explain, reasons
 from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages, rows_of
-from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings, node_alone
+from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings, without_edges
 from kit.models.segments import SegmentGNN, SegmentGNNSettings
 from kit.models.tile import TileModel, TileModelSettings
 
 __all__ = [
     "BoostedTrees", "BoostedTreesSettings", "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN",
     "LayoutGNNSettings", "Sage", "SegmentGNN", "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings",
-    "explain", "fastest_aggregation", "mean_messages", "node_alone", "reasons", "rows_of",
+    "explain", "fastest_aggregation", "mean_messages", "without_edges", "reasons", "rows_of",
 ]

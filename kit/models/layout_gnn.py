@@ -57,7 +57,7 @@ class LayoutGNNSettings:
             raise ValueError(f"width is {self.width}; attention over configurations doubles a half, so it must be even")
 
 
-def node_alone(settings):
+def without_edges(settings):
     """The same network without neighbours: no messages, norm over nodes or attention between configurations.
 
     Returns settings with a linear block for each GraphSAGE block. The nodes are still pooled.

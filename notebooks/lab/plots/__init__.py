@@ -14,6 +14,7 @@ from lab.plots.scores import (
     ensemble_gain,
     learning_curve,
     per_graph_scores,
+    rank_agreement,
     scores_with_intervals,
     validation_against_leaderboard,
 )
@@ -23,6 +24,6 @@ from lab.plots.style import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, r
 __all__ = [
     "MARKS", "PALETTE", "QUIET", "collection_lines", "dress", "ensemble_gain", "graph_scatter", "group_options",
     "learning_curve", "name_rows", "new_axes", "opcode_shares", "per_graph_scores", "predicted_against_measured",
-    "program_graph", "row_marks", "runtime_spread", "scores_with_intervals", "spaced",
+    "program_graph", "rank_agreement", "row_marks", "runtime_spread", "scores_with_intervals", "spaced",
     "speed_up_by_search", "speed_up_curves", "table_of_terms", "two_layouts", "validation_against_leaderboard",
 ]

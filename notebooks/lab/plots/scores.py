@@ -1,6 +1,7 @@
 """Pictures of training and of scores."""
 import numpy as np
 
+from kit.data import COLLECTIONS
 from lab.plots.style import (
     MARKS,
     MODELS,
@@ -116,6 +117,29 @@ def ensemble_gain(members, ensembles, weights=None, ax=None, title=""):
                 markerfacecolor=("white", style["color"])[place % 2], **style)
     name_rows(ax, collections)
     return dress(ax, title, "score (1 is perfect)", "collection", grid="x")
+
+
+def rank_agreement(table, ax=None, title=""):
+    """Draw how alike pairs of models order the configurations: a cell with a number per pair and collection.
+
+    `table`: {pair of models: {collection: Kendall's tau between their costs}}; a collection without a pair has an empty
+    cell.
+    """
+    found = dict.fromkeys(c for by_collection in table.values() for c in by_collection)
+    columns = [*filter(found.__contains__, COLLECTIONS), *(c for c in found if c not in COLLECTIONS)]
+    ax = new_axes(ax, height=1.3 + 0.27 * len(table))
+    if table:
+        values = np.array([[own.get(c, np.nan) for c in columns] for own in table.values()], dtype=float)
+        ax.imshow(values, cmap="Blues", vmin=0, vmax=1.6, aspect="auto", interpolation="none")      # dark text on all
+        ax.update_datalim([(-0.5, -0.5), (len(columns) - 0.5, len(table) - 0.5)])
+        for y, x in np.argwhere(np.isfinite(values)):
+            ax.text(x, y, f"{values[y, x]:.2f}", ha="center", va="center", fontsize="small")
+    ax.set_xticks(range(len(columns)), [*map(literal, columns)], fontsize="small")
+    name_rows(ax, list(table))
+    ax.set_ylim(max(len(table), 1) - 0.5, -0.5)
+    dress(ax, title, "collection", "two models")
+    ax.grid(False)
+    return ax
 
 
 def validation_against_leaderboard(points, ax=None, title=""):

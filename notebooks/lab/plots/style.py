@@ -14,12 +14,12 @@ STROKES = ("-", "--", ":")
 QUIET = "0.6"                                # grey for context
 MODELS = {                                   # colour and mark of each model; black is the noise ceiling
     "ensemble": ("#0072B2", "o"), "token": ("#D55E00", "s"), "gnn": ("#009E73", "^"), "ridge": ("#CC79A7", "D"),
-    "popularity": ("#E69F00", "v"), "node alone": ("#56B4E9", "P"), "siblings": ("#882255", "X"),
+    "frequency": ("#E69F00", "v"), "GNN without edges": ("#56B4E9", "P"), "relatives": ("#882255", "X"),
     "tile": ("#332288", "<"), "compiler's default": ("#777777", ">"), "random": ("#999933", "d"),
     "by hand": ("#661100", "h"),
 }
 _ALSO = {"recipe": "ensemble", "config-token model": "token", "ConfigTokenModel": "token", "GNN": "gnn",
-         "tile model": "tile", "random five": "random", "node-alone": "node alone"}
+         "tile model": "tile", "random five": "random", "GNN-without-edges": "GNN without edges"}
 
 
 def new_axes(ax=None, height=4.0, width=8.0):

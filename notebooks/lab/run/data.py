@@ -186,17 +186,17 @@ def training_graphs(data_root, collection, problems=None, k_hops=None):
     both collections of the other source. Returns the list of graphs that `teaches` accepts, layout graphs deduplicated,
     and the list of their collections; both are empty if there is nothing to train on.
     """
-    families = [[collection]]
+    sets = [[collection]]
     if collection != "tile:xla":
         _, source, search = collection.split(":")
         other, opposite = {"xla": "nlp", "nlp": "xla"}[source], {"random": "default", "default": "random"}[search]
-        families += [[f"layout:{source}:{opposite}"], [f"layout:{other}:{search}", f"layout:{other}:{opposite}"]]
-    for family in families:
-        found = {c: teaching_graphs(data_root, c, "train", problems, k_hops) for c in family}
-        trained_on = [c for c in family if found[c]]
+        sets += [[f"layout:{source}:{opposite}"], [f"layout:{other}:{search}", f"layout:{other}:{opposite}"]]
+    for one in sets:
+        found = {c: teaching_graphs(data_root, c, "train", problems, k_hops) for c in one}
+        trained_on = [c for c in one if found[c]]
         if trained_on:
             break
-        print(f"{' and '.join(family)}: no training graph with two different configurations and runtimes")
+        print(f"{' and '.join(one)}: no training graph with two different configurations and runtimes")
     graphs = [g for c in trained_on for g in found[c]]
     if trained_on and trained_on != [collection]:
         print(f"{collection} is therefore trained on {len(graphs)} graphs of {' and '.join(trained_on)}")

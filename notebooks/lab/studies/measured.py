@@ -21,7 +21,7 @@ from sklearn.linear_model import RidgeCV
 
 PROJECT = Path(__file__).resolve().parents[3]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
-from kit.baselines import fit_digit_ridge, popularity  # noqa: E402
+from kit.baselines import fit_digit_ridge, frequency  # noqa: E402
 from kit.ensemble import PRIOR, combine, mean_zscore  # noqa: E402
 from kit.files import whole_file  # noqa: E402
 from kit.metrics import kendall_tau  # noqa: E402
@@ -34,7 +34,7 @@ from lab.studies.compare import rank_unseen  # noqa: E402
 
 SOURCES = "xla", "nlp"
 COUNT = "count of deviations"
-OWN_HALF, NOISE = "ceiling: ridge on half of the same program", "ceiling: noise"
+OWN_HALF, NOISE = "ridge on half of the same program", "ceiling: noise"
 TOKEN, TREES = "token model, long form", "LightGBM"
 MIX = f"{TOKEN}, with {TREES}"
 CURVE = 4, 9                     # training programs of the learning curve; the long form needs 4
@@ -98,7 +98,7 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
     if name == "token model, trained on the simulator alone":
         return rank_unseen(networks[TOKEN], f"simulated {search}", seed, simulated(search), unseen,
                            store)
-    rank = {COUNT: lambda: deviations, "frequency of codes": lambda: popularity,
+    rank = {COUNT: lambda: deviations, "frequency of codes": lambda: frequency,
             "ridge on digits": lambda: fit_digit_ridge(taught)}[name]()
     return {graph.graph_id: rank(graph) for graph in unseen}
 
@@ -119,8 +119,8 @@ def scored(graph, cost):
             equal_distance_tau(cost[order], distinct.config_runtime, deviations(graph)[order]))
 
 
-def ceilings(graph):
-    """Rows (model, tau, tau at equal distance) of the two ceilings of a program."""
+def own_rows(graph):
+    """Rows (model, tau, tau at equal distance) of the noise ceiling of a program, and of ridge on half of its rows."""
     ids, distance = config_ids(graph), deviations(graph)
     noise = noise_ceiling(graph.config_runtime, ids).mean
     first = np.sort(np.unique(ids, return_index=True)[1])
@@ -142,7 +142,7 @@ def study(root, search, seeds, names, store):
     unseen = [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
               if families[g.graph_id] not in known]
     pruned = [prune(g, 1) for g in unseen]
-    rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in ceilings(g)]
+    rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in own_rows(g)]
     for name in names:
         for seed in range(1 if name in WITHOUT_SEEDS else seeds):
             costs = costs_of(name, search, seed, taught, pruned, simulated_graphs, store)

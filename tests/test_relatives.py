@@ -8,8 +8,9 @@ import pytest
 from scipy.stats import rankdata
 from training import drawn_layout
 
-from kit.baselines import siblings, specialists
-from kit.baselines.siblings import (
+from kit.baselines import relatives as wing
+from kit.baselines import specialists
+from kit.baselines.relatives import (
     LEAST_ALIKE,
     NEAR,
     align_groups,
@@ -290,10 +291,10 @@ def test_the_similarity_by_structures_is_that_of_all_matchings_and_never_above_t
     several = [program_of(net, rng) for net in (network, (changed, *network[1:]), drawn_network(rng, 4))]
     for first, second in combinations(several, 2):
         groups = groups_of(first), groups_of(second)
-        found = siblings._structures_alike(*(tuple(structure_of(g)) for g in (first, second)))
+        found = wing._structures_alike(*(tuple(structure_of(g)) for g in (first, second)))
         assert found == pytest.approx(slow_structural_similarity(*groups), abs=1e-12)
         assert found <= align_groups(*groups).similarity + 1e-12
-    assert siblings._structures_alike((), ()) == siblings._structures_alike(("a b",), ()) == 0
+    assert wing._structures_alike((), ()) == wing._structures_alike(("a b",), ()) == 0
 
 
 def test_the_catalogue_finds_the_relatives_that_pairwise_alignment_finds(tmp_path):

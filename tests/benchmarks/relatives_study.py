@@ -1,6 +1,6 @@
 """Specialists: a program ranked by its relatives in training alone, and what they add to an ensemble. Prints tables.
 
-    python tests/benchmarks/siblings_study.py [--seeds 3] [--relatives 1] [--samples 2] [--out DIR]
+    python tests/benchmarks/relatives_study.py [--seeds 3] [--relatives 1] [--samples 2] [--out DIR]
 
 The sample data have relatives of validation and test programs among the training programs. Tau is that of a ranking
 without ties. Finished samples stay in DIR, so an interrupted study goes on with the next sample.
@@ -49,7 +49,7 @@ def families(out, seeds, samples, relatives):
     """Sample data in families: the token model with and without specialists, where relatives exist and where not."""
     print()
     found = [ranked_sample(out, sample, seed, relatives) for sample in range(41, 41 + samples) for seed in range(seeds)]
-    for words, kind in (("with relatives", "siblings"), ("no relatives", "strangers")):
+    for words, kind in (("with relatives", "relatives"), ("no relatives", "strangers")):
         some = [replaced(row, kind) for rows in found for row in rows]
         table(("collection (sample data)", *HEAD),
               [(name, *scores_shown([row for row in some if row.collection in collections]))
@@ -71,14 +71,14 @@ class Ranked(NamedTuple):
     split: str                   # "valid" or "test"
     name: str
     costs: dict                  # {kind: (c,)}; "runtime" and "token", and where relatives are found "alone",
-    #                              "siblings"; "strangers": corrected without relatives
+    #                              "relatives"; "strangers": corrected without relatives
 
 
 def replaced(row, kind):
     """A Ranked whose specialist is that of `kind`."""
     costs = {name: row.costs[name] for name in ("runtime", "token")}
-    costs |= {"siblings": row.costs[kind]} if kind in row.costs else {}
-    costs |= {"alone": row.costs["alone"]} if kind == "siblings" and "alone" in row.costs else {}
+    costs |= {"relatives": row.costs[kind]} if kind in row.costs else {}
+    costs |= {"alone": row.costs["alone"]} if kind == "relatives" and "alone" in row.costs else {}
     return row._replace(costs=costs)
 
 
@@ -120,7 +120,7 @@ def rank_sample(data, sample, seed):
         unrelated = [g for g in programs if "_relative_" not in g.graph_id]
         graphs = [(split, g) for split in ("valid", "test") for g in read_split(data, collection, split, k_hops=1)]
         for split, g in graphs:
-            specialists = {"alone": rank_by_relatives(g, programs), "siblings": rank_by_relatives(g, programs, base),
+            specialists = {"alone": rank_by_relatives(g, programs), "relatives": rank_by_relatives(g, programs, base),
                            "strangers": rank_by_relatives(g, unrelated, base)}
             costs = {"runtime": g.config_runtime if split == "valid" else truth[f"{collection}:{g.graph_id}"],
                      "token": base(g)} | {kind: one.cost for kind, one in specialists.items() if one}
@@ -131,7 +131,7 @@ def rank_sample(data, sample, seed):
 def scores_shown(rows):
     """Cells of a table: how many programs with a relative, mean taus, and what the correction gains."""
     base, alone, both = (np.array([tau(row.costs[kind], row) if kind in row.costs else np.nan for row in rows])
-                         for kind in ("token", "alone", "siblings"))
+                         for kind in ("token", "alone", "relatives"))
     found, both = np.isfinite(both).sum(), np.where(np.isfinite(both), both, base)
     return (f"{found} of {len(rows)}", f"{base.mean():.3f}",
             f"{np.nanmean(alone):.3f}" if np.isfinite(alone).any() else "", f"{both.mean():.3f}",
@@ -148,36 +148,36 @@ def by_program(rows, values):
 
 
 def chosen_shown(rows):
-    """Print what the ensemble gains by siblings, if weights are chosen as notebook 05 does, per collection."""
+    """Print what the ensemble gains by relatives, if weights are chosen as notebook 05 does, per collection."""
     choices = {"weights chosen": (PRIOR, True), "prior weights": (PRIOR, False),
-               "weights chosen, no prior weight for siblings": (PRIOR | {"siblings": 0}, True)}
+               "weights chosen, no prior weight for relatives": (PRIOR | {"relatives": 0}, True)}
     shown = []
     for words, (prior, choose) in choices.items():
         gains = {}
         for key in dict.fromkeys((row.sample, row.seed, row.collection) for row in rows):
             some = [row for row in rows if (row.sample, row.seed, row.collection) == key]
             kinds = {kind: {row.name: mean_zscore([row.costs.get(kind, row.costs["token"])]) for row in some}
-                     for kind in ("token", "siblings")}
+                     for kind in ("token", "relatives")}
             known = {row.name: row.costs["runtime"] for row in some if row.split == "valid" and choose}
-            if not any("siblings" in row.costs for row in some):        # then notebook 04 has no such kind
-                del kinds["siblings"]
+            if not any("relatives" in row.costs for row in some):        # then notebook 04 has no such kind
+                del kinds["relatives"]
             shares = choose_weights(kinds, known, strict_tau, prior=prior)
             for row in some:
                 if row.split == "test":
                     cost = sum(share * kinds[kind][row.name] for kind, share in shares.items())
                     gains.setdefault(row.collection, []).append(
-                        (row, shares.get("siblings", 0), tau(row.costs["token"], row), tau(cost, row)))
+                        (row, shares.get("relatives", 0), tau(row.costs["token"], row), tau(cost, row)))
         every = [one for some in gains.values() for one in some]
         groups = {name: [one for c in collections for one in gains[c]] for name, collections in GROUPS.items()}
         groups = (groups if words == "weights chosen" else {"all four": every}) | {
-            "with a relative": [one for one in every if "siblings" in one[0].costs]}
+            "with a relative": [one for one in every if "relatives" in one[0].costs]}
         for name, some in groups.items():
             if some:
                 tests, share, base, both = zip(*some)
                 shown.append((name, words, len(tests), f"{np.mean(share):.0%}", f"{np.mean(base):.4f}",
                               f"{np.mean(both):.4f}", interval(by_program(tests, np.subtract(both, base)))))
-    table(("collection (sample data)", "weights", "test programs", "mean weight of siblings", "token model",
-           "token model and siblings", "difference (95% interval)"), shown)
+    table(("collection (sample data)", "weights", "test programs", "mean weight of relatives", "token model",
+           "token model and relatives", "difference (95% interval)"), shown)
 
 
 def interval(values):
@@ -192,7 +192,7 @@ def main():
     parser.add_argument("--relatives", type=int, default=1, help="of each program")
     parser.add_argument("--samples", type=int, default=2, help="how many sample data sets")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=run_folder().with_name("siblings-study"))
+    parser.add_argument("--out", type=Path, default=run_folder().with_name("relatives-study"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     families(args.out, args.seeds, args.samples, args.relatives)

@@ -1,9 +1,10 @@
-"""Find programs of the same structure, and how their groups of configurable nodes line up.
+"""Find the relatives of a program, and how their groups of configurable nodes line up.
 
-Programs come in families: one network with another batch size, width or depth. Groups of two relatives line up in the
-order of the graph. The digits of an option name dimensions and not sizes, so relatives offer the same options. Batch
-and width therefore do not matter for anything here. Depth matters little: a deeper network has more nodes per group,
-and mostly the same options.
+Programs come in families: one network design with another batch size, width or depth. Programs of one family are
+relatives. Files do not name the family, so relatives are found by their groups, which line up in the order of the
+graph. The digits of an option name dimensions and not sizes, so relatives offer the same options. Batch and width
+therefore do not matter for anything here. Depth matters little: a deeper network has more nodes per group, and mostly
+the same options.
 
 Two groups are alike if they have the same operations in the same shares, and the same options. Options are compared by
 their rows of digits, because each file numbers its options and groups anew.

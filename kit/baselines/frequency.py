@@ -1,8 +1,8 @@
-"""Popularity: rank the configurations of a program by how frequent their codes are in the program's own file.
+"""Frequency: rank the configurations of a program by how frequent their codes are in the program's own file.
 
 The collections `default` come from a search that began at the compiler's choice. Such a search goes on from fast
 configurations, so options that are good for a program are frequent in its file. This reads no runtime, so it needs no
-training program. In the collections `random` every option is drawn evenly, and popularity says nothing there.
+training program. In the collections `random` every option is drawn evenly, and frequency says nothing there.
 Source: the eleventh place of the competition, who used it for `default`, tells of it in the forum.
 """
 import numpy as np
@@ -11,7 +11,7 @@ from kit.checks import check_graph
 from kit.prune import config_ids
 
 
-def popularity(graph):
+def frequency(graph):
     """Cost of each configuration: minus the sum, over groups, of the logarithm of the share of its code.
 
     Shares are counted over distinct configurations, because a default configuration is measured about 40 times.
