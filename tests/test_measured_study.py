@@ -75,13 +75,13 @@ def test_ridge_on_half_of_a_program_finds_a_runtime_that_adds_up(measured):
 
 def test_the_study_ranks_programs_of_families_that_no_model_has_seen(measured, tmp_path, capsys):
     study.main(["--data-root", str(measured), "--out", str(tmp_path), "--searches", "random", "--seeds", "2",
-                "--models", "boosted trees on agreement;ridge on digits;count of deviations"])
+                "--models", "LightGBM;ridge on digits;count of deviations"])
     table = pl.read_csv(tmp_path / "measured_study.csv")
     programs = {path.stem for c in RANDOM for split in ("valid", "test") for path in npz_paths(measured, c, split)}
     assert {*table["program"]} == programs
     assert {*table["family"]} == {"of valid", "of test"}
     seeds = dict(table.group_by("model").agg(pl.col("seed").n_unique()).iter_rows())
-    assert seeds == {"boosted trees on agreement": 2, "ridge on digits": 1, "count of deviations": 1,
+    assert seeds == {"LightGBM": 2, "ridge on digits": 1, "count of deviations": 1,
                      study.NOISE: 1, study.OWN_HALF: 1}
     count = table.filter(model="count of deviations")
     assert count["equal_distance"].abs().max() == 0 and count["tau"].abs().max() > 0
