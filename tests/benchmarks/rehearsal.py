@@ -281,7 +281,8 @@ def whole_run(root, size):
 STEPS = {"generate the data": generate, "inflate": inflate, "read": read, "read tile kernels": read_tiles,
          "prepare, one process": prepare_alone, "prepare, two processes": prepare_together, "load": load,
          "prune": prune_all,
-         "features": features, "fit LightGBM": trees, "two training steps, token model": token_steps, "two training steps, GNN": gnn_steps,
+         "features": features, "fit LightGBM": trees,
+         "two training steps, token model": token_steps, "two training steps, GNN": gnn_steps,
          "predict, token model": token_predictions, "predict, GNN": gnn_predictions,
          "write and check the submission": submission}
 WHOLE = {"whole run": whole_run}         # --whole
