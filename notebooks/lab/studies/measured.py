@@ -104,8 +104,8 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
 
 
 FEWER = {f"{TOKEN}, {count} training programs": count for count in CURVE}
-MODELS = (TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
-          "token model, long form, no pairs", "GNN", TREES, MIX, "ridge on digits", COUNT, "frequency of codes",
+MODELS = (MIX, TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
+          "token model, long form, no pairs", "GNN", TREES, "ridge on digits", COUNT, "frequency of codes",
           "token model, trained on the simulator alone")
 WITHOUT_SEEDS = "ridge on digits", "frequency of codes", COUNT
 
@@ -141,7 +141,7 @@ def study(root, search, seeds, names, store):
     known = {families[g.graph_id] for g in taught}
     unseen = [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
               if families[g.graph_id] not in known]
-    pruned = [prune(g, 1) for g in unseen]
+    pruned, names = [prune(g, 1) for g in unseen], [n for n in names if FEWER.get(n, 0) < len(taught)]
     rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in own_rows(g)]
     for name in names:
         for seed in range(1 if name in WITHOUT_SEEDS else seeds):
