@@ -16,10 +16,11 @@ MODELS = {                                   # colour and mark of each model; bl
     "ensemble": ("#0072B2", "o"), "token": ("#D55E00", "s"), "gnn": ("#009E73", "^"), "ridge": ("#CC79A7", "D"),
     "frequency": ("#E69F00", "v"), "GNN without edges": ("#56B4E9", "P"), "relatives": ("#882255", "X"),
     "tile": ("#332288", "<"), "compiler's default": ("#777777", ">"), "random": ("#999933", "d"),
-    "by hand": ("#661100", "h"),
+    "by hand": ("#661100", "h"), "lightgbm": ("#44AA99", "p"),
 }
 _ALSO = {"recipe": "ensemble", "config-token model": "token", "ConfigTokenModel": "token", "GNN": "gnn",
-         "tile model": "tile", "random five": "random", "GNN-without-edges": "GNN without edges"}
+         "LightGBM": "lightgbm", "BoostedTrees": "lightgbm", "tile model": "tile", "random five": "random",
+         "GNN-without-edges": "GNN without edges"}
 
 
 def new_axes(ax=None, height=4.0, width=8.0):
