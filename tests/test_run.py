@@ -359,7 +359,7 @@ def test_notes_are_shown_and_a_failing_notebook_is_named_and_the_next_run_goes_o
     assert errors.rstrip().endswith(f"the partly executed notebook: {partial}")
     assert "so far" in (clone / partial).read_text()
     write_notebook(last, PARAMETERS, SUBMISSION)
-    assert run(clone)[0] == 0
+    assert run_here(clone)[0] == 0
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
@@ -411,7 +411,7 @@ def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone):
         psutil.wait_procs([psutil.Process(kernel)] if psutil.pid_exists(kernel) else [], 30)
         assert not psutil.pid_exists(kernel)
     write_notebook(last, PARAMETERS, SUBMISSION)
-    assert run(clone)[0] == 0
+    assert run_here(clone)[0] == 0
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
