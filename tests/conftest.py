@@ -11,6 +11,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")      # PyTorch's waiting threads s
 matplotlib.use("Agg")      # no display in a test
 
 
+# files that take long come first: xdist begins with files of many tests, and would end with a long one on one core
+FIRST = ("test_whole_season", "test_run_folder", "test_notebooks", "test_faults", "test_bundle")
+
+
 @pytest.fixture(scope="session")
 def project():
     """The project's root."""
@@ -61,8 +65,14 @@ def kaggle(tmp_path, monkeypatch, capfd):
     assert written == [] and not any(secret in text for text in heard for secret in SECRETS)
 
 
+def pytest_configure(config):
+    """xdist takes the files in the order of the next function."""
+    config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(items):
-    """Tests marked `scatter` need what is no requirement, because it compiles for minutes."""
+    """Long files first. Tests marked `scatter` need what is no requirement, because it compiles for minutes."""
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
     if importlib.util.find_spec("torch_scatter") is None:
         lacks = pytest.mark.skip(reason="no torch_scatter: pip install --no-build-isolation torch-scatter")
         for item in [item for item in items if "scatter" in item.keywords]:

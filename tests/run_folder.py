@@ -38,6 +38,8 @@ SMALL = {"seeds": 1, "first_seed": 0, "steps": 3, "token_steps": 3, "gnn_steps":
          "workers": 1, "aggregation": "sparse", "most_configs": 40, "how": "mean_zscore", "k_hops": 1,
          "partial": True}
 COLLECTIONS = ("tile:xla", "layout:nlp:random")
+# the cells that show a training train for the reader alone; no file of a run depends on them
+SHOWN = ("TrainSettings(steps=100,", "TrainSettings(steps=1,")
 ENDED = -9                               # in place of an exit status: the run was killed
 
 
@@ -76,7 +78,7 @@ def _execute(source, target, parameters, **_):
     try:
         for cell in book.cells:
             if cell.cell_type == "code":
-                exec(compile(cell.source, str(source), "exec"), names)
+                exec(compile(cell.source.replace(*SHOWN), str(source), "exec"), names)
                 names |= parameters if "parameters" in cell.metadata.get("tags", []) else {}
     except SystemExit:
         pass
@@ -110,6 +112,27 @@ def in_process():
             now.update(names)
         for name, value in pictures.items():
             setattr(lab.plots, name, value)
+
+
+def run_clone(folder, *args, within=None):
+    """`run.py ARGS` of a copy of the project, in its folder or `within` another one.
+
+    -> exit status, lines of stdout, stderr
+    """
+    modules, before = (program, sys.modules["steps"], sys.modules["choices"]), (program.PROJECT, os.getcwd())
+    said, errors = io.StringIO(), io.StringIO()
+    with in_process(), warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
+        warnings.simplefilter("ignore")
+        try:
+            os.chdir(within or folder)
+            for module in modules:
+                module.PROJECT = Path(folder)
+            status = program.main([*map(str, args)])
+        finally:
+            os.chdir(before[1])
+            for module in modules:
+                module.PROJECT = before[0]
+    return status, said.getvalue().splitlines(), errors.getvalue()
 
 
 # {name of a change of the kit: (file, before, after)}

@@ -1,15 +1,11 @@
-"""The benchmark runner: a case in a process of its own, tables, and the page they are written to."""
+"""The benchmarks run: a case in a process of its own, the rehearsal and the script for a GPU in small."""
 import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-
-from kit.ensemble import choose_weights
-from kit.metrics import kendall_tau
 
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
 REHEARSAL = RUN.with_name("rehearsal.py")
@@ -20,16 +16,6 @@ def loaded(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def run():
-    return loaded(RUN)
-
-
-@pytest.fixture(scope="module")
-def study():
-    return loaded(RUN.with_name("weights_study.py"))
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +44,6 @@ def test_a_case_runs_in_a_process_of_its_own():
     assert found["configs"] > 1 and found["peak"] > 0
 
 
-def test_a_table_has_medians_and_ratios_to_the_first_case(run):
-    found = {("gnn", "published"): [{"seconds": [4.0, 2.0, 9.0], "configs": 64, "peak": 3 << 20},
-                                    {"seconds": [4.0, 4.0], "configs": 64, "peak": 1 << 20}],
-             ("gnn", "ours"): [{"seconds": [0.5], "configs": 32, "peak": 5 << 19}]}
-    assert run.table(found)[2:] == ["| published | 4.00 | 16 | 1.00 | 2 |", "| ours | 0.500 | 64 | 4.00 | 2 |"]
-
-
 def test_both_commands_are_those_of_the_readme_and_the_table_has_their_medians(project):
     sys.path.insert(0, str(RUN.parent))
     try:
@@ -79,18 +58,6 @@ def test_both_commands_are_those_of_the_readme_and_the_table_has_their_medians(p
     assert page.table({"a": [3.0, 1.4, 2.0]})[2:] == ["| a | 2 s | 3, 1, 2 s |"]
 
 
-def test_a_table_replaces_the_one_between_its_marks(run, tmp_path, monkeypatch):
-    page = tmp_path / "README.md"
-    page.write_text("a\n<!-- gnn -->\nold\n<!-- end gnn -->\nb\n<!-- gst -->\nkept\n<!-- end gst -->\n")
-    monkeypatch.setattr(run, "PAGE", page)
-    run.write_page("gnn", ["new", "table"])
-    assert page.read_text() == ("a\n<!-- gnn -->\nnew\ntable\n<!-- end gnn -->\nb\n<!-- gst -->\nkept\n"
-                                "<!-- end gst -->\n")
-    assert list(tmp_path.iterdir()) == [page]
-    with pytest.raises(SystemExit, match="no lines <!-- tiles --> and <!-- end tiles -->"):
-        run.write_page("tiles", [])
-
-
 def test_the_rehearsal_has_the_official_counts_and_the_largest_sizes(rehearsal):
     files = rehearsal.plan(rehearsal.SIZES["full"])
     assert [sum(file["split"] == split for file in files) for split in ("train", "valid", "test")] == [69, 7, 8]
@@ -102,8 +69,11 @@ def test_the_rehearsal_has_the_official_counts_and_the_largest_sizes(rehearsal):
 
 @pytest.mark.long
 def test_a_rehearsal_in_small_goes_through_every_step(rehearsal, tmp_path):
-    command = [sys.executable, str(REHEARSAL), "--size", "tiny", "--folder", str(tmp_path), "--threads", "1"]
-    done = subprocess.run([*command, "--print-only"], capture_output=True, text=True)
+    # in one process, because each start takes longer than a step; its rows are then the highest memory so far
+    code = f"""import sys; sys.path.insert(0, {str(REHEARSAL.parent)!r}); import rehearsal
+found = {{name: rehearsal.one_step(name, {str(tmp_path)!r}, "tiny", 1) for name in rehearsal.STEPS}}
+print(*rehearsal.tables(found, "tiny", 1), sep=chr(10))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
     steps = {row[0][2:]: row for row in rows if len(row) == 5}
@@ -174,28 +144,11 @@ def test_the_gpu_script_notices_a_broken_ranking_a_crash_and_the_end_of_its_time
 
 @pytest.mark.long
 def test_the_gpu_script_in_small_goes_through_every_model_and_two_processes(tmp_path):
-    command = [sys.executable, str(RUN.with_name("gpu.py")), "--device", "cpu", "--size", "tiny", "--out",
-               str(tmp_path / "gpu.json")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # in float32 alone; the test above has the other precisions
+    code = f"""import sys; sys.path.insert(0, {str(RUN.parent)!r}); import gpu
+gpu.PRECISIONS = gpu.PRECISIONS[:1]
+sys.exit(gpu.main(["--device", "cpu", "--size", "tiny", "--out", {str(tmp_path / "gpu.json")!r}]))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     cases = json.loads((tmp_path / "gpu.json").read_text())["cases"]
-    assert [case["processes"] for case in cases] == [1] * 14 + [2] and not any("not_judged" in case for case in cases)
-
-
-def drawn_scores(study, names):
-    rng = np.random.default_rng(0)
-    runtimes = {f"g{i}": rng.random(30) for i in range(6)}
-    kinds = {kind: {i: t + noise * rng.standard_normal(30) for i, t in runtimes.items()}
-             for kind, noise in zip(names, (0.3, 0.4, 2.0))}
-    return kinds, runtimes, study.Scores(kinds, runtimes)
-
-
-@pytest.mark.parametrize("names", ["ab", "abc"])
-def test_the_weights_study_chooses_by_look_up_what_the_costs_choose(study, names):
-    kinds, runtimes, scores = drawn_scores(study, names)
-    prior = np.arange(1.0, len(names) + 1)
-    for drawn in ([0], [3, 1], [5, 0, 2, 4]):
-        shares = choose_weights(kinds, {f"g{i}": runtimes[f"g{i}"] for i in drawn}, kendall_tau,
-                                prior=dict(zip(names, prior)))
-        assert study.greedy(scores, np.array(drawn), prior / prior.sum()) == pytest.approx([*shares.values()])
-    assert study.greedy(scores, np.array([], int), prior / prior.sum()) == pytest.approx(prior / prior.sum())
+    assert [case["processes"] for case in cases] == [1] * 6 + [2] and not any("not_judged" in case for case in cases)

@@ -15,6 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from run_folder import FULL, SHOWN, run_clone
 
 from kit.data import DataError
 from kit.kaggle import notebooks
@@ -22,6 +23,8 @@ from lab.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = "tile:xla,layout:xla:random"
+TINY = ("--size", "tiny", "--collections", COLLECTIONS, "-p", "partial=True", "-p", "steps=5", "-p", "token_steps=5",
+        "-p", "gnn_steps=3")
 TOKEN = "KGAT_" + "0123456789abcdef" * 2           # of the form alone; put together, so that no scan takes it for one
 KERNEL = f"""
 import sys
@@ -75,10 +78,12 @@ def executed_alone(place, empty, **more):
         "argv": [sys.executable, "-c", KERNEL, "-f", "{connection_file}"], "display_name": "alone",
         "language": "python"}))
     empty.mkdir()
+    book = place / f"{place.name}.ipynb"
+    book.write_text(book.read_text().replace(*SHOWN))
     around = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("KAGGLE")}
     around |= {"OMP_NUM_THREADS": "1", "JUPYTER_PATH": str(spec.parents[1]), "HOME": str(empty), **more}
-    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "alone", place / f"{place.name}.ipynb",
-                           "out.ipynb"], cwd=empty, env=around, text=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "papermill", "-k", "alone", book, "out.ipynb"], cwd=empty, env=around,
+                          text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return nbformat.read(empty / "out.ipynb", 4).cells
 
@@ -90,14 +95,12 @@ def made(tmp_path_factory):
     write_sample(folder / "sample", seed=0, size="tiny")
     root = folder / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
     shutil.copytree(folder / "sample" / "npz", root)                  # without the truth: as if it were real
-    place, = bundled(folder, "--size", "tiny", "--collections", COLLECTIONS, "-p", "partial=True")
+    place, = bundled(folder, *TINY)
     empty = folder / "empty"
     executed_alone(place, empty, TPUGRAPHS_ROOT=str(root.parents[1]), KAGGLE_API_TOKEN=TOKEN)
-    run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", root, "--out", "kit",
-                          "--size", "tiny", "--collections", COLLECTIONS, "--only", "03,04,05,06", "-p", "workers=2",
-                          "-p", "partial=True"],
-                         cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True)
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    status, lines, errors = run_clone(PROJECT, "--data-root", root, "--out", folder / "kit", *FULL, *TINY, "-p",
+                                      "workers=2")
+    assert status == 0, (lines[-20:], errors)
     return empty, empty / "out.ipynb", folder / "kit"
 
 

@@ -332,8 +332,8 @@ def test_no_submission_left_is_told_before_the_upload(kaggle, csv):
 
 
 @pytest.mark.parametrize("call, kind, timeout", [
-    ("IntrospectToken", "host", 2), pytest.param("upload", "upload", 10, marks=pytest.mark.long),
-    pytest.param("CreateSubmission", "unsure", 10, marks=pytest.mark.long)])
+    ("IntrospectToken", "host", 2), pytest.param("upload", "upload", 6, marks=pytest.mark.long),
+    pytest.param("CreateSubmission", "unsure", 6, marks=pytest.mark.long)])
 def test_a_host_that_does_not_answer_cannot_hang_it(kaggle, csv, call, kind, timeout):
     kaggle.answers[call] = ["hang"]
     fails(kind, submit, csv, "m", timeout=timeout, client=QUICK)

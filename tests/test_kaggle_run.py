@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from kaggle_server import PYTHON, hurried
+from run_folder import run_clone
 
 from kit.data import npz_paths
 from kit.submit import write_submission
@@ -53,12 +54,16 @@ def predicted(tmp_path_factory, tiny_sample):
 
 @pytest.fixture
 def submit(kaggle, predicted, tmp_path):
-    """() -> (exit status, stdout, stderr) of the command; whatever happens the CSV is there, and in the ledger."""
+    """() -> (exit status, stdout, stderr) of the command; whatever happens the CSV is there, and in the ledger.
+
+    With `quick`, in this process and without Jupyter.
+    """
     data, out = predicted
     shutil.copytree(out, tmp_path / "out")
 
-    def command(*args):
-        done = run(tmp_path, data, *SUBMIT, *args)
+    def command(*args, quick=False):
+        done = run_clone(PROJECT, "--data-root", data, "--out", "out", "--size", "tiny", *SUBMIT, *args,
+                         within=tmp_path) if quick else run(tmp_path, data, *SUBMIT, *args)
         assert (tmp_path / "out" / "submission.csv").read_bytes() == (out.parent / "expected.csv").read_bytes()
         assert json.loads((tmp_path / "out.json").read_text())["run"] == "out"
         return done
@@ -72,7 +77,7 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
     status, _, errors = submit()
     assert status == 1 and "so the submission may count. See" in errors and len(kaggle.submissions) == 1
     assert "run.py: 06_submit failed after " in errors and "the partly executed notebook: out/.run/06_submit" in errors
-    status, _, errors = submit("-p", "score_within=0")
+    status, _, errors = submit("-p", "score_within=0", quick=True)
     assert status == 1 and ("    KaggleError: submission 1000 has no score after 0 s: run the same again; it is not "
                             "sent twice\n") in errors
     kaggle.submissions[0].update(status="COMPLETE", publicScore="0.75700", privateScore="0.73600")
@@ -85,19 +90,21 @@ def test_an_answer_that_is_lost_is_found_by_the_same_command_and_its_score_goes_
     assert kaggle.asked.count("CreateSubmission") == 1
 
 
-@pytest.mark.long
-def test_what_cannot_be_submitted_is_never_sent(kaggle, submit, predicted, tmp_path, tiny_sample):
+def test_what_cannot_be_submitted_is_never_sent(kaggle, predicted, tmp_path, tiny_sample):
+    def run(data, out="out"):
+        return run_clone(PROJECT, "--data-root", data, "--out", tmp_path / out, "--size", "tiny", *SUBMIT)
+    shutil.copytree(predicted[1], tmp_path / "out")
     combine(tiny_sample, tmp_path / "sample", known_truth(tiny_sample / "npz", "tile:xla"))
-    status, _, errors = run(tmp_path, tiny_sample, *SUBMIT, "--out", "sample")
+    status, _, errors = run(tiny_sample, "sample")
     assert status == 1 and "    KaggleError: Kaggle cannot score sample data; nothing was sent: give the" in errors
     step = tmp_path / "out" / "steps" / "05_ensemble.json"
     step.unlink()
-    status, _, errors = run(tmp_path, predicted[0], *SUBMIT)
+    status, _, errors = run(predicted[0])
     assert status == 1 and "    KaggleError: no predictions in " in errors and "run 03, 04 and 05 first" in errors
     shutil.copy(predicted[1] / "steps" / step.name, step)
     shutil.copytree(predicted[0], tmp_path / "data")
     (tmp_path / "data" / "sample_submission.csv").unlink()
-    status, _, errors = run(tmp_path, tmp_path / "data", *SUBMIT)
+    status, _, errors = run(tmp_path / "data")
     assert status == 1 and "submission.csv is not valid, nothing was sent: tile:xla: 841 missing ID" in errors
     assert "to submit an incomplete file all the same, pass partial=True" in errors
     assert kaggle.asked == []

@@ -17,6 +17,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from run_folder import FULL, run_clone
 
 from kit.agreement import agreement_tables
 from kit.baselines import structural_relatives
@@ -175,12 +176,15 @@ def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
 
 
 @pytest.fixture(scope="module")
-def studied(finished):
-    """What 10, 11 and 12 made of two collections: their tables, after the run that they leave as it is."""
-    folder = finished[0]
-    status, lines, errors = run(folder, "--only", "10,11,12", "--collections", "tile:xla,layout:xla:random")
+def studied(tmp_path_factory):
+    """What 10, 11 and 12 made of two collections: their tables; and the folder."""
+    folder = tmp_path_factory.mktemp("studies")
+    write_sample(folder / "data", seed=0, size="tiny")
+    status, lines, errors = run(folder, "--only", "10,11,12", "--collections", "tile:xla,layout:xla:random", "-p",
+                                "steps=3")
     assert (status, errors, lines[-1]) == (0, "", "out"), "\n".join(lines[-30:])
-    return {name: pd.read_csv(folder / "out" / f"{name}.csv") for name in ("baselines", "ablation", "tokens")}
+    tables = {name: pd.read_csv(folder / "out" / f"{name}.csv") for name in ("baselines", "ablation", "tokens")}
+    return {"folder": folder} | tables
 
 
 @pytest.mark.long
@@ -205,9 +209,8 @@ def test_searches_use_the_token_model_of_04_and_keep_within_their_budgets(finish
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("collection", ["layout:xla:random", "layout:nlp:default"])
-def test_the_token_model_by_hand_finds_the_groups_of_the_kit_and_learns(tiny_sample, tmp_path, capsys, collection):
-    names = execute("13_token_model", data_root=tiny_sample, size="tiny", collection=collection, steps=150)
+def test_the_token_model_by_hand_finds_the_groups_of_the_kit_and_learns(tiny_sample, capsys):
+    names = execute("13_token_model", data_root=tiny_sample, size="tiny", steps=150)
     assert "our groups are those of the kit" in capsys.readouterr().out
     tau = {name: np.mean([*own.values()]) for name, own in names["taus"].items()}
     assert tau["by hand"] > 0.3 and tau.keys() == {"by hand", "ConfigTokenModel", "GNN"}
@@ -247,15 +250,14 @@ def test_every_part_of_a_model_is_compared_with_the_whole(studied, table, whole,
 
 
 @pytest.mark.long
-def test_no_cell_of_a_study_warns(finished, studied):
-    assert_no_cell_warns(finished[0])
+def test_no_cell_of_a_study_warns(studied):
+    assert_no_cell_warns(studied["folder"])
 
 
-@pytest.mark.long
 def test_a_second_run_executes_nothing_again(finished):
     folder, submission = finished[0], finished[0] / "out" / "submission.csv"
     before = submission.stat().st_mtime_ns
-    status, lines, _ = run(folder)
+    status, lines, _ = run_clone(PROJECT, "--data-root", "data", "--out", "out", "--size", "tiny", within=folder)
     assert status == 0
     assert sum("finished before" in line for line in lines) == len(MAIN)
     assert lines[-1] == os.path.join("out", "submission.csv") and submission.stat().st_mtime_ns == before
@@ -273,7 +275,8 @@ def test_damaged_files_are_named_and_the_others_go_through(tiny_sample, tmp_path
             if member != "edge_index.npy":
                 new.writestr(member, old.read(member))
     os.replace(tmp_path / "new.npz", without)
-    status, lines, errors = run(tmp_path, "--only", "03,04,05,06", "--collections", "tile:xla,layout:xla:random")
+    status, lines, errors = run_clone(PROJECT, "--data-root", tmp_path / "data", "--out", tmp_path / "out", "--size",
+                                      "tiny", *FULL, "--collections", "tile:xla,layout:xla:random")
     assert status == 3, errors or "\n".join(lines[-30:])
     named = [line for line in lines if line.startswith("unreadable, left out: ")]
     assert len(named) == 2
@@ -282,7 +285,7 @@ def test_damaged_files_are_named_and_the_others_go_through(tiny_sample, tmp_path
     expected = {f"tile:xla:{p.stem}" for p in (tmp_path / "data" / "npz").glob("tile/xla/test/*.npz")}
     expected |= {f"layout:xla:random:{p.stem}" for p in (tmp_path / "data" / "npz").glob("layout/xla/random/test/*")}
     assert set(read_submission(tmp_path / "out" / "submission.csv")) == expected
-    assert lines[-1] == os.path.join("out", "submission.csv")
+    assert lines[-1] == str(tmp_path / "out" / "submission.csv")
     written = [json.loads(line)["path"] for line in (tmp_path / "out" / "problems.jsonl").read_text().splitlines()]
     assert sorted(Path(path).name for path in written) == sorted([cut.name, without.name])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kaggle_server import PYTHON, QUICK, SIGNATURE, TOKEN, USER, fails, hurried
+from run_folder import run_clone
 from test_run import HEARS_INTERRUPTS
 
 import lab.jobs.jobs
@@ -40,11 +41,13 @@ def command(root, *args):
             "--owner", USER, "--data-root", str(root), "--size", "tiny", "--out", "out", *args]
 
 
-def run(folder, root, *args, timeout=300):
-    """notebooks/run.py in a child process -> (exit status, stdout, stderr)."""
-    done = subprocess.run(command(root, *args), cwd=folder, env=hurried(folder / "hurried"), text=True,
-                          capture_output=True, timeout=timeout)
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def run(tmp_path, tiny_sample, monkeypatch):
+    """notebooks/run.py in this process, which asks Kaggle at once again -> (exit status, lines of stdout, stderr)."""
+    monkeypatch.syspath_prepend(PROJECT / "notebooks")
+    import on_kaggle
+    monkeypatch.setattr(on_kaggle, "watch_jobs", functools.partial(watch_jobs, every=0.01, client=QUICK))
+    return lambda *args: run_clone(PROJECT, *command(tiny_sample, *args)[4:], within=tmp_path)
 
 
 def costs_of(root, collection, split, seed=0):
@@ -126,7 +129,7 @@ def until(child, true):
 
 
 @pytest.mark.long
-def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, tiny_sample):
+def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, tiny_sample, run):
     ready = []
 
     def start(body):
@@ -144,11 +147,11 @@ def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, t
     assert states(tmp_path) == ["running", "pushing"]
     kaggle.answers.clear()
     ready.append(True)
-    status, said, errors = run(tmp_path, tiny_sample, *TWO)
-    assert (status, errors) == (0, ""), said
+    status, lines, errors = run(*TWO)
+    assert (status, errors) == (0, ""), lines
     assert states(tmp_path) == ["fetched", "fetched"] and len(kaggle.pushed) == 2
     assert kaggle.asked.count("SaveKernel") == 2
-    assert said.splitlines()[-1] == "out/submission.csv" and (tmp_path / "out" / "submission.csv").is_file()
+    assert lines[-1] == "out/submission.csv" and (tmp_path / "out" / "submission.csv").is_file()
 
 
 @pytest.mark.long
@@ -581,14 +584,14 @@ def test_a_wrong_call_is_one_sentence_and_asks_nothing(tmp_path, tiny_sample, ca
 
 
 @pytest.mark.long
-def test_where_kaggle_cannot_be_used_the_run_ends_with_its_sentence(kaggle, tmp_path, tiny_sample):
+def test_where_kaggle_cannot_be_used_the_run_ends_with_its_sentence(kaggle, tmp_path, tiny_sample, run):
     kaggle.machine = lambda body: finished(kaggle, tiny_sample, TILE)
     kaggle.answers["SaveKernel"] = [(401, f"Unauthenticated {TOKEN}")]
-    status, said, errors = run(tmp_path, tiny_sample, "--collections", TILE)
+    status, _, errors = run("--collections", TILE)
     assert status == 1 and errors.startswith("run.py: Kaggle does not accept the credentials in KAGGLE_API_TOKEN: ")
     assert errors.endswith("\npushed notebooks keep running; the same command resumes here\n")
     kaggle.machine = lambda body: BROKEN
-    status, said, errors = run(tmp_path, tiny_sample, "--collections", TILE)
+    status, _, errors = run("--collections", TILE)
     assert status == 1 and "failed on Kaggle: Your notebook threw an error" in errors and "CUDA out of memory" in errors
     assert "of an earlier run" not in errors
     assert not (tmp_path / "out" / "submission.csv").exists()

@@ -111,12 +111,18 @@ def run(clone, *args, data=("--data-root", "root")):
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
+def run_here(clone, *args):
+    """As `run`, but in this process and without Jupyter, whose kernels are most of the time of a run."""
+    from run_folder import run_clone  # child processes of other tests import this file, and need nothing of it
+    return run_clone(clone, "--data-root", "root", "--out", "out", *args)
+
+
 def ran(clone):
     path = clone / "ran.txt"
     return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
+def test_the_notebooks_run_in_order(clone):
     status, lines, errors = run(clone)
     assert (status, errors) == (0, "")
     assert ran(clone) == ["00_first 3", "01_last 3"]
@@ -128,14 +134,17 @@ def test_the_notebooks_run_in_order_and_finished_steps_do_not_run_again(clone):
         ["tile:xla", "one", "0.5", "1", "1", "test"]]
     assert sorted(p.name for p in (clone / "out" / "notebooks").iterdir()) == ["00_first.ipynb", "01_last.ipynb"]
 
-    assert run(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2  # all, and nothing again
-    assert run(clone, "-p", "steps=4", "--only", "01")[0] == 0
+
+def test_finished_steps_do_not_run_again_and_others_do(clone):
+    assert run_here(clone)[0] == 0 and len(ran(clone)) == 2
+    assert run_here(clone, "--only", " ,")[0] == 0 and len(ran(clone)) == 2    # all, and nothing again
+    assert run_here(clone, "-p", "steps=4", "--only", "01")[0] == 0
     assert ran(clone)[2:] == ["01_last 4"]                              # only what was asked for
     write_kernel(clone / "root" / "tile" / "xla" / "train" / "kernel2.npz")
-    assert run(clone, "--only", "00")[0] == 0
+    assert run_here(clone, "--only", "00")[0] == 0
     assert ran(clone)[3:] == ["00_first 3"]                             # the data changed
     (clone / "out" / "notebooks" / "00_first.ipynb").unlink()
-    assert run(clone, "--only", "00")[0] == 0 and len(ran(clone)) == 5  # what it had written is gone
+    assert run_here(clone, "--only", "00")[0] == 0 and len(ran(clone)) == 5  # what it had written is gone
 
 
 MEASURING = """
@@ -151,24 +160,23 @@ print("measured", *left[:1])
 """
 
 
-@pytest.mark.long
 def test_kernels_that_are_left_are_measured_by_the_same_command_and_block_no_study(clone):
     def measured():
         return sorted(path.stem for path in (clone / "out" / "kernels").glob("*.json"))
     write_notebook(clone / "notebooks" / "08_kernels.ipynb", PARAMETERS + "\nminutes = None", MEASURING)
     write_notebook(clone / "notebooks" / "10_study.ipynb", PARAMETERS, NOTE)
     command = "--only", "08", "-p", "minutes=0"
-    status, lines, errors = run(clone, *command)
+    status, lines, errors = run_here(clone, *command)
     assert (status, measured()) == (3, ["a"])
     assert errors == "to be continued: 08_kernels (b; c); run the same command again\n"
     assert lines.count("note  to be continued: the time is used up, and 2 kernels are unfinished (b; c); run the same "
                        "again to continue") == 1
-    assert run(clone, "--only", "10")[0] == 0 and ran(clone) == ["10_study 3"]
-    assert run(clone, *command)[0] == 3 and measured() == ["a", "b"]
-    assert run(clone, "--only", "10")[0] == 0 and ran(clone) == ["10_study 3"]                # it reads no kernels
+    assert run_here(clone, "--only", "10")[0] == 0 and ran(clone) == ["10_study 3"]
+    assert run_here(clone, *command)[0] == 3 and measured() == ["a", "b"]
+    assert run_here(clone, "--only", "10")[0] == 0 and ran(clone) == ["10_study 3"]                # it reads no kernels
     (clone / "out" / "unfinished" / "08_kernels.json").write_text('{"unfinished": [{"model": "of an older kit"}]}')
-    assert run(clone, *command)[::2] == (0, "") and measured() == ["a", "b", "c"]
-    status, lines, _ = run(clone, "--only", "08", "-p", "minutes=60")            # the limit changes no result
+    assert run_here(clone, *command)[::2] == (0, "") and measured() == ["a", "b", "c"]
+    status, lines, _ = run_here(clone, "--only", "08", "-p", "minutes=60")            # the limit changes no result
     assert status == 0 and any(line.endswith("08_kernels         finished before") for line in lines)
 
 
@@ -186,15 +194,6 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
             "08_kernels.ipynb", "09_own.ipynb", "03_train_tile.ipynb")])
     assert packages == [[{"torch": "3"}, {}, {}], [{"torch": "3", "apache-tvm": "1"}, {}, {}],
                         [{"torch": "3", "apache-tvm": "2"}, {}, {}]]
-
-
-@pytest.mark.long
-def test_notes_of_a_cell_are_shown(clone):
-    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS,
-                   "print('note  the wider', end='')\nprint(' file is kept')\nprint('2 rows')\nprint('no note  here')")
-    status, lines, _ = run(clone, "--only", "00")
-    assert status == 0 and lines.count("note  the wider file is kept") == 1
-    assert not any(line.startswith("no note") for line in lines)
 
 
 @pytest.mark.parametrize("args, sentence", [
@@ -334,7 +333,6 @@ def test_files_that_parameters_name_are_there_before_anything_is_read(choices, t
     choices.check(notebooks, {"hlo": "/somewhere/there.pb", "aggregation": "scatter"}, there=True)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
@@ -342,32 +340,34 @@ def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentenc
                    "import pandas as pd\nfrom lab.run import SCORE_COLUMNS, Run\n"
                    "table = pd.DataFrame(columns=SCORE_COLUMNS)\n"
                    "Run('05_ensemble', data_root, out_dir).save_table('scores.csv', table)")
-    status, lines, errors = run(clone, "--only", name[:2])
+    status, lines, errors = run_here(clone, "--only", name[:2])
     assert (status, errors) == (1, f"run.py: out: {sentence}\n")
     assert lines[lines.index("scores on real files") + 1] == "none: no predictions, or no runtimes to score them by"
 
 
 @pytest.mark.long
-def test_a_failing_notebook_is_named_with_its_error_and_the_next_run_goes_on_there(clone):
+def test_notes_are_shown_and_a_failing_notebook_is_named_and_the_next_run_goes_on_there(clone):
     last = clone / "notebooks" / "01_last.ipynb"
+    write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, NOTE,
+                   "print('note  the wider', end='')\nprint(' file is kept')\nprint('2 rows')\nprint('no note  here')")
     write_notebook(last, PARAMETERS, "print('so far')", "raise ValueError('no such luck')")
     status, lines, errors = run(clone)
-    assert status == 1
+    assert status == 1 and lines.count("note  the wider file is kept") == 1
+    assert not any(line.startswith("no note") for line in lines)
     assert "01_last failed after" in errors and "ValueError: no such luck" in errors
     partial = os.path.join("out", ".run", "01_last.ipynb")
     assert errors.rstrip().endswith(f"the partly executed notebook: {partial}")
     assert "so far" in (clone / partial).read_text()
     write_notebook(last, PARAMETERS, SUBMISSION)
-    assert run(clone)[0] == 0
+    assert run_here(clone)[0] == 0
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
-@pytest.mark.long
 def test_unreadable_files_are_named_once_each_time_although_the_submission_is_written(clone):
     write_notebook(clone / "notebooks" / "00_first.ipynb", PARAMETERS, PROBLEM)
     (clone / "root" / "tile" / "xla" / "train" / "link.npz").symlink_to(clone / "nowhere")
     for _ in range(2):                                                  # the second run finds all steps finished
-        status, lines, _ = run(clone)
+        status, lines, _ = run_here(clone)
         assert status == 3
         assert [line for line in lines if line.startswith("unreadable")] == [
             "unreadable, left out: tile/xla/train/link.npz: is not a file, or a link to nowhere",
@@ -391,28 +391,27 @@ def test_two_runs_do_not_share_a_folder(choices, tmp_path, monkeypatch, text, wh
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone, how, status):
-    last = clone / "notebooks" / "01_last.ipynb"
+def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone):
+    last, note = clone / "notebooks" / "01_last.ipynb", clone / "out" / "pid"
     write_notebook(last, PARAMETERS, "import os, pathlib, time",
                    "pathlib.Path(out_dir, 'pid').write_text(str(os.getpid()))\ntime.sleep(60)")
-    child = subprocess.Popen([sys.executable, "-c", HEARS_INTERRUPTS, "notebooks/run.py", "--data-root", "root",
-                              "--out", "out"], cwd=clone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                             text=True, env=environment())
-    note = clone / "out" / "pid"
-    while not (note.exists() and note.read_text()):
-        assert child.poll() is None, child.communicate()[1]
-        time.sleep(.05)
-    child.send_signal(how)
-    errors = child.communicate(timeout=60)[1]
-    assert child.returncode == status
-    if how != signal.SIGKILL:
-        word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[how]
-        assert errors == f"\n{word}; run the same command again to continue\n"
-    psutil.wait_procs([psutil.Process(int(note.read_text()))] if psutil.pid_exists(int(note.read_text())) else [], 30)
-    assert not psutil.pid_exists(int(note.read_text()))
+    for how, status, word in ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"),
+                              (signal.SIGKILL, -9, None)):
+        note.unlink(missing_ok=True)
+        child = subprocess.Popen([sys.executable, "-c", HEARS_INTERRUPTS, "notebooks/run.py", "--data-root", "root",
+                                  "--out", "out"], cwd=clone, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                 text=True, env=environment())
+        while not (note.exists() and note.read_text()):
+            assert child.poll() is None, child.communicate()[1]
+            time.sleep(.05)
+        child.send_signal(how)
+        errors, kernel = child.communicate(timeout=60)[1], int(note.read_text())
+        assert child.returncode == status
+        assert errors == f"\n{word}; run the same command again to continue\n" or how == signal.SIGKILL
+        psutil.wait_procs([psutil.Process(kernel)] if psutil.pid_exists(kernel) else [], 30)
+        assert not psutil.pid_exists(kernel)
     write_notebook(last, PARAMETERS, SUBMISSION)
-    assert run(clone)[0] == 0
+    assert run_here(clone)[0] == 0
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
@@ -429,11 +428,9 @@ def test_run_py_started_inside_notebooks_finds_the_data_of_the_clone_and_leaves_
 @pytest.mark.long
 def test_without_a_data_set_the_measured_programs_are_used_and_said_to_be_these(clone):
     where = os.path.join("lab", "measured", "cpu", "npz")
-    for _ in range(2):
-        status, lines, _ = run(clone, "--size", "tiny", data=())
-        assert status == 0 and lines[0].startswith("measured programs: ") and lines[0].endswith(where)
-        assert "scores on measured programs" in lines
-    assert len(ran(clone)) == 2
+    status, lines, _ = run(clone, "--size", "tiny", data=())
+    assert status == 0 and lines[0].startswith("measured programs: ") and lines[0].endswith(where)
+    assert "scores on measured programs" in lines and len(ran(clone)) == 2
 
 
 # --- a run is the same whoever runs it

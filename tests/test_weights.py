@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from kaggle_server import QUICK, TOKEN, USER, fails
+from run_folder import FULL, run_clone
 from test_bundle import KERNEL, bundled
 
 from kit.baselines import rank_by_relatives
@@ -64,11 +65,9 @@ def season(tmp_path_factory):
     root = write_sample(folder / "sample", seed=0, size="tiny")
     shutil.copytree(root, folder / "data" / "npz")                    # without the truth: as if it were real
     add_relatives(folder / "data" / "npz")
-    run = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", folder / "data", "--out",
-                          folder / "home", "--size", "tiny", "--collections", ",".join(COLLECTIONS), "--only",
-                          "03,04,05,06", "-p", "partial=True"], cwd=folder, text=True, capture_output=True,
-                         env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    status, lines, errors = run_clone(PROJECT, "--data-root", folder / "data", "--out", folder / "home", "--size",
+                                      "tiny", "--collections", ",".join(COLLECTIONS), *FULL, "-p", "partial=True")
+    assert status == 0, (lines[-20:], errors)
     return folder
 
 
