@@ -580,7 +580,13 @@ def _save(path, rows):
 
 
 def _read_catalogue(path):
-    """Read a catalogue; DataError if it is none."""
+    """Read a catalogue, unless it is as it was the last time; DataError if it is none."""
+    stat = path.stat()
+    return _catalogue_as_of(path, stat.st_size, _changed(stat))
+
+
+@lru_cache(8)
+def _catalogue_as_of(path, size, changed):
     data = io.BytesIO(path.read_bytes())     # given a path, polars would read [ and * in it as a pattern
     try:
         table = pl.read_parquet(data)

@@ -18,7 +18,7 @@ def test_minutes_are_those_of_preparing_all_programs_and_of_all_steps(monkeypatc
     now = [0.0]
 
     def train(model, graphs, settings, loss):
-        assert 1 <= len(graphs) <= 3 and settings.steps <= 4
+        assert 1 <= len(graphs) <= 3 and settings.steps <= 40
         now[0] += PREPARE * len(graphs) + STEP * settings.steps
     monkeypatch.setattr(lab.run.estimate, "train", train)
     monkeypatch.setattr(lab.run.estimate, "time", SimpleNamespace(monotonic=lambda: now[0]))

@@ -1,4 +1,4 @@
-"""How long trainings will take on this machine: each kind of model first takes four steps on a few programs.
+"""How long trainings will take on this machine: each kind of model first takes a few steps on a few programs.
 
 Not imported by `lab.run` itself, because it loads PyTorch.
 """
@@ -10,7 +10,8 @@ from kit.train import train
 from kit.training import default_workers
 
 PROGRAMS = 3                     # small, middle, large
-STEPS = 4
+STEPS = 4, 40                    # the second where the first take too little time to tell
+LEAST = 1.0                      # s
 
 
 def minutes_ahead(members, materials, workers=None):
@@ -48,11 +49,18 @@ def _minutes(recipe, graphs):
     """Minutes to train one model: the programs are prepared, then the steps are taken."""
     by_size = sorted(graphs, key=lambda graph: len(graph.node_opcode))
     some = by_size[len(graphs) // (2 * PROGRAMS)::max(math.ceil(len(graphs) / PROGRAMS), 1)]
-    seconds = []
-    for steps in (1, STEPS):
-        start = time.monotonic()
-        train(recipe.network(recipe.shape), some, replace(
-            recipe.settings, steps=steps, validate_every=steps, average="none", keep="last"), recipe.loss)
-        seconds.append(time.monotonic() - start)
-    step = max(seconds[1] - seconds[0], 0) / (STEPS - 1)
-    return (max(seconds[0] - step, 0) / len(some) * len(graphs) + step * recipe.settings.steps) / 60
+    start = _seconds(recipe, some, 1)
+    for steps in STEPS:
+        further = _seconds(recipe, some, steps) - start
+        if further > LEAST or recipe.settings.steps < steps:
+            break
+    step = max(further, 0) / (steps - 1)
+    return (max(start - step, 0) / len(some) * len(graphs) + step * recipe.settings.steps) / 60
+
+
+def _seconds(recipe, graphs, steps):
+    """Seconds that this many steps take, from reading the graphs on."""
+    start = time.monotonic()
+    train(recipe.network(recipe.shape), graphs, replace(
+        recipe.settings, steps=steps, validate_every=steps, average="none", keep="last"), recipe.loss)
+    return time.monotonic() - start
