@@ -44,6 +44,7 @@ STRANGER = "its name is none of the data set's test files; if it is a copy, dele
 _KAGGLE_INPUT = Path("/kaggle/input")
 _SLUG = "predict-ai-model-runtime"
 _TEST_NAME = re.compile("[0-9a-f]{32}")      # the competition's test files hide the name of their program
+_COPY_NAME = re.compile(r"(.*\s)?[0-9a-f]{32}", re.IGNORECASE)  # "HASH-Copy1", "HASH (1)", "Copy of HASH"
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
 _MAX_ARRAY_BYTES = 1 << 28        # limit for an array that is held whole; the largest public one has 24 MB
 # columns of node_feat that hold axes: dimensions, spatial dimensions of a convolution's input and kernel, layout
@@ -194,8 +195,8 @@ def own_files(data_root, collection, split):
 
     The competition's test files have names of 32 hex digits; the sample submission, where one lies beside
     (`find_sample`), may name others. Data of one's own, without any such name, have no strangers but copies of a test
-    file of the competition, whose names begin with its 32 digits. A prepared folder has none: strangers were left out
-    when it was made. Arguments and errors are as in `npz_paths`. Returns two lists of Path.
+    file of the competition, whose names have its 32 digits at the start or after a space. A prepared folder has none:
+    strangers were left out when it was made. Arguments and errors are as in `npz_paths`. Returns two lists of Path.
     """
     if collection not in COLLECTIONS:
         raise DataError(f"no collection {collection!r}; there are {', '.join(COLLECTIONS)}")
@@ -207,7 +208,7 @@ def own_files(data_root, collection, split):
         return paths, []
     sampled, mine = _sampled(root, collection), not any(is_test_name(path.stem) for path in _all_tests(root))
     own = [path for path in paths if is_test_name(path.stem) or path.stem in sampled
-           or (mine and not sampled and not _TEST_NAME.match(path.stem.lower()))]
+           or (mine and not sampled and not _COPY_NAME.match(path.stem))]
     return own, sorted({*paths} - {*own})
 
 

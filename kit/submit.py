@@ -36,6 +36,7 @@ _HEADER = "ID,TopConfigs"
 _MOST_BYTES = 1 << 27             # of the text, packed or not; a submission to the competition has less than 1 MB
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, IndexError)     # of a zip
 _TILE_TOP = 5                     # the competition tries the first five
+_QUOTES = re.compile('^"|"$|"(?=,)|(?<=,)"', re.MULTILINE)      # around a field
 _INTEGERS = re.compile("(0|-?[1-9][0-9]{0,17})(;(0|-?[1-9][0-9]{0,17}))*")     # 18 digits fit int64; no -0, no 0012
 
 
@@ -118,8 +119,8 @@ def write_submission(costs, path):
 def read_submission(path):
     """Read a submission, or the competition's sample submission.
 
-    The CSV may be packed as a zip, whatever the file's name; it may have carriage returns or a byte order mark.
-    `check_submission` is stricter.
+    The CSV may be packed as a zip, whatever the file's name. It may have carriage returns, a byte order mark, quotation
+    marks around fields, blank lines, or other capitals and spaces in its header. `check_submission` is stricter.
 
     Parameters
     ----------
@@ -233,7 +234,10 @@ def _read_text(path):
         remarks.append("line 1: starts with a byte order mark; write plain UTF-8")
     if "\r" in text:
         remarks.append("line 1: has a carriage return; end lines with a line feed alone")
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n"), remarks
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    if first := _QUOTES.search(text):
+        remarks.append(f"line {text.count(chr(10), 0, first.start()) + 1}: has quotation marks; write none")
+    return _QUOTES.sub("", text), remarks
 
 
 def _unzipped(file):
@@ -258,12 +262,14 @@ def _parse_submission(path):
     if lines[-1] == "":
         lines.pop()
     if not lines or lines[0] != _HEADER:
-        problems.append(f"line 1: is {lines[0][:60] if lines else ''!r}; expected the header {_HEADER}")
+        readable = bool(lines) and [name.strip().lower() for name in lines[0].split(",")] == _HEADER.lower().split(",")
+        (remarks if readable else problems).append(
+            f"line 1: is {lines[0][:60] if lines else ''!r}; expected the header {_HEADER}")
     rows, line_of = [], {}
     for line, row in enumerate(lines[1:], start=2):
         name, *fields = row.split(",")
         if not row.strip():
-            problems.append(f"line {line}: is blank")
+            remarks.append(f"line {line}: is blank")
         elif len(fields) != 1:
             problems.append(f"line {line}: has {len(fields) + 1} fields; expected {_HEADER}")
         elif _split_id(name)[0] is None:
@@ -277,7 +283,7 @@ def _parse_submission(path):
         else:
             rows.append((line, name, np.array(fields[0].split(";"), dtype=np.int64)))
             line_of[name] = line
-    if len(lines) == 1 and not problems:
+    if not line_of and not problems:
         problems.append("line 2: is missing; expected a row per graph after the header")
     return rows, set(line_of), remarks, problems
 

@@ -634,6 +634,8 @@ def test_a_reshape_of_more_than_six_dimensions_alone_is_named():
 HLO_TEXT = "HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}\n\nENTRY main {\n}\n"
 OTHERS = {
     "HLO text": HLO_TEXT, "HLO text, spaced": "\n  " + HLO_TEXT, "long HLO text": HLO_TEXT * 300,
+    "HLO text, commented": "// mine\n" + HLO_TEXT, "HLO text, marked": "\ufeff" + HLO_TEXT,
+    "HLO text, wide": HLO_TEXT.encode("utf-16"), "StableHLO text, wide": "module @jit_f {\n}\n".encode("utf-16"),
     "StableHLO text": "module @jit_f attributes {mhlo.num_partitions = 1 : i32} {\n}\n",
     "StableHLO text with locations": "#loc = loc(unknown)\nmodule @jit_f {\n}\n",
     "StableHLO text of a function": "func.func @main(%a: tensor<8xf32>) {\n %0 = stablehlo.negate %a\n}\n",
@@ -652,7 +654,7 @@ def test_a_file_that_is_something_else_is_said_to_be_that_with_the_line_that_sav
         with pytest.raises(DataError) as error:
             program_from_hlo(source)
         said = str(error.value)
-        known = "is " + re.sub("is |long |,? (spaced|with locations|of a function)", "", what)
+        known = "is " + re.sub("is |long |,? (spaced|commented|marked|wide|with locations|of a function)", "", what)
         assert (known in said or what == "jax.export" and "is a program of jax.export" in said), said
         assert SAVES in said and len(said) < 300 + len(str(tmp_path)) and "fetch" not in said
 

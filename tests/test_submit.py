@@ -133,6 +133,12 @@ CHANGES = [
     (("ID,", "\ufeffID,"), "line 1: starts with a byte order mark; write plain UTF-8"),
     (("s\n", "s\r\n"), "line 1: has a carriage return; end lines with a line feed alone"),
     (("\ntile", "\n\ntile"), "line 2: is blank"),
+    (("ID,TopConfigs", '"ID","TopConfigs"'), "line 1: has quotation marks; write none"),
+    (("tile:xla:bb,", '"tile:xla:bb",'), "line 3: has quotation marks; write none"),
+    (("bb,", 'bb,"'), "line 3: has quotation marks; write none"),
+    (("ID,TopConfigs", "ID, topconfigs"), "line 1: is 'ID, topconfigs'; expected the header ID,TopConfigs"),
+    (("ID,TopConfigs", "TopConfigs,ID"), "line 1: is 'TopConfigs,ID'; expected the header ID,TopConfigs"),
+    (("xla:bb", 'xla:"bb'), "line 3: ID 'tile:xla:\"bb' is not COLLECTION:STEM"),
     (("bb,", "bb,0,"), "line 3: has 3 fields; expected ID,TopConfigs"),
     (("tile:xla:bb", "tile:xla:aa"), "line 3: tile:xla:aa occurs again; it is on line 2 already"),
     (("tile:xla:bb", "tile:nlp:bb"), "line 3: ID 'tile:nlp:bb' is not COLLECTION:STEM with one of tile:xla,"),
@@ -145,12 +151,15 @@ CHANGES = [
 ]
 
 
+READABLE = "byte order mark", "carriage return", "quotation marks", "is blank", "'id,", "'ID,"
+
+
 @pytest.mark.parametrize("change, problem", CHANGES)
 def test_a_fault_of_form_is_told_with_its_line(good, root, change, problem):
     path = edited(good, change)
     assert any(problem in word for word in check_submission(path, root))
     assert any(problem in word for word in check_submission(path))
-    if "byte order mark" in problem or "carriage return" in problem:         # no submission should have it; it is read
+    if any(word in problem for word in READABLE):                            # no submission should have it; it is read
         assert {name: len(indices) for name, indices in read_submission(path).items()} == {**GRAPHS, "tile:xla:aa": 5}
         return
     with pytest.raises(DataError, match="edited.csv: line "):
@@ -409,7 +418,8 @@ def test_a_copy_among_sample_data_is_a_stranger_too(tmp_path):
         assert npz_paths(npz, "tile:xla", "test") == before
 
 
-@pytest.mark.parametrize("stranger", [hashed(0) + "-Copy1", hashed(0).upper(), hashed(0) + " (1)"])
+@pytest.mark.parametrize("stranger", [hashed(0) + "-Copy1", hashed(0).upper(), hashed(0) + " (1)",
+                                      "Copy of " + hashed(0)])
 @pytest.mark.parametrize("others", [{}, {"tile:xla": 1}])
 def test_a_copy_that_lies_alone_is_a_stranger_and_data_of_ones_own_are_not(tmp_path, stranger, others):
     root = competition_root(tmp_path / "npz", others, [f"layout:xla:random:{stranger}", "layout:nlp:random:mine"])
@@ -432,6 +442,8 @@ def zipped(data, *names):
 FORMS = {
     "wide": lambda data: data.decode().encode("utf-16"),
     "crlf": lambda data: data.replace(b"\n", b"\r\n"), "cr": lambda data: data.replace(b"\n", b"\r"),
+    "quotes": lambda data: re.sub(rb"[^,\n]+", rb'"\g<0>"', data), "blank line at the end": lambda data: data + b"\n",
+    "header": lambda data: data.replace(b"ID,Top", b"Id, top"),
     "mark": lambda data: b"\xef\xbb\xbf" + data, "zip": lambda data: zipped(data, "sample_submission.csv"),
     "zip in a folder": lambda data: zipped(data, "a/", "a/b.csv", "__MACOSX/a/._b.csv"),
 }

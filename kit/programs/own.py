@@ -190,9 +190,13 @@ def _what_it_is(data):
     """What bytes are that hold no HLO module, in a few words."""
     if not data:
         return "is empty"
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):        # PowerShell writes what a program prints as UTF-16
+        data = data.decode("utf-16", "replace").encode("utf-8", "replace")
+    data = data.removeprefix(b"\xef\xbb\xbf")
     found = next((what for start, what in _BEGINNINGS if data.lstrip().startswith(start)), None)
-    if found is None and b"stablehlo." in data[:1 << 16] and b"\0" not in data[:1 << 16]:
-        found = "StableHLO text"
+    if found is None and b"\0" not in data[:1 << 16]:          # a comment may come first
+        found = next((what for word, what in ((b"\nHloModule ", "HLO text"), (b"stablehlo.", "StableHLO text"))
+                      if word in data[:1 << 16]), None)
     if found is None and (b"ML\xefR" in data or b"StableHLO" in data):
         found = "a program of jax.export, with StableHLO bytecode inside"
     if found is None:
