@@ -30,8 +30,8 @@ def config_features(graph):
     -------
     polars.DataFrame
         c rows in the order of the file, float32 columns. Sums over nodes have the kind of operation in their names,
-        sums over pairs of nodes whose layouts meet begin with "meeting". A larger value is never expected to be faster,
-        but for "given", "padding" and "program" columns, which may go either way.
+        sums over pairs of nodes whose layouts meet begin with "meeting". Of these sums, larger means slower or equal,
+        but for "given" and "padding", which may go either way, as the columns without a sum do; see `rising`.
 
         - `given_KIND_TENSOR`: nodes whose output, input or kernel is given a layout; `kept`: the share of groups that
           are given none
