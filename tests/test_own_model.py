@@ -13,6 +13,7 @@ PAGE = (PROJECT / "notebooks" / "own_model.md").read_text("utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")       # of PyTorch Geometric, as it is imported
 def test_the_snippets_run_and_their_costs_can_be_combined(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     named, has_geometric = {}, importlib.util.find_spec("torch_geometric") is not None
