@@ -73,7 +73,7 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
 
 
 def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
-    """Draw the score of each model on each graph with its range over seeds, beside the noise ceiling.
+    """Draw the score of each model on each graph, with its range over several seeds, beside the noise ceiling.
 
     `scores`: {model: {graph: one score, or one score per seed}}; the graphs are sorted by the mean of the first model.
     `ceilings`: {graph: noise ceiling}. Of more than `most` graphs, an evenly spaced choice is drawn.
@@ -92,7 +92,9 @@ def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     row_marks(ax, [(ceilings or {}).get(g, np.nan) for g in graphs], "noise ceiling")
     name_rows(ax, [shortened(g) for g in graphs], top_first=False)
     shown = "graph" if len(graphs) == len(every) else f"graph ({len(graphs)} of {len(every)})"
-    return dress(ax, title, "score (1 is perfect; lines: range over seeds)", shown, grid="x")
+    several = any(np.size(score) > 1 for own in scores.values() for score in own.values())
+    return dress(ax, title, "score (1 is perfect" + "; lines: range over seeds)" * several + ")" * (not several), shown,
+                 grid="x")
 
 
 def ensemble_gain(members, ensembles, weights=None, ax=None, title=""):

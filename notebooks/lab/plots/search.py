@@ -8,12 +8,9 @@ def speed_up_curves(rows, ax=None, title=""):
     """Draw how much faster than the compiler's default searches end, against the number of measurements.
 
     `rows`: as from `lab.studies.search_tables.speed_up_rows`, of one kind of "measured". Searches with a model are
-    solid lines with their interval shaded, random ones dashed. The grey band is the gain of 10 to 20% that the paper of
-    the data set reports for an autotuner on production models.
+    solid lines with their interval shaded, random ones dashed.
     """
     ax = new_axes(ax, height=4.5, width=9.0)
-    if rows:
-        ax.axhspan(1.1, 1.2, color="0.9", label="autotuner on production\nmodels (paper)")
     budgets = sorted({row["budget"] for row in rows})
     for collection, search in dict.fromkeys((row["collection"], row["search"]) for row in rows):
         own = [row for row in rows if (row["collection"], row["search"]) == (collection, search)]
