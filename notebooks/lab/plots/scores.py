@@ -124,7 +124,7 @@ def ensemble_gain(members, ensembles, weights=None, ax=None, title=""):
 def rank_agreement(table, ax=None, title=""):
     """Draw how alike pairs of models order the configurations: a cell with a number per pair and collection.
 
-    `table`: {pair of models: {collection: Kendall's tau between their costs}}; a collection without a pair has an empty
+    `table`: {pair of models: {collection: Kendall's tau between their costs}}; a collection without a pair has a grey
     cell.
     """
     found = dict.fromkeys(c for by_collection in table.values() for c in by_collection)
@@ -133,6 +133,7 @@ def rank_agreement(table, ax=None, title=""):
     if table:
         values = np.array([[own.get(c, np.nan) for c in columns] for own in table.values()], dtype=float)
         ax.imshow(values, cmap="Blues", vmin=0, vmax=1.6, aspect="auto", interpolation="none")      # dark text on all
+        ax.set_facecolor("0.88")                 # of an empty cell
         ax.update_datalim([(-0.5, -0.5), (len(columns) - 0.5, len(table) - 0.5)])
         for y, x in np.argwhere(np.isfinite(values)):
             ax.text(x, y, f"{values[y, x]:.2f}", ha="center", va="center", fontsize="small")
