@@ -22,6 +22,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs without installing
 from kit.data import DataError  # noqa: E402
+from kit.files import unwritable_named  # noqa: E402
 from kit.kaggle import COMPETITION, MACHINE, KaggleError  # noqa: E402
 from kit.kaggle.notebooks import TITLE_MOST, check_notebook  # noqa: E402
 from lab.run import wanted  # noqa: E402
@@ -204,9 +205,10 @@ def write_bundle(folder, book, about):
     """
     place = Path(folder, Path(about["code_file"]).stem)
     check_notebook(about["code_file"], nbformat.writes(book), about["title"])
-    place.mkdir(parents=True, exist_ok=True)
-    nbformat.write(book, place / about["code_file"])
-    (place / "kernel-metadata.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
+    with unwritable_named(place):
+        place.mkdir(parents=True, exist_ok=True)
+        nbformat.write(book, place / about["code_file"])
+        (place / "kernel-metadata.json").write_text(json.dumps(about, indent=2) + "\n", "utf-8")
     return place
 
 
@@ -218,7 +220,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", help=f"notebooks whose names start with these; {STEPS}, or "
                         f"{COMBINES} with --weights")
-    parser.add_argument("--out", metavar="DIR", default="bundle")
+    parser.add_argument("--out", metavar="DIR", default="bundle", help="folder of the bundle; default: %(default)s")
     parser.add_argument("--collections", metavar="A,B", help="default: all five")
     parser.add_argument("--data-root", metavar="DIR", help="where the data is there, if not in the usual places; "
                         "'sample': sample data")
@@ -260,7 +262,8 @@ def main(argv=None):
             book = bundle(parameters, datasets=args.dataset, machine=shape, weights=trained)
             print(show(write_bundle(out, book, about)))
     except (RunError, DataError, KaggleError, OSError) as error:
-        print(f"bundle.py: {error}", file=sys.stderr)
+        cure = "; --out DIR names another folder" if isinstance(error, OSError) else ""
+        print(f"bundle.py: {error}{cure}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,5 +1,6 @@
 """A bundled notebook runs alone: no kit to import, no network, Kaggle's folders; and gives what the kit gives."""
 import base64
+import errno
 import importlib
 import io
 import json
@@ -211,6 +212,16 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path):
     done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "--size", "tiny"], cwd=tmp_path,
                           text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (2, "bundle.py: bundle: is a file; --out names a folder\n")
+
+
+def test_a_folder_that_cannot_be_written_to_is_named_with_the_option(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    main = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["main"]
+    monkeypatch.setattr(nbformat, "write", refuse)
+    assert main(["--only", "13", "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"'{tmp_path / 'tpugraphs-kit-13'}'; --out DIR names another folder\n" in said
 
 
 def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_path, monkeypatch):

@@ -382,6 +382,13 @@ def test_a_key_in_kaggle_json_is_enough_and_a_wrong_one_is_named(kaggle, csv, mo
     ("kaggle.json", b"[" * 100_000, "is not JSON"), ("kaggle.json", GOOD.encode() + b"\xff", "is not plain UTF-8"),
     ("kaggle.json", b'["name", "key"]', "has no username"), ("kaggle.json", b'{"username": "name"}', "has no key"),
     ("kaggle.json", b'{"username": null, "key": "x"}', "has no username"), ("kaggle.json", None, "cannot be opened ("),
+    ("kaggle.json", b"[1]", "has no username"), ("kaggle.json", b'"me"', "has no username"),
+    ("kaggle.json", b'{"username": "name", "key": ""}', "has no key"),
+    ("kaggle.json.txt", GOOD.encode(), "is not looked for under this name; call it kaggle.json"),
+    ("kaggle (1).json", GOOD.encode(), "is not looked for under this name; call it kaggle.json"),
+    ("access_token", GOOD.encode(), "is JSON and no token"), ("access_token", None, "cannot be opened ("),
+    ("access_token", f"{TOKEN}\n{TOKEN}".encode(), "is more than one word"),
+    ("access_token", f"\u201c{TOKEN}\u201d".encode(), "is not plain ASCII text"),
     ("access_token", b"\xef\xbb\xbf" + TOKEN.encode(), "starts with a byte order mark"),
     ("access_token", TOKEN.encode("utf-16"), "is UTF-16"), ("access_token", b"\n", "is empty"),
     ("access_token.txt", TOKEN.encode() + b"\xff", "is not plain"), ("credentials.json", b"{", "is not JSON"),
@@ -393,6 +400,18 @@ def test_a_file_of_credentials_that_cannot_be_used_is_named_with_its_fault(kaggl
     path.mkdir() if data is None else path.write_bytes(data)
     message = fails("unreadable", submit, csv, "m", client=QUICK)
     assert f"{name} {fault}" in message and "there are no" not in message and kaggle.asked == []
+
+
+def test_a_token_in_the_environment_is_stripped_and_one_that_no_header_can_hold_is_refused(kaggle, csv, monkeypatch):
+    monkeypatch.setenv("KAGGLE_API_TOKEN", f" {TOKEN}\n")
+    assert submit(csv, "m", client=QUICK)["ref"] == 1000
+    asked = len(kaggle.asked)
+    for token, fault in ((f"{TOKEN}\n{TOKEN}", "is more than one word"), (GOOD, "is JSON and no token"),
+                         (f"\u201c{TOKEN}\u201d", "is not plain ASCII")):
+        monkeypatch.setenv("KAGGLE_API_TOKEN", token)
+        message = fails("unreadable", submit, csv, "m", client=QUICK)
+        assert f"KAGGLE_API_TOKEN {fault}" in message and TOKEN not in message and KEY not in message
+    assert len(kaggle.asked) == asked
 
 
 def test_a_wrong_name_and_rules_not_accepted_answer_alike_and_are_told_together(kaggle, csv, tmp_path):

@@ -201,15 +201,27 @@ def fault_of(path, names=()):
             return "starts with a byte order mark; save it as plain UTF-8 without one"
         if not data.strip():
             return "is empty"
-        found = json.loads(data.decode("utf-8")) if names else {data.decode("ascii"): None}
+        if not names:
+            return fault_of_token(data.decode("utf-8"))
+        found = json.loads(data.decode("utf-8"))
     except OSError as fault:
         return f"cannot be opened ({fault.strerror})"
     except UnicodeDecodeError:
-        return f"is not plain {'UTF-8' if names else 'ASCII'} text"
+        return "is not plain UTF-8 text"
     except (ValueError, RecursionError):
         return "is not JSON; it may be cut short"
-    missing = [name for name in names if not (isinstance(found, dict) and isinstance(found.get(name), str))]
+    given = found if isinstance(found, dict) else {}
+    missing = [name for name in names if not given.get(name)]
     return f"has no {missing[0]}" if missing else None
+
+
+def fault_of_token(text):
+    """Why a text is no token that a header can hold; None if it may be one."""
+    if text.lstrip().startswith(("{", "[")):
+        return "is JSON and no token; call a file with a username and a key kaggle.json"
+    if len(text.split()) > 1:
+        return "is more than one word; expected the token alone"
+    return None if text.isascii() else "is not plain ASCII text"
 
 
 def refuse():
@@ -222,6 +234,11 @@ def refuse():
         path = os.path.expanduser(path)
         if os.path.exists(path) and (fault := fault_of(path, names)):
             raise Refused("unreadable", f"{path} {fault}")
+    # a browser and Windows give such names: "kaggle (1).json", "kaggle.json.txt"
+    found = [os.path.join(folder, name) for folder in folders if folder and os.path.isdir(folder)
+             for name in sorted(os.listdir(folder)) if name.startswith("kaggle") and ".json" in name]
+    if found and not any(os.path.exists(path) for path, _ in files):
+        raise Refused("unreadable", f"{found[0]} is not looked for under this name; call it kaggle.json")
     half = [name for name in ("KAGGLE_USERNAME", "KAGGLE_KEY") if os.environ.get(name)]
     if len(half) == 1:
         raise Refused("unreadable", f"{half[0]} is set alone; set KAGGLE_USERNAME and KAGGLE_KEY")
@@ -231,8 +248,10 @@ def refuse():
 def refuse_damaged_token():
     """Refuse a file with a token that the client would send as it stands, although no header can hold it."""
     given = os.environ.get("KAGGLE_API_TOKEN")
+    if given and not os.path.exists(given) and (fault := fault_of_token(given)):
+        raise Refused("unreadable", f"KAGGLE_API_TOKEN {fault}")
     for path in map(os.path.expanduser, [given] if given else TOKENS):
-        if os.path.isfile(path) and os.path.getsize(path) and (fault := fault_of(path)):
+        if os.path.exists(path) and os.path.getsize(path) and (fault := fault_of(path)):
             raise Refused("unreadable", f"{path} {fault}")
 
 
@@ -248,6 +267,9 @@ def make_no_folder():
 def sign_in(known):
     """The client's API; `known` gets the source of the credentials and the secrets as soon as they are known."""
     from kagglesdk.kaggle_env import get_access_token_from_env
+    for name in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY"):
+        if os.environ.get(name):
+            os.environ[name] = os.environ[name].strip()      # read from a file, it ends with a line feed
     refuse_damaged_token()
     try:
         token, place = get_access_token_from_env()
@@ -258,6 +280,8 @@ def sign_in(known):
     except (SystemExit, NameError, UnicodeDecodeError):      # without credentials, versions up to 2.2.3 end here
         refuse()
     values = kaggle.api.config_values
+    if not isinstance(values, dict):             # JSON of another form, which the client takes as it is
+        refuse()
     known["secrets"] += [str(values[name]) for name in ("key", "token") if values.get(name)]
     if not known["source"] and values.get("key") and values.get("username"):
         known["source"] = "KAGGLE_KEY" if os.environ.get("KAGGLE_KEY") else "kaggle.json"
@@ -282,8 +306,8 @@ def answer(ask):
         told = {"kind": "client", "words": f"{type(fault).__name__}: {fault}"}
     except (Exception, SystemExit) as fault:
         told = describe(fault)
-    for secret in known["secrets"]:
-        told["words"] = told["words"].replace(secret, "***")
+    for part in " ".join(known["secrets"]).split():          # a message may show white space in it as escapes
+        told["words"] = told["words"].replace(part, "***")
     return {"source": known["source"], **told}
 
 
