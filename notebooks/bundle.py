@@ -217,7 +217,7 @@ def main(argv=None):
     from choices import assignment, check, dataset, folder, machine, select, share_out
     from plans import show_plan
     from steps import RunError, show
-    parser = argparse.ArgumentParser(prog="bundle.py", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bundle.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", metavar="03,04", help=f"notebooks whose names start with these; {STEPS}, or "
                         f"{COMBINES} with --weights")
     parser.add_argument("--out", metavar="DIR", default="bundle", help="folder of the bundle; default: %(default)s")

@@ -26,7 +26,7 @@ def listed():
 
 def main(argv=None):
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(prog="measure.py", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="measure.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", metavar="DIR", help="where the files are written; the same folder goes on")
     parser.add_argument("--programs", metavar="A,B", help="default: all; --list names them")
     parser.add_argument("--list", action="store_true", help="name the programs, and measure nothing")

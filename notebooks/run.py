@@ -67,7 +67,7 @@ def terminate(number, _):
 
 def parse(argv):
     """Command line -> namespace; `p` holds (name, Python value)."""
-    parser = argparse.ArgumentParser(prog="run.py", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="run.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/; or sample; or "
                         "measured: the measured programs that come with the kit")
     parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")

@@ -43,7 +43,7 @@ def publish(out, dataset, data_root=None, size="small", timeout=7200.0, client=N
 def main(argv=None):
     """Publish what the command line asks for."""
     from steps import show
-    parser = argparse.ArgumentParser(prog="weights.py", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="weights.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", metavar="RUN", help="the folder of the run, such as submissions/my-run")
     parser.add_argument("dataset", metavar="NAME", help="of the Kaggle Dataset, or OWNER/NAME")
     parser.add_argument("--data-root", metavar="DIR", help="the data of the run, as for run.py")
