@@ -80,7 +80,7 @@ print(*rehearsal.tables(found, "tiny", 1), sep=chr(10))"""
     assert list(steps)[1:] == list(rehearsal.STEPS) and all(0 < float(row[4][:-2]) < 8 for row in rows[1:10])
     assert steps["generate the data"][1].startswith("6 files")
     assert steps["write and check the submission"][1] == "2 rows written and checked, no problem"
-    assert "**Extrapolation, not measured**" in done.stdout and len(rows) - len(steps) == 18
+    assert "**Extrapolation, not measured**" in done.stdout and len(rows) - len(steps) == 19
     planned = rehearsal.plan(rehearsal.SIZES["tiny"])
     for number, path in enumerate(rehearsal.sources(tmp_path)):
         graph, file = rehearsal.read_layout(path), planned[number]
