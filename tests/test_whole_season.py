@@ -222,7 +222,7 @@ def test_a_season_from_a_token_to_a_score_trains_and_pushes_nothing_twice(kaggle
     there, here = ({(c, one["member"], one["split"]): one["file"] for step in TRAINS.values()
                     for c, section in Folder(out, out).record(step)["sections"].items()
                     for one in section["costs"] if not one["baseline"]} for out in (season, alone))
-    assert there == here and len(here) == 14     # a file is named after the costs in it
+    assert there == here and len(here) == 18     # a file is named after the costs in it
     csv = (alone / "submission.csv").read_bytes()
     assert (season / "submission.csv").read_bytes() == csv and len(csv.splitlines()) > 5
 
