@@ -250,7 +250,7 @@ def test_a_season_from_a_token_to_a_score_trains_and_pushes_nothing_twice(kaggle
     assert entry["leaderboard"] == {"public": 0.657, "private": 0.636}
     assert entry["sha256"] == hashlib.sha256(csv).hexdigest()
     weights = {Path(name).stem for name in kaggle.datasets[WEIGHTS]["versions"][0]["files"] if name.endswith(".pt")}
-    assert {*entry["made_from"]["weights"].values()} <= weights and len(entry["made_from"]["predictions"]) == 7
+    assert {*entry["made_from"]["weights"].values()} <= weights and len(entry["made_from"]["predictions"]) == 9
     assert "0.657" in (season / "report.html").read_text()
 
     # the same once more: nothing happens twice
