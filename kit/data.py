@@ -204,7 +204,7 @@ def own_files(data_root, collection, split):
         raise DataError(f"no split {split!r}; there are {', '.join(SPLITS)}")
     root = find_data_root(data_root)
     paths = _files(root, collection, split)
-    if split != "test" or (root / CATALOGUE).is_file():
+    if split != "test" or (root / CATALOGUE).is_file() or all(is_test_name(path.stem) for path in paths):
         return paths, []
     sampled, mine = _sampled(root, collection), not any(is_test_name(path.stem) for path in _all_tests(root))
     own = [path for path in paths if is_test_name(path.stem) or path.stem in sampled

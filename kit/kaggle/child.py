@@ -224,11 +224,16 @@ def fault_of_token(text):
     return None if text.isascii() else "is not plain ASCII text"
 
 
+def usual_folders():
+    """Where the client looks for kaggle.json, unless KAGGLE_CONFIG_DIR names another folder."""
+    home = os.path.expanduser("~")
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
+    return [os.path.join(home, ".kaggle"), os.path.join(config, "kaggle")]
+
+
 def refuse():
     """No credentials can be used: name the file that should hold them, if there is one, and its fault."""
-    home = os.path.expanduser("~")
-    folders = [os.environ.get("KAGGLE_CONFIG_DIR"), os.path.join(home, ".kaggle"),
-               os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "kaggle")]
+    folders = [os.environ.get("KAGGLE_CONFIG_DIR"), *usual_folders()]
     files = [(os.path.join(folder, "kaggle.json"), ("username", "key")) for folder in folders if folder]
     for path, names in [*files, (CREDENTIALS, ("refresh_token",)), *((token, ()) for token in TOKENS)]:
         path = os.path.expanduser(path)
@@ -257,10 +262,7 @@ def refuse_damaged_token():
 
 def make_no_folder():
     """Let the client not make an empty folder ~/.config/kaggle, as it does at import where it finds no folder."""
-    home = os.path.expanduser("~")
-    places = [os.path.join(home, ".kaggle"),
-              os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "kaggle")]
-    if not any(map(os.path.exists, places)):     # there is no kaggle.json to miss
+    if not any(map(os.path.exists, usual_folders())):        # there is no kaggle.json to miss
         os.environ.setdefault("KAGGLE_CONFIG_DIR", os.path.dirname(os.path.realpath(__file__)))
 
 
