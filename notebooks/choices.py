@@ -144,11 +144,12 @@ def aggregation(value):
 EXPECTED = {
     **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops"), whole(0)),
     "most_hops": whole(0, 20),                  # every hop prunes all graphs again
-    **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step", "programs", "queries",
-                     "trials", "shown", "most_graphs"), whole(1)),
+    **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step",
+                     "lightgbm_rounds", "programs", "queries", "trials", "shown", "most_graphs"), whole(1)),
     "folds": whole(2, 1000),
     **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
     **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)), "segments": whole(1),
+    "lightgbm_leaves": whole(2),
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
     # a word would be true
     **dict.fromkeys(("submit_to_kaggle", "partial", "choose", "tie", "relatives", "frequent", "use_valid"),

@@ -16,6 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
+from kaggle_server import PYTHON, USER
 from run_folder import FULL, SHOWN, run_clone
 
 from kit.data import DataError
@@ -123,6 +124,28 @@ def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
     put = {name for name in unpacked(cells) if ".csv" in name}
     assert {"lab/kernels/networks.csv", "lab/kernels/measured.csv.gz"} == {
         name for name in put if "/" in name}
+
+
+@pytest.mark.long
+def test_the_evening_without_a_gpu_is_pushed_by_the_real_client_and_gives_what_runs_here(kaggle, tmp_path):
+    write_sample(tmp_path / "sample", seed=0, size="tiny")
+    root = shutil.copytree(tmp_path / "sample" / "npz", tmp_path / "competition" / "npz")   # without the truth
+    chosen = (*TINY, "-p", "models=token,lightgbm")
+    place, = bundled(tmp_path, "--machine", "cpu", "--owner", USER, *chosen)
+    subprocess.run([PYTHON, "-m", "kaggle", "kernels", "push", "-p", place], check=True, capture_output=True)
+    pushed, = kaggle.pushed
+    assert (pushed["slug"], pushed["isPrivate"], pushed["enableGpu"], pushed["enableInternet"]) == (
+        f"{USER}/{place.name}", True, False, False)
+    assert len(pushed["text"]) < 1 << 20         # Kaggle refuses larger notebooks
+    there = tmp_path / "there" / place.name
+    there.mkdir(parents=True)
+    (there / f"{place.name}.ipynb").write_text(pushed["text"])
+    executed_alone(there, tmp_path / "empty", TPUGRAPHS_ROOT=str(root.parent))
+    status, lines, errors = run_clone(PROJECT, "--data-root", root, "--out", tmp_path / "kit", "--only", "03,04,05,06",
+                                      *chosen, "-p", "workers=2")
+    assert status == 0, (lines[-20:], errors)
+    found, = (tmp_path / "empty").rglob("submission.csv")
+    assert found.read_bytes() == (tmp_path / "kit" / "submission.csv").read_bytes()
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ import pytest
 
 from kit.data import npz_paths, read_layout
 from kit.metrics import kendall_tau
+from kit.models import BoostedTreesSettings
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs
 from kit.recipes import recipes_for
@@ -63,6 +64,8 @@ def test_an_adapted_recipe_changes_what_is_given_and_validates_four_times():
     assert found.configs_per_step == one.settings.configs_per_step and one.settings.steps != 40
     found = adapted(one, "cuda", "bfloat16", 3, steps=2).settings
     assert (found.validate_every, found.device, found.precision, found.graphs_per_step) == (1, "cuda", "bfloat16", 3)
+    trees = adapted(recipes_for("layout:xla:random", "quick")["lightgbm"], rounds=7, leaves=None)
+    assert (trees.shape.rounds, trees.shape.leaves) == (7, BoostedTreesSettings().leaves)
 
 
 def test_gains_over_the_default_are_means_of_quotients():

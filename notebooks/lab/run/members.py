@@ -63,15 +63,16 @@ class Trained(NamedTuple):
 
 
 def adapted(recipe, device="cpu", precision=None, processes=1, **settings):
-    """A recipe with other settings of its training; a setting that is None stays as it is.
+    """A recipe with other settings; a setting that is None stays as it is.
 
-    `settings`: fields of `TrainSettings`. Validation comes four times in a training. `processes`: a step has at least
-    as many graphs, one per process.
+    `settings`: fields of the network's settings, or of `TrainSettings`. Validation comes four times in a training.
+    `processes`: a step has at least as many graphs, one per process.
     """
     given = {name: value for name, value in settings.items() if value is not None}
+    shape = {name: given.pop(name) for name in [*given] if hasattr(recipe.shape, name)}
     given |= {} if precision is None else {"precision": precision}
     changed = replace(recipe.settings, **given)
-    return recipe._replace(settings=replace(
+    return recipe._replace(shape=replace(recipe.shape, **shape), settings=replace(
         changed, validate_every=max(changed.steps // 4, 1), device=device,
         graphs_per_step=max(changed.graphs_per_step, processes)))
 
