@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.data import SPLITS, read_tile
+from kit.kaggle.downloads import FILES
+
 RUN = Path(__file__).resolve().parent / "benchmarks" / "run.py"
 REHEARSAL = RUN.with_name("rehearsal.py")
 
@@ -58,6 +61,15 @@ def test_both_commands_are_those_of_the_readme_and_the_table_has_their_medians(p
     assert page.table({"a": [3.0, 1.4, 2.0]})[2:] == ["| a | 2 s | 3, 1, 2 s |"]
 
 
+@pytest.fixture(scope="module")
+def evening():
+    sys.path.insert(0, str(RUN.parent))
+    try:
+        return loaded(RUN.with_name("evening.py"))
+    finally:
+        del sys.path[0]
+
+
 def test_the_rehearsal_has_the_official_counts_and_the_largest_sizes(rehearsal):
     files = rehearsal.plan(rehearsal.SIZES["full"])
     assert [sum(file["split"] == split for file in files) for split in ("train", "valid", "test")] == [69, 7, 8]
@@ -80,13 +92,28 @@ print(*rehearsal.tables(found, "tiny", 1), sep=chr(10))"""
     assert list(steps)[1:] == list(rehearsal.STEPS) and all(0 < float(row[4][:-2]) < 8 for row in rows[1:10])
     assert steps["generate the data"][1].startswith("6 files")
     assert steps["write and check the submission"][1] == "2 rows written and checked, no problem"
-    assert "**Extrapolation, not measured**" in done.stdout and len(rows) - len(steps) == 19
+    assert len(rows) - len(steps) == 6
     planned = rehearsal.plan(rehearsal.SIZES["tiny"])
     for number, path in enumerate(rehearsal.sources(tmp_path)):
         graph, file = rehearsal.read_layout(path), planned[number]
         assert (len(graph.node_feat), len(graph.node_config_ids), len(graph.config_runtime)) == (
             file["nodes"], file["configurable"], file["configs"])
         assert graph.config_runtime.any() == (file["split"] != "test") and path.parent.name == file["split"]
+
+
+def test_the_evening_has_the_official_counts_and_sizes_and_readable_kernels(evening, tmp_path):
+    files = evening.files_of(1.0)
+    for collection, counts in FILES.items():
+        assert [sum(path.parts[:-1] == (*collection.split(":"), split) for path, *_ in files) for split in SPLITS] == [
+            *counts]
+    layouts = [what for *_, what in files if isinstance(what, dict)]
+    rows, digits = (sum(row) for row in zip(*((w["configs"], w["configs"] * w["configurable"]) for w in layouts)))
+    assert 25e6 < rows < 35e6 and 380 < 72 * digits / 2 ** 30 < 420       # the data set has 31 million, 396 GiB
+    few = evening.files_of(0.25)
+    assert sum("test" in path.parts for path, *_ in few) == 894 and len(few) < 894 + 0.26 * len(files)
+    path, seed, split = files[-1]
+    assert evening.write_one(tmp_path, path, seed, split) == (tmp_path / path).stat().st_size
+    assert split == "test" and not read_tile(tmp_path / path).config_runtime.any()
 
 
 @pytest.mark.long

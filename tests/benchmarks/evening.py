@@ -74,8 +74,8 @@ def write_kernel(path, rng, split):
     runtime = rng.integers(10_000, 99_999, len(config_feat))
     if split == "test":
         runtime = 0 * runtime
-    with whole_file(path) as part:
-        np.savez_compressed(part, **arrays, config_feat=config_feat, config_runtime=runtime,
+    with whole_file(path) as part, open(part, "wb") as file:
+        np.savez_compressed(file, **arrays, config_feat=config_feat, config_runtime=runtime,
                             config_runtime_normalizers=np.full(len(runtime), 10_000))
 
 

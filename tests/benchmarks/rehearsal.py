@@ -8,7 +8,6 @@ and once with two, opens them, prunes them, does two training steps of each layo
 checks the submission. Inflating all files, and reading them without preparing, are the yardsticks. Every step is a
 process of its own with at most `LIMIT` bytes of address space. Runtimes are random, so no score is given. --folder
 keeps the generated files: a later call with the same folder uses them and shows the time that their generation took.
-The last table extrapolates to the whole real data set. --whole also runs notebooks/run.py on the generated files.
 """
 import argparse
 import json
@@ -32,7 +31,7 @@ sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parents[1] / "notebook
 from generated import write_program  # noqa: E402
 from run import machine, resident, write_page  # noqa: E402
 
-from kit.data import SPLITS, npz_paths, read_layout, read_tile  # noqa: E402
+from kit.data import SPLITS, npz_paths, read_layout  # noqa: E402
 from kit.features import config_features  # noqa: E402
 from kit.files import replace_file  # noqa: E402
 from kit.kaggle.downloads import FILES  # noqa: E402
@@ -43,17 +42,11 @@ from kit.submit import check_submission, write_submission  # noqa: E402
 from kit.train import predict, train  # noqa: E402
 from kit.training import load_checkpoint, save_checkpoint  # noqa: E402
 from lab.run import load_costs  # noqa: E402
-from lab.sample.write import write_sample  # noqa: E402
 
 COLLECTION = "layout:xla:random"
 LIMIT = 8 << 30                  # bytes of address space of each process
 ARRAY = 100_040 * 364 * 72       # bytes of the largest configuration array of the public files, in float32
 GIB = 1 << 30
-# official counts: all layout files, layout files to rank (test split), tile kernels, rows of a submission
-LAYOUTS = [files for name, files in FILES.items() if name != "tile:xla"]
-LAYOUT_FILES, LAYOUT_TEST = sum(map(sum, LAYOUTS)), sum(test for _, _, test in LAYOUTS)
-TILE_FILES, ROWS = sum(FILES["tile:xla"]), sum(files[2] for files in FILES.values())
-LAYOUT_GIB = 4 * 99              # all configuration arrays: 99 GiB as bytes, and they are stored as float32
 
 
 class Size(NamedTuple):
@@ -65,7 +58,7 @@ class Size(NamedTuple):
     tested: int                  # configurations per test program
 
 
-SIZES = {"full": Size((69, 7, 8), (372, 43_615), (26, 3143), (20, 100_040), 1000),
+SIZES = {"full": Size(FILES[COLLECTION], (372, 43_615), (26, 3143), (20, 100_040), 1000),
          "tiny": Size((3, 1, 2), (60, 400), (4, 12), (20, 150), 30)}
 
 
@@ -105,7 +98,7 @@ def pruned(root, split):
         yield drop_duplicate_configs(small)[0] if split == "train" else small
 
 
-# --- the steps; each returns a description of its work, and the numbers for the extrapolation
+# --- the steps; each returns a description of its work, and numbers for the ratios
 
 
 def generate(root, size):
@@ -115,11 +108,10 @@ def generate(root, size):
         if not path.is_file():
             write_program(path, np.random.default_rng([1, number]), **file)
             print(f"{number + 1} of {len(files)}: {file}, {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    write_sample(root / "tiles", size="small" if size == "full" else "tiny")
     total = sum(72 * file["configurable"] * file["configs"] for file in files) / GIB
     stored = sum(path.stat().st_size for path in sources(root))
     return (f"{len(files)} files, {total:.1f} GiB of configurations, {stored / 1e6:,.0f} MB compressed",
-            {"gib": total, "files": len(files)})
+            {})
 
 
 def inflate(root, size):
@@ -174,13 +166,6 @@ def load(root, size):
     return f"all graphs of the collection, {count:,} configurations: {seconds:.2f} s", {"seconds": seconds}
 
 
-def read_tiles(root, size):
-    paths = [path for split in SPLITS for path in npz_paths(root / "tiles", "tile:xla", split)]
-    start = time.perf_counter()
-    for path in paths:
-        read_tile(path)
-    return f"{len(paths)} kernels of the sample data", {"seconds": time.perf_counter() - start, "files": len(paths)}
-
 
 def prune_all(root, size):
     spent, share, most, prepared = 0.0, [], (0, ""), open_prepared(root / "prepared")
@@ -193,7 +178,7 @@ def prune_all(root, size):
             most = max(most, (seconds, f"{len(graph.node_feat):,} nodes"))
             share.append(len(small.node_feat) / len(graph.node_feat))
     return (f"prune, merge repeats; median share of nodes kept: {np.median(share):.0%}; slowest file: {most[1]}, "
-            f"{most[0]:.1f} s", {"seconds": spent, "files": len(share)})
+            f"{most[0]:.1f} s", {})
 
 
 def two_steps(root, name):
@@ -208,26 +193,22 @@ def two_steps(root, name):
     return (f"two steps of {settings.configs_per_step} configurations, each step from one of {len(graphs)} programs: "
             f"{seconds:.2f} s, after {ready:.1f} s to prepare all programs; two steps on the largest, "
             f"{len(largest.node_feat):,} nodes after pruning: {alone:.2f} s",
-            {"seconds": seconds, "steps": recipe.settings.steps})
+            {})
 
 
 def features(root, size):
     """The table of features of the file with the most configurations, on its prepared form."""
     most = max(pruned(root, "train"), key=lambda graph: len(graph.config_codes))
-    start = time.perf_counter()
     table = config_features(most)
     return (f"{table.height:,} configurations, {len(most.node_config_ids):,} configurable nodes, {table.width} columns",
-            {"seconds": time.perf_counter() - start})
+            {})
 
 
 def trees(root, size):
     """LightGBM of the recipe, on all programs of the collection."""
     graphs, recipe = list(pruned(root, "train")), recipes_for(COLLECTION)["lightgbm"]
-    start, model = time.perf_counter(), recipe.network(recipe.shape)
-    model.fit_scale(graphs)
-    seconds = time.perf_counter() - start
-    return f"{recipe.shape.rounds} trees on {recipe.shape.rows:,} configurations of {len(graphs)} programs", {
-        "seconds": seconds}
+    recipe.network(recipe.shape).fit_scale(graphs)
+    return f"{recipe.shape.rounds} trees on {recipe.shape.rows:,} configurations of {len(graphs)} programs", {}
 
 
 def token_steps(root, size):
@@ -248,7 +229,7 @@ def predictions(root, name):
         np.savez_compressed(file, **costs)
     seconds, count = time.perf_counter() - start, sum(len(graph.config_runtime) for graph in graphs)
     return (f"{len(graphs)} test programs, {count:,} configurations, {count / seconds:,.0f} per second",
-            {"seconds": seconds, "files": len(graphs)})
+            {})
 
 
 def token_predictions(root, size):
@@ -260,39 +241,27 @@ def gnn_predictions(root, size):
 
 
 def submission(root, size):
-    start, costs = time.perf_counter(), load_costs(root / "token.npz")
+    costs = load_costs(root / "token.npz")
     problems = check_submission(write_submission(costs, root / "submission.csv"), root)
     if problems:
         raise SystemExit(f"the submission has problems: {problems[:3]}")
-    return (f"{len(costs)} rows written and checked, no problem",
-            {"seconds": time.perf_counter() - start, "files": len(costs)})
+    return f"{len(costs)} rows written and checked, no problem", {}
 
 
-def whole_run(root, size):
-    """notebooks/run.py from the sources to a checked submission, as README's evening has it."""
-    command = [sys.executable, "notebooks/run.py", "--data-root", str(root), "--out", str(root / "run"), "--only",
-               "04,05,06", "--collections", COLLECTION, "-p", "models=token,lightgbm"]
-    done = subprocess.run(command, cwd=HERE.parents[1], text=True, stdout=subprocess.PIPE)
-    if done.returncode:
-        raise SystemExit(done.stdout[-2000:])
-    return "run.py, notebooks 04, 05 and 06, models=token,lightgbm: from the sources to a checked submission", {}
 
-
-STEPS = {"generate the data": generate, "inflate": inflate, "read": read, "read tile kernels": read_tiles,
+STEPS = {"generate the data": generate, "inflate": inflate, "read": read,
          "prepare, one process": prepare_alone, "prepare, two processes": prepare_together, "load": load,
-         "prune": prune_all,
-         "features": features, "fit LightGBM": trees,
+         "prune": prune_all, "features": features, "fit LightGBM": trees,
          "two training steps, token model": token_steps, "two training steps, GNN": gnn_steps,
          "predict, token model": token_predictions, "predict, GNN": gnn_predictions,
          "write and check the submission": submission}
-WHOLE = {"whole run": whole_run}         # --whole
 
 
 def one_step(name, root, size, threads):
-    """Run one step in this process -> its description, seconds, peak bytes, numbers for the extrapolation."""
+    """Run one step in this process -> its description, seconds, peak bytes, numbers for the ratios."""
     torch.set_num_threads(threads)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
-    step, note = (STEPS | WHOLE)[name], Path(root, f"generated-{size}.json")
+    step, note = STEPS[name], Path(root, f"generated-{size}.json")
     if step is generate and note.is_file():
         return json.loads(note.read_text())
     start, before = time.perf_counter(), time.process_time()         # without the start of this process
@@ -318,33 +287,6 @@ def ratios(found):
             ("bytes of the prepared files / of the sources", kept / source)]
 
 
-def extrapolated(found):
-    """[(work, scaled by, seconds)] for the whole real data set, each row from one measured step."""
-    gib = found["generate the data"]["gib"]
-    tiles = found["read tile kernels"]["seconds"] / found["read tile kernels"]["files"] * TILE_FILES
-    pruning = found["prune"]["seconds"] / found["prune"]["files"] * LAYOUT_FILES
-    rows = [("prepare the layout files once, one process", f"by bytes: {LAYOUT_GIB} GiB",
-             found["prepare, one process"]["wall"] / gib * LAYOUT_GIB),
-            ("prepare the layout files once, two processes", f"by bytes: {LAYOUT_GIB} GiB",
-             found["prepare, two processes"]["wall"] / gib * LAYOUT_GIB),
-            ("read the layout files once, not prepared", f"by bytes: {LAYOUT_GIB} GiB",
-             found["read"]["seconds"] / gib * LAYOUT_GIB),
-            ("load the prepared layout files", f"by bytes: {LAYOUT_GIB} GiB",
-             found["load"]["seconds"] / gib * LAYOUT_GIB),
-            ("read the tile files once", f"by files: {TILE_FILES:,}", tiles),
-            ("prune and merge", f"by files: {LAYOUT_FILES}", pruning)]
-    rows.append(("fit LightGBM in each of four collections", "by collections: 4",
-                 4 * found["fit LightGBM"]["seconds"]))
-    for name in ("token model", "GNN"):
-        step = found[f"two training steps, {name}"]
-        rows.append((f"train one seed of the {name} in each of four collections",
-                     f"by steps: 4 x {step['steps']:,} of the quick recipe", 4 * step["steps"] * step["seconds"] / 2))
-        test = found[f"predict, {name}"]
-        rows.append((f"predict the layout test files, {name}", f"by files: {LAYOUT_TEST}",
-                     test["seconds"] / test["files"] * LAYOUT_TEST))
-    last = found["write and check the submission"]
-    return [*rows, ("write and check the submission", f"by rows: {ROWS}", last["seconds"] / last["files"] * ROWS)]
-
 
 def spoken(seconds):
     """A time with its unit: "3.2 min"."""
@@ -363,9 +305,7 @@ def tables(found, size, threads):
               for name, step in found.items()]
     lines += ["", "| ratio of two rows above | value |", "|---|---|"]
     lines += [f"| {what} | {value:.3f} |" for what, value in ratios(found)]
-    lines += ["", "**Extrapolation, not measured**: the whole real data set on this machine. Each row scales one "
-              "measured step of the table above.", "", "| the whole data set | scaled | time |", "|---|---|---|"]
-    return lines + [f"| {what} | {how} | about {spoken(seconds)} |" for what, how, seconds in extrapolated(found)]
+    return lines
 
 
 def main():
@@ -376,7 +316,6 @@ def main():
     parser.add_argument("--threads", type=int, default=1,
                         help="threads of PyTorch")
     parser.add_argument("--print-only", action="store_true", help="leave README.md as it is")
-    parser.add_argument("--whole", action="store_true", help="also run notebooks/run.py on the generated files")
     parser.add_argument("--step", help="run one step in this process and print JSON")
     args = parser.parse_args()
     if args.step:
@@ -384,7 +323,7 @@ def main():
     found = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or temporary
-        for name in STEPS | WHOLE if args.whole else STEPS:
+        for name in STEPS:
             command = [sys.executable, __file__, "--step", name, "--folder", folder, "--size", args.size, "--threads",
                        str(args.threads)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True,
