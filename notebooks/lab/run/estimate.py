@@ -45,6 +45,13 @@ def minutes_ahead(members, materials, workers=None):
     return each, max(longest, sum(each.values()) / max(workers or 1, 1))
 
 
+def say_minutes_ahead(members, materials, workers=None):
+    """Print what `minutes_ahead` finds."""
+    each, together = minutes_ahead(members, materials, workers)
+    print(f"about {together:.0f} min to train, if nothing is trained yet; one after another:",
+          ", ".join(f"{kind} {minutes:.1f} min" for kind, minutes in each.items()))
+
+
 def _minutes(recipe, graphs):
     """Minutes to train one model: the programs are prepared, then the steps are taken."""
     by_size = sorted(graphs, key=lambda graph: len(graph.node_opcode))
