@@ -214,8 +214,8 @@ def write_bundle(folder, book, about):
 
 def main(argv=None):
     """Bundle what the command line asks for."""
-    from choices import assignment, check, dataset, folder, machine, select, share_out
-    from plans import show_plan
+    from arguments import assignment, check, dataset, folder, machine, select, share_out
+    from dry_run import show_plan
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", metavar="03,04", help=f"notebooks whose names start with these; {STEPS}, or "

@@ -8,7 +8,7 @@ import secrets
 
 import nbformat
 from bundle import bundle, kernel_metadata, write_bundle
-from plans import hours_of, show_plan
+from dry_run import hours_of, show_plan
 from steps import LIMITS
 
 from kit.kaggle import MACHINE, quota_line, wait_for_dataset

@@ -25,7 +25,7 @@ from pathlib import Path
 from shlex import quote
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
-from choices import STUDIES, assignment, check, dataset, folder, machine, select, share_out
+from arguments import STUDIES, assignment, check, dataset, folder, machine, select, share_out
 from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python
 
 from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths, own_files

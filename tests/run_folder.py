@@ -119,7 +119,7 @@ def run_clone(folder, *args, within=None):
 
     -> exit status, lines of stdout, stderr
     """
-    modules, before = (program, sys.modules["steps"], sys.modules["choices"]), (program.PROJECT, os.getcwd())
+    modules, before = (program, sys.modules["steps"], sys.modules["arguments"]), (program.PROJECT, os.getcwd())
     said, errors = io.StringIO(), io.StringIO()
     with in_process(), warnings.catch_warnings(), contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
         warnings.simplefilter("ignore")

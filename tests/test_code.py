@@ -66,7 +66,7 @@ def test_a_change_of_the_kit_counts_where_it_is_used_and_only_there(copy):
     for name, add, expected in (
             ("train.py", "# a comment\n\n", []), ("programs/__init__.py", '"""More words."""\n', []),
             ("losses.py", "LATER = 1\n", ["train"]), ("submit.py", "X = 1\n", ["submit"]),
-            ("programs/hlo.py", "X = 1\n", ["programs"]), ("models/tile.py", "X = 1\n", ["models.tile"]),
+            ("hlo.py", "X = 1\n", ["programs"]), ("models/tile.py", "X = 1\n", ["models.tile"]),
             ("training/sampling.py", "X = 1\n", ["train"])):
         (copy / name).write_text((copy / name).read_text() + add)
         after = digests()

@@ -8,6 +8,7 @@ from training import drawn_layout, drawn_tile
 
 from kit.data import COLLECTIONS, DataError, dense_configs, find_data_root, npz_paths, read_layout, read_tile
 from kit.ensemble import combine, mean_rank
+from kit.hlo import read_layout_pb
 from kit.kaggle import download, push_dataset, submit
 from kit.metrics import collection_score, competition_score, kendall_tau, score_for, slowdown
 from kit.models import (
@@ -21,7 +22,6 @@ from kit.models import (
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.pad import pad_batch, repad_layout, tensor_rank
 from kit.prepare import open_prepared, prepare
-from kit.proto import read_layout_pb
 from kit.prune import drop_duplicate_configs, k_hop_nodes, prune
 from kit.recipes import recipes_for
 from kit.search import random_search

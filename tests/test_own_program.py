@@ -12,8 +12,8 @@ import pytest
 from drawn import costs, ready
 
 from kit.data import OPCODE_NAMES, DataError, dense_configs, npz_paths, read_layout
+from kit.hlo import hlo_messages, parse_hlo
 from kit.models.config_token import ConfigTokenModel
-from kit.programs.hlo import hlo_messages, parse_hlo
 from kit.programs.options import bitcast_layouts, dot_axes, least_padded
 from kit.programs.own import LIKE, layout_words, program_from_hlo, with_configs
 

@@ -22,7 +22,7 @@ HOMES = {
     "kit.submit": "top_configs write_submission read_submission check_submission",
     "kit.kaggle": "download submit wait_for_score push_notebook push_dataset gpu_quota KaggleError",
     "kit.search": "random_search annealing genetic droplet explore_then_droplet",
-    "kit.proto": "read_layout_pb read_tile_pb",
+    "kit.hlo": "read_layout_pb read_tile_pb",
     "kit.programs": "program_from_hlo program_from_jax with_layouts tune",
     "lab.sample": "write_sample",
 }

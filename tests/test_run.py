@@ -221,11 +221,11 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, cap
     (lambda text: text[:3000], "04_train_layout.ipynb: no notebook, or a damaged one (NotJSONError); restore it"),
     (lambda text: text.replace('"parameters"', '"settings"'),
      "04_train_layout.ipynb: no cell is tagged parameters, so it would read other data and write elsewhere")])
-def test_a_notebook_that_cannot_take_parameters_is_refused(choices, project, tmp_path, change, sentence):
+def test_a_notebook_that_cannot_take_parameters_is_refused(arguments, project, tmp_path, change, sentence):
     book = tmp_path / "04_train_layout.ipynb"
     book.write_text(change((project / "notebooks" / book.name).read_text("utf-8")), "utf-8")
-    with pytest.raises(choices.RunError, match=re.escape(sentence)):
-        choices.share_out([book], {"data_root": "x"}, {})
+    with pytest.raises(arguments.RunError, match=re.escape(sentence)):
+        arguments.share_out([book], {"data_root": "x"}, {})
 
 
 @pytest.mark.parametrize("cell", ["%matplotlib inline\nfrom kit.prune import prune", "%%time\nimport kit.prune"])
@@ -286,10 +286,10 @@ def test_a_process_that_died_while_it_prepared_files_is_one_sentence(main, monke
 
 
 @pytest.fixture
-def choices(project, monkeypatch):
-    """The module notebooks/choices.py."""
+def arguments(project, monkeypatch):
+    """The module notebooks/arguments.py."""
     monkeypatch.syspath_prepend(project / "notebooks")
-    return importlib.import_module("choices")
+    return importlib.import_module("arguments")
 
 
 @pytest.mark.parametrize("only, value, expected", [
@@ -303,34 +303,34 @@ def choices(project, monkeypatch):
     ("06", "submit_to_kaggle=false", "True or False"), ("06", "score_within=soon", "a number of at least 0"),
     ("07", "budgets=[10,0]", "a list of whole numbers of at least 1, such as [10,30]"),
     ("08", "network=lenet", "alexnet or vgg16 or resnet18"), ("08", "minutes=-1", "a number of at least 0")])
-def test_what_a_notebook_would_refuse_later_is_refused_at_once(choices, only, value, expected):
-    name, given = choices.assignment(value)
-    with pytest.raises(choices.RunError) as caught:
-        choices.check(choices.select(only)[1], {name: given})
+def test_what_a_notebook_would_refuse_later_is_refused_at_once(arguments, only, value, expected):
+    name, given = arguments.assignment(value)
+    with pytest.raises(arguments.RunError) as caught:
+        arguments.check(arguments.select(only)[1], {name: given})
     assert str(caught.value).startswith(f"-p {name}={given}: expected {expected}") and caught.value.status == 2
 
 
-def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a_parameter_that_none_has(choices):
-    notebooks, _ = choices.select(None)
-    for notebook, own in choices.declared(notebooks).items():
+def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a_parameter_that_none_has(arguments):
+    notebooks, _ = arguments.select(None)
+    for notebook, own in arguments.declared(notebooks).items():
         for name, default in own.items():
-            choices.check([notebook], {name: ast.literal_eval(default)})
-    assert choices.EXPECTED.keys() <= {name for own in choices.declared(notebooks).values() for name in own}
+            arguments.check([notebook], {name: ast.literal_eval(default)})
+    assert arguments.EXPECTED.keys() <= {name for own in arguments.declared(notebooks).values() for name in own}
     given = {"held_out": 0.3, "budgets": [5, 10], "aggregation": "sparse", "how": "mean_rank", "network": "bert",
              "recipe": "full", "precision": "float16", "device": "cpu", "processes": 2, "submit_to_kaggle": True}
-    choices.check(notebooks, given)
+    arguments.check(notebooks, given)
 
 
-def test_files_that_parameters_name_are_there_before_anything_is_read(choices, tmp_path):
-    notebooks, _ = choices.select("06,09")
+def test_files_that_parameters_name_are_there_before_anything_is_read(arguments, tmp_path):
+    notebooks, _ = arguments.select("06,09")
     (tmp_path / "own.pb").write_bytes(b"")
-    choices.check(notebooks, {"hlo": str(tmp_path / "own.pb"), "ledger": str(tmp_path / "new"), "shown": 3})
+    arguments.check(notebooks, {"hlo": str(tmp_path / "own.pb"), "ledger": str(tmp_path / "new"), "shown": 3})
     for name, value, expected in (("hlo", str(tmp_path / "none.pb"), "the path of a file"),
                                   ("sample_submission", 3, "the path of a file"), ("shown", 0, "a whole number"),
                                   ("ledger", str(tmp_path / "own.pb"), "a folder, which may be missing")):
-        with pytest.raises(choices.RunError, match=re.escape(f"-p {name}={value}: expected {expected}")):
-            choices.check(notebooks, {name: value})
-    choices.check(notebooks, {"hlo": "/somewhere/there.pb", "aggregation": "scatter"}, there=True)
+        with pytest.raises(arguments.RunError, match=re.escape(f"-p {name}={value}: expected {expected}")):
+            arguments.check(notebooks, {name: value})
+    arguments.check(notebooks, {"hlo": "/somewhere/there.pb", "aggregation": "scatter"}, there=True)
 
 
 @pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),
@@ -378,14 +378,14 @@ def test_unreadable_files_are_named_once_each_time_although_the_submission_is_wr
 
 
 @pytest.mark.parametrize("text, who", [("4711", " (process 4711)"), ("{", "")])
-def test_two_runs_do_not_share_a_folder(choices, tmp_path, monkeypatch, text, who):
+def test_two_runs_do_not_share_a_folder(arguments, tmp_path, monkeypatch, text, who):
     fcntl = pytest.importorskip("fcntl", reason="Windows locks files otherwise")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out" / ".run").mkdir(parents=True)
     (tmp_path / "out" / ".run" / "lock.pid").write_text(text)               # it may be half-written
     with open(tmp_path / "out" / ".run" / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(choices.RunError) as caught, sys.modules["steps"].lock(tmp_path / "out"):
+        with pytest.raises(arguments.RunError) as caught, sys.modules["steps"].lock(tmp_path / "out"):
             pass
     assert str(caught.value) == f"out: another run{who} is writing here; wait for it or choose another --out"
 

@@ -1,6 +1,5 @@
 """A program of one's own: from HLO or JAX to the layouts that its operations can choose, which JAX can then set."""
 from kit.programs.bench import Bench, BenchError, BenchSettings, this_machine
-from kit.programs.hlo import file_bytes, parse_hlo, program_arrays, write_sequences
 from kit.programs.layouts import (
     JaxProgram,
     configured,
@@ -15,7 +14,6 @@ from kit.programs.tune import Tuned, tune
 
 __all__ = [
     "Bench", "BenchError", "BenchSettings", "JaxProgram", "MeasureSettings", "Measurements", "Tuned", "configured",
-    "file_bytes", "layout_words", "measure", "parse_hlo", "program_arrays", "program_digest", "program_from_hlo",
-    "program_from_jax", "save_layouts", "this_machine", "tune", "with_configs", "with_layouts",
-    "write_sequences",
+    "layout_words", "measure", "program_digest", "program_from_hlo", "program_from_jax", "save_layouts",
+    "this_machine", "tune", "with_configs", "with_layouts",
 ]

@@ -20,7 +20,7 @@ import numpy as np
 from kit.checks import as_path
 from kit.data import DIGITS, DataError, LayoutGraph
 from kit.files import whole_file
-from kit.programs.hlo import program_arrays
+from kit.hlo import program_arrays
 from kit.programs.options import MAX_RANK
 from kit.programs.own import checked_module, configurable_nodes, group_keys, grouped, with_configs
 

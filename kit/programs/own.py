@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kit.data import DIGITS, OPCODE_NAMES, TENSORS, DataError, LayoutGraph, row_words
-from kit.programs.hlo import ELEMENT_TYPES, file_bytes, parse_hlo, program_arrays
+from kit.hlo import ELEMENT_TYPES, file_bytes, parse_hlo, program_arrays
 from kit.programs.options import MAX_RANK, layout_agreement, operation_options
 
 SAVE = 'save it before it is compiled: jax.jit(f).lower(x).compiler_ir("hlo").as_serialized_hlo_module_proto()'

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from kit.files import whole_file, write_json
-from kit.programs import parse_hlo, program_arrays, write_sequences
+from kit.hlo import parse_hlo, program_arrays, write_sequences
 from lab.kernels.carried import MEASURED, definition
 from lab.kernels.definitions import image_padding, input_shapes
 from lab.kernels.networks import network_layers

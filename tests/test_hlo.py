@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 from kit.data import OPCODE_NAMES, DataError, dense_configs, read_layout, read_tile
-from kit.programs.hlo import hlo_messages, program_arrays
-from kit.proto import read_layout_pb, read_tile_pb
+from kit.hlo import hlo_messages, program_arrays, read_layout_pb, read_tile_pb
 
 UNET = "layout/xla/default/valid/unet_3d.4x4.bf16"
 ALEXNET = "tile/xla/train/alexnet_train_batch_32"
