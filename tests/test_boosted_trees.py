@@ -89,6 +89,18 @@ def test_trees_train_and_travel_as_every_model_does(tmp_path):
     assert torch.equal(model(model.prepare(graphs[0]), index), model(model.prepare(graphs[0]), torch.arange(60))[index])
 
 
+def test_a_training_computes_the_costs_of_few_programs(monkeypatch):
+    graphs, asked = [decided_by_agreement(seed, c=40) for seed in range(9)], []
+    ask = BoostedTrees._ask
+    monkeypatch.setattr(BoostedTrees, "_ask", lambda model, graph: (asked.append(graph.graph_id), ask(model, graph))[1])
+    model = BoostedTrees(BoostedTreesSettings(rounds=2))
+    train(model, graphs, TrainSettings(1, 16, graphs_per_step=2))
+    assert 1 <= len(asked) <= 2
+    asked.clear()
+    predict(model, graphs[0])
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("wrong", [dict(rounds=0), dict(leaves=1), dict(rate=0), dict(pairs=1.5), dict(rows=1)])
 def test_a_wrong_setting_is_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

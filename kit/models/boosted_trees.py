@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from kit.checks import check_number, check_whole
+from kit.data import LayoutGraph
 from kit.features import config_features, rising
 from kit.prune import fewer_configs
 
@@ -64,24 +65,36 @@ class BoostedTrees(torch.nn.Module):
         self.trees = torch.frombuffer(bytearray(trees.model_to_string(), "utf-8"), dtype=torch.uint8)
 
     def prepare(self, graph):
-        """What the trees say of each configuration, (c,)."""
-        if not len(self.trees):
-            return torch.zeros(len(graph.config_codes), device=self.log_scale.device)
-        trees = _lightgbm().Booster(model_str=bytes(self.trees.cpu().numpy()).decode("utf-8"))
-        costs = trees.predict(_standardised(config_features(graph)), num_threads=1)
-        return torch.tensor(costs, dtype=torch.float32, device=self.log_scale.device)
+        """A graph whose costs are computed when `forward` first asks: the one step of a training asks one graph."""
+        return _Costs(graph)
 
     def configs_within(self, tensors, budget):
         """All: what is held are the costs alone."""
-        return len(tensors)
+        return len(tensors.graph.config_codes)
 
     def forward(self, tensors, index):
         """Costs of the configurations `index`, (k,)."""
-        return self.log_scale.exp() * tensors[index]
+        if tensors.costs is None:
+            tensors.costs = torch.tensor(self._ask(tensors.graph), dtype=torch.float32, device=self.log_scale.device)
+        return self.log_scale.exp() * tensors.costs[index]
+
+    def _ask(self, graph):
+        """What the trees say of each configuration, (c,)."""
+        if not len(self.trees):
+            return np.zeros(len(graph.config_codes))
+        trees = _lightgbm().Booster(model_str=bytes(self.trees.cpu().numpy()).decode("utf-8"))
+        return trees.predict(_standardised(config_features(graph)), num_threads=1)
 
     def _load_from_state_dict(self, state, prefix, *rest):
         self.trees = state.get(f"{prefix}trees", self.trees)                     # of any length
         super()._load_from_state_dict(state, prefix, *rest)
+
+
+@dataclass
+class _Costs:
+    """A graph, and the costs of its configurations, (c,), once they are known."""
+    graph: LayoutGraph
+    costs: torch.Tensor | None = None
 
 
 class _PairLoss:

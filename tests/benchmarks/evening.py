@@ -11,6 +11,7 @@ are random, so no score is given.
 """
 import argparse
 import hashlib
+import shutil
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from run import machine, write_page  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import whole_file  # noqa: E402
 from kit.kaggle.downloads import FILES  # noqa: E402
+from lab.run import locate_data  # noqa: E402
 from lab.sample.kernels import tile_kernel  # noqa: E402
 
 SIZES = {collection: Size(FILES[collection], *ranges, 1000) for collection, ranges in {
@@ -108,6 +110,7 @@ def evening(root, folder, kills=()):
     Returns the SHA-256 of the submission, seconds, and the peak of the memory of all processes together.
     """
     folder.mkdir(parents=True)
+    shutil.rmtree(locate_data(root)[1], ignore_errors=True)          # what earlier runs prepared
     command = [sys.executable, str(HERE.parents[1] / "notebooks" / "run.py"), "--data-root", str(root), "--out",
                str(folder / "run"), *COMMAND]
     peak, start, kills = 0, time.monotonic(), [*kills]
