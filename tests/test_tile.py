@@ -99,6 +99,8 @@ def test_tile_features_of_a_drawn_kernel():
     kernel([(4, 8), (2, 8)], start=0, opcodes=(26,)), kernel([(6,), (4,)], start=16, sizes=((),)), drawn_tile(3)])
 def test_tile_features_are_their_slow_twin(graph):
     assert tile_features(graph) == pytest.approx(slow_tile_features(graph))
+    some = np.array([len(graph.config_feat) - 1, 0])
+    assert np.array_equal(tile_features(graph, some), tile_features(graph)[some])          # shares are of the whole file
 
 
 def test_tile_features_of_real_kernels_are_their_slow_twin(real_data):
