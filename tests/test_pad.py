@@ -2,10 +2,9 @@
 import numpy as np
 import pytest
 
-from kit import pad
+from kit import hlo, pad
 from kit.data import read_layout, read_tile
 from kit.pad import pad_batch, repad_layout, tensor_rank
-from kit.programs import hlo
 
 OTHERS = np.r_[0:134]            # all columns but the layout's
 
