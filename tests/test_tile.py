@@ -100,7 +100,7 @@ def test_tile_features_of_a_drawn_kernel():
 def test_tile_features_are_their_slow_twin(graph):
     assert tile_features(graph) == pytest.approx(slow_tile_features(graph))
     some = np.array([len(graph.config_feat) - 1, 0])
-    assert np.array_equal(tile_features(graph, some), tile_features(graph)[some])          # shares are of the whole file
+    assert np.array_equal(tile_features(graph, some), tile_features(graph)[some])      # shares are of the whole file
 
 
 def test_tile_features_of_real_kernels_are_their_slow_twin(real_data):
