@@ -89,6 +89,14 @@ def test_the_tuned_program_is_that_of_the_studies():
     assert re.search(r"^\| `unet_b1` \| 30 \| .* \| not surely faster \|", STUDIES, re.M)
 
 
+def test_the_evening_is_that_of_the_benchmarks():
+    page = (PROJECT / "tests" / "benchmarks" / "README.md").read_text("utf-8")
+    measured, = re.findall(r"checked submission of 894 rows \| (\d+) min \|", page)
+    guide = (PROJECT / "notebooks" / "README.md").read_text("utf-8")
+    said = re.findall(r"\[(\d+) minutes\]\(.*?evening|it took (\d+) minutes on", README + guide)
+    assert len(said) == 3 and {one or other for one, other in said} == {measured}
+
+
 def test_the_example_of_the_idea_adds_up():
     own, other, copy = (float(re.search(words, README)[1]) for words in (
         r"A costs (\S+) more", r"B (\S+) more with code 0", r"a copy (\S+) where"))
