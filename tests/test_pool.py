@@ -1,9 +1,11 @@
 """Jobs in several processes: the same results as in one, errors and deaths reported, no process left behind."""
+import errno
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,7 +20,7 @@ import lab.run.members as members_of_a_run
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
-from kit.training import default_workers, find_device, join_team, run_jobs
+from kit.training import default_workers, find_device, join_team, pool, run_jobs
 from lab.run.members import Material, Member, train_members
 
 SHARED = {"a": 10, "b": 20}
@@ -55,6 +57,44 @@ def test_jobs_give_their_results_in_order_from_any_number_of_processes():
     alone = run_jobs(add, JOBS, SHARED, 1, lines.append)
     assert [value for _, _, value in alone] == [11, 12, 23, 24, 25] and {pid for pid, _, _ in alone} == {os.getpid()}
     assert run_jobs(add, [], {}, 2) == [] and children() == before
+
+
+def change(job, data, report):
+    """The arrays as they arrived; then changes one of them, and waits until the other process has it, too."""
+    found = {name: (array.copy(), array.flags.f_contiguous) for name, array in data.items()}
+    data["C"][:] = -1
+    time.sleep(0.5)
+    return found
+
+
+def test_arrays_arrive_as_they_are_and_a_change_stays_in_one_process():
+    rng = np.random.default_rng(0)
+    arrays = {"C": rng.random((40, 3)), "Fortran": np.asfortranarray(rng.random((40, 3))), "empty": np.zeros((0, 5)),
+              "every other": np.arange(10)[::2], "odd": np.arange(7, dtype=np.int8), "text": np.array(["a", "bc"])}
+    arrays["read-only"] = rng.random(9)
+    arrays["read-only"].setflags(write=False)
+    for shared in ({"a": arrays}, {"a": {"C": np.zeros(0)}}):
+        kept = {name: array.copy() for name, array in shared["a"].items()}
+        for found in run_jobs(change, [("a", 1), ("a", 2)], shared, 2):
+            for name, (array, fortran) in found.items():
+                np.testing.assert_array_equal(array, kept[name], strict=True)
+                assert fortran == shared["a"][name].flags.f_contiguous or name == "every other"
+        np.testing.assert_array_equal(shared["a"]["C"], kept["C"])
+
+
+def test_no_room_for_the_arrays_is_one_sentence(monkeypatch):
+    class Full:
+        def __init__(self):
+            self.file = tempfile.TemporaryFile()
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+        def write(self, array):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(pool, "tempfile", SimpleNamespace(TemporaryFile=Full, gettempdir=lambda: "there"))
+    with pytest.raises(OSError, match="need more room here; TMPDIR names another folder: 'there'"):
+        run_jobs(add, JOBS, SHARED, 2)
 
 
 @pytest.mark.long

@@ -1,17 +1,23 @@
 """Run jobs in several processes: the models of an ensemble side by side, or the parts of one team.
 
-Each process computes with one PyTorch thread, so the results do not depend on the number of processes.
+Each process computes with one PyTorch thread, so the results do not depend on the number of processes. Arrays that
+jobs share are in memory once for all processes.
 """
+import mmap
 import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
 import signal
+import tempfile
 import threading
 import traceback
 from functools import partial
+from multiprocessing.reduction import recv_handle, send_handle
 
 import torch
+
+_ALIGNED = 64                    # bytes; where an array may start in a file
 
 
 def default_workers(device):
@@ -28,17 +34,19 @@ def run_jobs(work, jobs, shared, workers, report=print):
 
     `work`: (job, data, report) -> result, a function of a module, because each process imports it. `jobs`: pairs of the
     key of the job's data in `shared`, and the job; put jobs that share data next to each other, because a process holds
-    the data of one key at a time. `shared`: {key: data}, sent to a process when its next job needs them. With 1 of
-    `workers` everything runs in this process. `report` is called in this process with each line that a job reports.
+    the data of one key at a time. `shared`: {key: data}, sent to a process when its next job needs them; their arrays
+    are written to a temporary file without a name, which all processes map. With 1 of `workers` everything runs in this
+    process. `report` is called in this process with each line that a job reports.
 
-    A ValueError if data or a job cannot be sent to another process. A RuntimeError if a job fails, with its error, or
-    if a process dies; the other processes are then ended.
+    A ValueError if data or a job cannot be sent to another process. An OSError if the folder of temporary files has no
+    room. A RuntimeError if a job fails, with its error, or if a process dies; the other processes are then ended.
     """
     workers = min(workers, len(jobs))
     if workers <= 1:
         return [work(job, shared[key], report) for key, job in jobs]
     context, results, left = multiprocessing.get_context("spawn"), {}, list(enumerate(jobs))[::-1]
     team, held = {}, {}                          # {pipe: process}, {pipe: key of the data that the process holds}
+    written = {}                                 # {key: its data as `_written` gives them}
     try:
         for number in range(workers):
             here, there = context.Pipe()
@@ -46,7 +54,7 @@ def run_jobs(work, jobs, shared, workers, report=print):
             team[here].start()
             there.close()                        # so that the pipe ends when the process does
         for pipe, process in team.items():
-            _hand_out(pipe, process, left, shared, held)
+            _hand_out(pipe, process, left, shared, held, written)
         while len(results) < len(jobs):
             for pipe in multiprocessing.connection.wait(team):
                 kind, value = _heard(pipe, team[pipe])
@@ -57,34 +65,67 @@ def run_jobs(work, jobs, shared, workers, report=print):
                     raise RuntimeError(value[0]) from RuntimeError(value[1])
                 else:
                     results[value[0]] = value[1]
-                    _hand_out(pipe, team[pipe], left, shared, held)
+                    _hand_out(pipe, team[pipe], left, shared, held, written)
     finally:
         for process in team.values():
             process.kill()
             process.join()
+        for file, _, _ in written.values():
+            file.close()
     return [results[number] for number in range(len(jobs))]
 
 
-def _hand_out(pipe, process, left, shared, held):
+def _hand_out(pipe, process, left, shared, held, written):
     """Send the next job to a process, if one is left, and the job's data, unless the process holds them."""
     if not left:
         return
     number, (key, job) = left.pop()
     new = pipe not in held or held[pipe] != key
-    messages = [(number, job, new), *[shared[key]] * new]
     held[pipe] = key
+    if new and key not in written:
+        written[key] = _written(shared[key])
+    message = _as_bytes((number, job, new))
     try:
-        for message in messages:
-            pipe.send_bytes(_as_bytes(message))
+        pipe.send_bytes(message)
+        if new:
+            file, *rest = written[key]
+            pipe.send_bytes(pickle.dumps(rest))
+            send_handle(pipe, file.fileno(), process.pid)
     except ConnectionError:
         process.join()
         _raise_if_died([process])
 
 
-def _as_bytes(thing):
+def _written(data):
+    """Data for other processes -> a file with the content of all arrays, where each starts and ends, and the rest."""
+    arrays, places, file = [], [], tempfile.TemporaryFile()
+    rest = _as_bytes(data, buffer_callback=arrays.append)
+    try:
+        for array in arrays:
+            start = -(-file.tell() // _ALIGNED) * _ALIGNED
+            file.seek(start)
+            file.write(array.raw())
+            places.append((start, file.tell()))
+        file.write(b"\0")                        # an empty file cannot be mapped
+        file.flush()
+    except OSError as fault:
+        file.close()
+        raise OSError(fault.errno, f"{fault.strerror}: arrays for several processes need more room here; TMPDIR names "
+                      "another folder", tempfile.gettempdir()) from fault
+    return file, places, rest
+
+
+def _mapped(descriptor, places, rest):
+    """The data of `_written`; what is changed in its arrays is changed in this process alone."""
+    whole = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+    os.close(descriptor)
+    return pickle.loads(rest, buffers=[whole[start:end] for start, end in places])
+
+
+def _as_bytes(thing, **options):
     """Pickle for another process. PyTorch's own way shares memory: all processes would train the same weights."""
     try:
-        return pickle.dumps(thing)
+        return pickle.dumps(thing, 5, **options)
     except (pickle.PicklingError, AttributeError, TypeError) as fault:
         raise ValueError(f"cannot be sent to another process: {fault}; define it at the top of a module") from fault
 
@@ -124,7 +165,8 @@ def _serve(pipe, work, number):
         try:
             if new:
                 data = None                              # free the memory before the next data come
-                data = pickle.loads(pipe.recv_bytes())
+                places, rest = pickle.loads(pipe.recv_bytes())
+                data = _mapped(recv_handle(pipe), places, rest)
             say("done", (place, work(job, data, partial(say, "line"))))
         except Exception as fault:
             say("error", (f"{type(fault).__name__}: {fault}", traceback.format_exc()))
