@@ -1,4 +1,5 @@
 """Minutes that trainings will take are those of a machine whose times are known."""
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,15 +14,22 @@ from lab.run.members import Material, Member
 PREPARE, STEP = 3.0, 2.0         # seconds per program and per step
 
 
-@pytest.mark.parametrize("workers", [1, 2, 9])
-def test_minutes_are_those_of_preparing_all_programs_and_of_all_steps(monkeypatch, workers):
+def timed_by(monkeypatch, seconds):
+    """Training takes `seconds(graphs, steps)` on a clock of its own."""
     now = [0.0]
 
     def train(model, graphs, settings, loss):
-        assert 1 <= len(graphs) <= 3 and settings.steps <= 40
-        now[0] += PREPARE * len(graphs) + STEP * settings.steps
+        now[0] += seconds(graphs, settings.steps)
     monkeypatch.setattr(lab.run.estimate, "train", train)
     monkeypatch.setattr(lab.run.estimate, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 9])
+def test_minutes_are_those_of_preparing_all_programs_and_of_all_steps(monkeypatch, workers):
+    def seconds(graphs, steps):
+        assert 1 <= len(graphs) <= 3 and steps <= 40
+        return PREPARE * len(graphs) + STEP * steps
+    timed_by(monkeypatch, seconds)
     graphs = [drawn_layout(seed, n=10 + seed) for seed in range(7)]
     own = recipes_for("layout:xla:random")
     many = own["token"]._replace(settings=TrainSettings(600))
@@ -35,3 +43,20 @@ def test_minutes_are_those_of_preparing_all_programs_and_of_all_steps(monkeypatc
     assert each == pytest.approx({"token": 2 * token, "lightgbm": 3 * trees})
     assert together == pytest.approx(max(token, (2 * token + 3 * trees) / workers))
     assert minutes_ahead([], {}) == ({}, 0)
+
+
+def test_what_every_training_takes_does_not_count_for_each_program(monkeypatch):
+    timed_by(monkeypatch, lambda graphs, steps: 0.2 + 0.01 * len(graphs) + 0.02 * steps)
+    graphs, one = [drawn_layout(0, n=10)] * 3000, recipes_for("layout:xla:random")["token"]
+    members = [Member(("x",), "token", 0, one._replace(settings=TrainSettings(100)), ("test",))]
+    each, _ = minutes_ahead(members, {("x",): Material(graphs, [], max, {})})
+    assert each["token"] * 60 == pytest.approx(0.2 + 30 + 2, rel=0.2)
+
+
+def test_trees_are_timed_on_as_many_rows_of_a_program_as_they_will_see(monkeypatch):
+    seen = []
+    timed_by(monkeypatch, lambda graphs, steps: seen.extend(len(g.config_runtime) for g in graphs) or 2)
+    graphs, one = [drawn_layout(0, c=50)] * 10, recipes_for("layout:xla:random")["lightgbm"]
+    one = one._replace(shape=replace(one.shape, rows=200))
+    minutes_ahead([Member(("x",), "lightgbm", 0, one, ("test",))], {("x",): Material(graphs, [], max, {})})
+    assert {*seen} == {20}

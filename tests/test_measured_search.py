@@ -66,6 +66,8 @@ def test_searches_end_with_the_fastest_and_a_killed_study_goes_on(bench, tmp_pat
     journal.write_text("".join(lines[:-PROCESSES]) + lines[-PROCESSES][:9])
     assert study.search_program("vgg_b1", [2, 60], [Model()], tmp_path, BenchSettings()) == rows
     assert bench.timed > before
+    only = study.search_program("vgg_b1", [60], [Model()], tmp_path, BenchSettings(), ["random"])
+    assert [row[2:4] for row in only] == [("random", 60)]
 
 
 def test_the_table_is_of_geometric_means():

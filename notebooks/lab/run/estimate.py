@@ -6,11 +6,12 @@ import math
 import time
 from dataclasses import replace
 
+from kit.prune import fewer_configs
 from kit.train import train
 from kit.training import default_workers
 
-PROGRAMS = 3                     # small, middle, large
-STEPS = 4, 40                    # the second where the first take too little time to tell
+PROGRAMS = 3                     # small, middle, large; four times as many while they take too little time to tell
+STEPS = 4, 40                    # the second where the first take too little
 LEAST = 1.0                      # s
 
 
@@ -54,15 +55,24 @@ def say_minutes_ahead(members, materials, workers=None):
 
 def _minutes(recipe, graphs):
     """Minutes to train one model: the programs are prepared, then the steps are taken."""
-    by_size = sorted(graphs, key=lambda graph: len(graph.node_opcode))
-    some = by_size[len(graphs) // (2 * PROGRAMS)::max(math.ceil(len(graphs) / PROGRAMS), 1)]
-    start = _seconds(recipe, some, 1)
+    number, start, some = PROGRAMS, 0.0, ()
+    while start < LEAST and len(some) < len(graphs):
+        some = _some(recipe, graphs, number)
+        start, number = _seconds(recipe, some, 1), 4 * number
     for steps in STEPS:
         further = _seconds(recipe, some, steps) - start
         if further > LEAST or recipe.settings.steps < steps:
             break
     step = max(further, 0) / (steps - 1)
     return (max(start - step, 0) / len(some) * len(graphs) + step * recipe.settings.steps) / 60
+
+
+def _some(recipe, graphs, number):
+    """At most this many graphs, small to large; trees see as many rows of each as they would of all graphs."""
+    by_size = sorted(graphs, key=lambda graph: len(graph.node_opcode))
+    some = by_size[len(graphs) // (2 * number)::max(math.ceil(len(graphs) / number), 1)]
+    rows = getattr(recipe.shape, "rows", None)
+    return [fewer_configs(graph, max(rows // len(graphs), 2)) for graph in some] if rows else some
 
 
 def _seconds(recipe, graphs, steps):

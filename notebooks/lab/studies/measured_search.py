@@ -1,6 +1,6 @@
 """How fast layouts get with few true measurements, on programs that no model has seen. Prints two tables.
 
-    python notebooks/lab/studies/measured_search.py [--programs A,B] [--budgets 5,10,30,100] [--out DIR]
+    python notebooks/lab/studies/measured_search.py [--programs A,B] [--budgets 5,10,30] [--search NAME ...] [--out DIR]
 
 Each search starts from nothing and may measure `budget` configurations on this machine. What it takes for the fastest,
 or the default if nothing looked faster, then runs again beside the default in new processes: only these times count.
@@ -110,8 +110,8 @@ class Journal:
         return json.dumps({"what": what, "found": found}) + "\n"
 
 
-def search_program(name, budgets, models, folder, bench):
-    """All searches of one program, and what their winners take -> rows for the table."""
+def search_program(name, budgets, models, folder, bench, searches=None):
+    """The searches of one program, and what their winners take -> rows for the table; `searches` None: all."""
     program, args = traced(name)
     graph, journal = prune(program.graph, 1), Journal(folder / f"{name}.jsonl")
     costs_of = [on_codes(relaxed_token_cost(model, model.prepare(graph)), program.dims) for model in models]
@@ -121,7 +121,8 @@ def search_program(name, budgets, models, folder, bench):
 
     with Bench(program, args, bench) as place:
         rows, winners = [], {tuple(0 * program.dims): (1.0, 1.0, 1.0)}
-        for title, search in tqdm(strategies(learned).items(), desc=name):
+        chosen = {title: one for title, one in strategies(learned).items() if searches is None or title in searches}
+        for title, search in tqdm(chosen.items(), desc=name):
             for budget in budgets:
                 found = search(timed(place, journal), program.dims, budget, np.random.default_rng(0))
                 winner = tuple((found.best if found.best_cost < 1 else 0 * found.best).tolist())
@@ -204,7 +205,9 @@ def main(argv=None):
     """Run the study and print its tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--programs", type=partial(str.split, sep=","), default=UNSEEN)
-    parser.add_argument("--budgets", type=lambda text: [*map(int, text.split(","))], default=[5, 10, 30, 100])
+    parser.add_argument("--budgets", type=lambda text: [*map(int, text.split(","))], default=[5, 10, 30])
+    parser.add_argument("--search", action="append", choices=[*strategies(None)], metavar="NAME",
+                        help=f"may be repeated; without: all: {'; '.join(strategies(None))}")
     parser.add_argument("--seconds", type=float, default=0.1, help="of a measurement, at most")
     parser.add_argument("--out", type=Path, default=PROJECT / "submissions" / "measured-search")
     args = parser.parse_args(argv)
@@ -214,13 +217,14 @@ def main(argv=None):
     args.out.mkdir(parents=True, exist_ok=True)
     models, rows = trained_models(Store(args.out / "store")), []
     for name in args.programs:
-        rows += search_program(name, args.budgets, models, args.out, BenchSettings(seconds=args.seconds))
+        rows += search_program(name, args.budgets, models, args.out, BenchSettings(seconds=args.seconds),
+                               args.search)
         table = pl.DataFrame(rows, COLUMNS, orient="row")
         with whole_file(args.out / "measured_search.csv") as part:
             table.write_csv(part)
     kept, rough = steady(table)
     print(f"left out of the means, because new processes disagree: {', '.join(rough) or 'none'}\n")
-    print(speedups(kept), by_program(table, "explore-then-droplet, learned model", 30), sep="\n\n")
+    print(speedups(kept), by_program(table, "explore-then-droplet, learned model", max(args.budgets)), sep="\n\n")
 
 
 if __name__ == "__main__":
