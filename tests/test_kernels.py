@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import DataError
 from kit.search import explore_then_droplet
+from kit.training import processor_name, records
 from lab.kernels import carried as kernel_carried
 from lab.kernels import measure as kernel_lab
 from lab.kernels.carried import (
@@ -37,7 +38,7 @@ from lab.kernels.carried import (
     shared_iterations,
 )
 from lab.kernels.definitions import KERNELS, Kernel, input_shapes, kernel_axes, kernel_inputs, kernel_result
-from lab.kernels.measure import PYTORCH, KernelLab, Trials, has_tvm, processor_name
+from lab.kernels.measure import PYTORCH, KernelLab, Trials, has_tvm
 from lab.kernels.metaschedule import Tuner
 from lab.kernels.networks import known_layers, multiplications, network_layers, network_names
 from lab.kernels.pictures import draw_layers, draw_networks, draw_progress
@@ -438,7 +439,7 @@ def test_a_cpu_is_named_with_its_family_where_that_is_known(monkeypatch):
     assert all(told) == ("(family" in name)
     if all(told):
         assert name.endswith(f" (family {told[0][1]}, model {told[1][1]})") and len(name) > 24
-    monkeypatch.setattr(kernel_lab, "cpu_fields", dict)
+    monkeypatch.setattr(records, "cpu_fields", dict)
     assert processor_name() == name.partition(" (family")[0]
 
 

@@ -7,10 +7,12 @@ import polars as pl
 import pytest
 from drawn import rewrite
 
-from kit.data import COLLECTIONS, npz_paths, read_layout
+from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
 from kit.prepare import open_prepared
 from lab.run import Run, is_measured, known_truth, locate_data, measured_table, open_data, source_of
 from lab.run.data import MEASURED
+from lab.run.store import Store
+from lab.studies import machines
 from lab.studies import measured as study
 
 RANDOM = "layout:xla:random", "layout:nlp:random"
@@ -91,6 +93,28 @@ def test_the_study_ranks_programs_of_families_that_no_model_has_seen(measured, t
     printed = {line.split(" | ")[0].strip("| "): line.split(" | ")[1] for line in lines if line.startswith("| ")}
     for name, rows in table.group_by("model"):
         assert printed[name[0]].startswith(f"{rows['tau'].mean():.3f} (")
+
+
+def test_two_machines_are_compared_on_the_same_configurations(measured, tmp_path):
+    second = tmp_path / "second"
+    shutil.copytree(measured, second)
+    for path in second.rglob("*.npz"):                   # in another order, and twice as slow
+        with np.load(path) as file:
+            runtime, feat = file["config_runtime"], file["node_config_feat"]
+        order = np.random.default_rng(0).permutation(len(runtime))
+        rewrite(path, config_runtime=2 * runtime[order], node_config_feat=feat[order])
+    table = machines.study(measured, second, 1, Store(tmp_path / "store"), "ridge on digits")
+    own = {model: part.sort("program")["tau"].to_numpy() for (model,), part in table.group_by("model")}
+    assert own.keys() == {machines.SAME, machines.OTHER, machines.BOTH, machines.RUNTIMES, study.NOISE, study.OWN_HALF}
+    assert own[machines.SAME] == pytest.approx(own[machines.OTHER], abs=0.02) and (own[machines.RUNTIMES] > 0.9).all()
+
+    graph, elsewhere = (read_layout(next(root.rglob("valid/*.npz"))) for root in (second, measured))
+    mine, theirs = (dense_configs(g, range(len(g.config_runtime))) for g in (graph, elsewhere))
+    slow = [np.mean([r for one, r in zip(theirs, elsewhere.config_runtime) if (one == config).all()]) for config in mine]
+    assert machines.runtimes_elsewhere(graph, elsewhere).tolist() == slow
+    with pytest.raises(KeyError):
+        machines.runtimes_elsewhere(graph, elsewhere._replace(config_codes=elsewhere.config_codes[:1],
+                                                              config_runtime=elsewhere.config_runtime[:1]))
 
 
 def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_path):

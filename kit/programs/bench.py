@@ -23,6 +23,7 @@ import psutil
 
 from kit.checks import check_choice, check_number, check_whole
 from kit.programs.layouts import configured
+from kit.training.records import processor_name
 
 DEVICES = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}        # as JAX calls them
 LOOK_SECONDS = 0.25              # how often the memory of the other process is looked at
@@ -226,9 +227,4 @@ def _device_name(device):
         with suppress(OSError, subprocess.SubprocessError):
             return subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True,
                                   text=True, check=True, timeout=60).stdout.splitlines()[0]
-    if device == "cpu":
-        with suppress(OSError, StopIteration):
-            fields = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
-            found = {name.strip(): value.strip() for name, _, value in reversed(fields)}
-            return f"{found['model name']} (family {found['cpu family']}, model {found['model']})"
-    return platform.processor() or platform.machine()
+    return processor_name()

@@ -13,7 +13,6 @@ import importlib.util
 import json
 import math
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -25,6 +24,9 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
+sys.path[:0] = [str(PROJECT), str(PROJECT / "notebooks")]
+from kit.training import processor_name  # noqa: E402
+
 PAGE = HERE / "README.md"
 MIB = 1 << 20
 
@@ -94,9 +96,8 @@ def machine(threads, device):
     """Processor, threads and PyTorch version, for the line above a table."""
     if torch.device(device).type == "cuda":
         return f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
-    model = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-    return (f"{model.group(1).strip() if model else platform.machine()}, {threads} thread{'s' * (threads != 1)} of "
-            f"{os.cpu_count()} cores, PyTorch {torch.__version__}")
+    return (f"{processor_name()}, {threads} thread{'s' * (threads != 1)} of {os.cpu_count()} cores, "
+            f"PyTorch {torch.__version__}")
 
 
 def three_digits(value):

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from kit.search import lowest_confirmed
-from kit.training import cpu_fields, default_workers, device_name
+from kit.training import default_workers, processor_name
 from lab.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from lab.kernels.schedules import schedule_kernel
 
@@ -193,17 +193,6 @@ def kernel_target(threads):
     """TVM's target for the CPU of this machine."""
     import tvm
     return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
-
-
-def processor_name():
-    """The CPU of this machine as tables name it.
-
-    On Linux the name has the family and the model, because "AMD EPYC" alone may be a machine of twice the speed.
-    """
-    name, about = device_name(torch.device("cpu")), cpu_fields()
-    if {"cpu family", "model"} <= about.keys():
-        name += f" (family {about['cpu family']}, model {about['model']})"
-    return name
 
 
 def this_machine(threads):

@@ -1,0 +1,79 @@
+"""Does what one machine measured help to rank on another one? Prints a table.
+
+    python notebooks/lab/studies/machines.py [--first measured] [--second DIR] [--seeds 3] [--out DIR]
+
+Both data roots hold the same programs and configurations, measured on two machines: `notebooks/measure.py` draws the
+same configurations anywhere. The recipe's token model with LightGBM learns from the training programs of one machine or
+of both, and ranks programs of families that no training program has, by their runtimes on the second machine. The
+scores are those of `lab/studies/measured.py`.
+"""
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+PROJECT = Path(__file__).resolve().parents[3]
+sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
+from kit.data import dense_configs  # noqa: E402
+from kit.prune import prune  # noqa: E402
+from lab.measured import SECOND  # noqa: E402
+from lab.run import open_data  # noqa: E402
+from lab.run.store import Store  # noqa: E402
+from lab.studies.measured import MIX, costs_of, own_rows, scored, summary, taught_programs, unseen_programs  # noqa: E402
+
+SAME, OTHER, BOTH = "trained on the same machine", "trained on the other machine", "trained on both machines"
+RUNTIMES = "runtime of the same configuration on the other machine"
+
+
+def runtimes_elsewhere(graph, elsewhere):
+    """The mean runtime of each configuration of `graph` in another file of its program, (c,).
+
+    KeyError if a configuration is not there.
+    """
+    found = {}
+    for config, runtime in zip(_configs(elsewhere), elsewhere.config_runtime):
+        found.setdefault(config, []).append(runtime)
+    return np.array([np.mean(found[config]) for config in _configs(graph)])
+
+
+def _configs(graph):
+    """The options of each configuration as bytes, whatever their codes."""
+    return [config.tobytes() for config in dense_configs(graph, range(len(graph.config_runtime)))]
+
+
+def study(first, second, seeds, store, model=MIX):
+    """All rows, as a polars DataFrame with the columns of `lab.studies.measured.study`."""
+    unseen, families = unseen_programs(second, "random")
+    elsewhere = {graph.graph_id: graph for graph in unseen_programs(first, "random")[0]}
+    here, there = taught_programs(second, "random"), taught_programs(first, "random")
+    rows, pruned = [], [prune(g, 1) for g in unseen]
+    for g in unseen:
+        found = *own_rows(g), (RUNTIMES, *scored(g, runtimes_elsewhere(g, elsewhere[g.graph_id])))
+        rows += [("random", model, g.graph_id, families[g.graph_id], 0, *both) for model, *both in found]
+    for name, taught in ((SAME, here), (OTHER, there), (BOTH, here + there)):
+        for seed in range(seeds):
+            costs = costs_of(model, "random", seed, taught, pruned, None, store)
+            rows += [("random", name, g.graph_id, families[g.graph_id], seed, *scored(g, costs[g.graph_id]))
+                     for g in unseen]
+    return pl.DataFrame(rows, ("search", "model", "program", "family", "seed", "tau", "equal_distance"), orient="row")
+
+
+def main(argv=None):
+    """Run the study and print its table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--first", default="measured")
+    parser.add_argument("--second", default=str(SECOND))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=PROJECT / "submissions" / "measured-study")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    layouts = ["layout:xla:random", "layout:nlp:random"]
+    first, second = (open_data(root, collections=layouts)[0] for root in (args.first, args.second))
+    print(summary(study(first, second, args.seeds, Store(args.out / "store")), SAME))
+
+
+if __name__ == "__main__":
+    main()
