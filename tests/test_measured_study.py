@@ -110,7 +110,7 @@ def test_two_machines_are_compared_on_the_same_configurations(measured, tmp_path
 
     graph, elsewhere = (read_layout(next(root.rglob("valid/*.npz"))) for root in (second, measured))
     mine, theirs = (dense_configs(g, range(len(g.config_runtime))) for g in (graph, elsewhere))
-    slow = [np.mean([r for one, r in zip(theirs, elsewhere.config_runtime) if (one == config).all()]) for config in mine]
+    slow = [np.mean([r for one, r in zip(theirs, elsewhere.config_runtime) if (one == own).all()]) for own in mine]
     assert machines.runtimes_elsewhere(graph, elsewhere).tolist() == slow
     with pytest.raises(KeyError):
         machines.runtimes_elsewhere(graph, elsewhere._replace(config_codes=elsewhere.config_codes[:1],
