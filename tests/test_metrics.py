@@ -12,6 +12,7 @@ from kit.data import COLLECTIONS
 from kit.metrics import (
     collection_score,
     competition_score,
+    default_tile_score,
     kendall_tau,
     opa,
     program_slowdown,
@@ -234,6 +235,11 @@ def test_the_ceiling_is_the_tau_of_the_true_means(name, spread, off):
     assert ceiling.low <= ceiling.mean <= ceiling.high and ceiling.reason == ""
     assert ceiling.sigma == pytest.approx(sigma, rel=0.06)
     assert ceiling.repeats == len(runtime) - len(truth)
+
+
+def test_the_score_of_the_default_tile_is_that_of_choosing_it():
+    runtime = np.array([1.3, 1.0, 0.8, 2.0])                      # the default's ratio is 1
+    assert default_tile_score(runtime) == pytest.approx(tile_score(runtime != 1, runtime, k=1)) == 0.75
 
 
 def test_a_tile_ceiling_takes_its_noise_from_the_caller():
