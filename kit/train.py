@@ -100,7 +100,8 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     dict
         "unfinished": steps that are left, above 0 only after a deadline.
         "step", "loss" and "score" (mean over `valid`, NaN without): one value per validation. "best_step": the model
-        has the weights of this step. "seconds" of training, "configs" seen: both include the time before a resume.
+        has the weights of this step. "seconds": of preparing the graphs and of training, "configs" seen: both
+        include what was before a resume.
         "overflows": steps that were skipped because float16 overflowed. "record": the run record.
 
     Raises
@@ -118,7 +119,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
                      {"checkpoint": checkpoint, "record": record})
     if deadline is not None:
         expect(hasattr(deadline, "passed"), "deadline", deadline, "a Deadline of kit.training, or None")
-    team = training.join_team(s.device)
+    team, begun = training.join_team(s.device), time.monotonic()
     graphs, valid = _usable(graphs, valid, score, s, team)
     model.to(team.device)
     if not model.fitted:
@@ -132,7 +133,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     run = _begin(model, s, team)
     if checkpoint is not None and Path(checkpoint).exists():
         _resume(checkpoint, identity, model, run)
-    start, saved = time.monotonic() - run.history["seconds"], time.monotonic()
+    start, saved = begun - run.history["seconds"], time.monotonic()
     while run.step < s.steps and not training.is_over(deadline, team):
         value, configs = train_step(model, tasks, loss, run.step, s, team, run.optimizer, run.scaler)
         if run.average and value is not None and run.step >= _first_averaged(s):

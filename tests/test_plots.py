@@ -34,8 +34,9 @@ def closed_figures():
     plt.close("all")
 
 
-def history(scores, best=2):
-    return {"step": [1, 2, 3][:len(scores)], "loss": [3.0, 2.0, 1.0][:len(scores)], "score": scores, "best_step": best}
+def history(scores, best=2, seconds=3.0):
+    return {"step": [1, 2, 3][:len(scores)], "loss": [3.0, 2.0, 1.0][:len(scores)], "score": scores, "best_step": best,
+            "seconds": seconds}
 
 
 #   0 (parameter) -> 1 (dot, group 0) -> 2 (add) -> 3 (dot, group 0) -> 5 (reshape, group 1)
@@ -122,11 +123,11 @@ def lines(ax, label=None):
 
 
 def test_a_learning_curve_is_the_mean_over_seeds_with_a_dot_at_the_weights_that_were_kept():
-    a, b = history([0.1, 0.3, 0.2], best=2), history([0.2, 0.5, 0.4], best=2)
+    a, b = history([0.1, 0.3, 0.2], best=2), history([0.2, 0.5, 0.4], best=2, seconds=9.0)
     ax = learning_curve({"model": [a, b]})
-    np.testing.assert_allclose(lines(ax, "model (2 seeds)").get_xydata(), [(1, 0.15), (2, 0.4), (3, 0.3)])
+    np.testing.assert_allclose(lines(ax, "model (2 seeds)").get_xydata(), [(2, 0.15), (4, 0.4), (6, 0.3)])
     dots = [tuple(line.get_xydata()[0]) for line in ax.lines if line.get_marker() == "o"]
-    assert dots == [(2, 0.3), (2, 0.5)]
+    assert dots == [(2, 0.3), (6, 0.5)]
 
 
 def test_each_score_has_its_dot_its_interval_and_its_collections_ceiling():

@@ -57,6 +57,17 @@ def test_the_tile_network_learns_a_small_kernel_by_heart():
     assert tau(predict(model, graph), target(graph)) > 0.95
 
 
+def test_seconds_count_what_happens_before_the_first_step(monkeypatch):
+    now = [0.0]
+
+    class Slow(Plain):
+        def fit_scale(self, graphs):
+            now[0] += 100                        # as trees that are fitted here
+            super().fit_scale(graphs)
+    monkeypatch.setattr(kit.train, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert train(Slow(), GRAPHS, SHORT)["seconds"] == 100
+
+
 def test_training_twice_gives_the_same_and_another_seed_something_else():
     assert same(trained()[0], uninterrupted()[0])
     assert not same(trained(settings=dataclasses.replace(SHORT, seed=1))[0], uninterrupted()[0])

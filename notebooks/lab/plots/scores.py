@@ -19,26 +19,26 @@ from lab.plots.style import (
 
 
 def learning_curve(histories, ax=None, title=""):
-    """Draw validation scores against steps: a thin line per seed, a thick line for their mean.
+    """Draw validation scores against seconds of training: a thin line per seed, a thick line for their mean.
 
-    `histories`: {model: one history of `kit.train.train` per seed}. A mark is at the step whose weights were kept.
+    `histories`: {model: one history of `kit.train.train` per seed}. A mark is at the step whose weights were kept. All
+    steps of a training count as equally long.
     """
     ax, styles = new_axes(ax), model_styles([*histories])
     for label, seeds in histories.items():
-        style = styles[label]
-        by_step = {}
+        style, by_step = styles[label], {}
         for history in seeds:
-            for step, y in zip(history["step"], history["score"]):
-                by_step.setdefault(step, []).append(y)
+            seconds = [history["seconds"] * step / max(history["step"][-1], 1) for step in history["step"]]
+            for step, *point in zip(history["step"], seconds, history["score"]):
+                by_step.setdefault(step, []).append(point)
             if len(seeds) > 1:
-                ax.plot(history["step"], history["score"], color=style["color"], linewidth=0.7, alpha=0.6)
+                ax.plot(seconds, history["score"], color=style["color"], linewidth=0.7, alpha=0.6)
             kept = [i for i, step in enumerate(history["step"]) if step == history["best_step"]]
-            ax.plot([history["step"][i] for i in kept], [history["score"][i] for i in kept], linestyle="", markersize=5,
-                    **style)
-        steps = [step for step in sorted(by_step) if len(by_step[step]) == len(seeds)]      # reached by every seed
-        ax.plot(steps, [np.mean(by_step[step]) for step in steps], color=style["color"], linewidth=2,
+            ax.plot([seconds[i] for i in kept], [history["score"][i] for i in kept], linestyle="", markersize=5, **style)
+        means = [np.mean(by_step[step], axis=0) for step in sorted(by_step) if len(by_step[step]) == len(seeds)]
+        ax.plot(*np.reshape(means, (-1, 2)).T, color=style["color"], linewidth=2,
                 label=f"{label} ({len(seeds)} seed{'s' * (len(seeds) > 1)})")
-    return dress(ax, title, "training step (mark: weights kept; thin: one seed)", "validation score")
+    return dress(ax, title, "seconds of training (mark: weights kept; thin: one seed)", "validation score")
 
 
 def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
