@@ -60,12 +60,12 @@ def test_the_tile_network_learns_a_small_kernel_by_heart():
 def test_seconds_count_what_happens_before_the_first_step(monkeypatch):
     now = [0.0]
 
-    class Slow(Plain):
+    class Slow(LayoutGNN):
         def fit_scale(self, graphs):
             now[0] += 100                        # as trees that are fitted here
             super().fit_scale(graphs)
     monkeypatch.setattr(kit.train, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    assert train(Slow(), GRAPHS, SHORT)["seconds"] == 100
+    assert train(Slow(TINY), GRAPHS, SHORT)["seconds"] == 100
 
 
 def test_training_twice_gives_the_same_and_another_seed_something_else():

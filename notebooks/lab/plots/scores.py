@@ -34,7 +34,8 @@ def learning_curve(histories, ax=None, title=""):
             if len(seeds) > 1:
                 ax.plot(seconds, history["score"], color=style["color"], linewidth=0.7, alpha=0.6)
             kept = [i for i, step in enumerate(history["step"]) if step == history["best_step"]]
-            ax.plot([seconds[i] for i in kept], [history["score"][i] for i in kept], linestyle="", markersize=5, **style)
+            ax.plot([seconds[i] for i in kept], [history["score"][i] for i in kept], linestyle="", markersize=5,
+                    **style)
         means = [np.mean(by_step[step], axis=0) for step in sorted(by_step) if len(by_step[step]) == len(seeds)]
         ax.plot(*np.reshape(means, (-1, 2)).T, color=style["color"], linewidth=2,
                 label=f"{label} ({len(seeds)} seed{'s' * (len(seeds) > 1)})")
