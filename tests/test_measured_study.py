@@ -106,6 +106,9 @@ def test_two_machines_are_compared_on_the_same_configurations(measured, tmp_path
     table = machines.study(measured, second, 1, Store(tmp_path / "store"), "ridge on digits")
     own = {model: part.sort("program")["tau"].to_numpy() for (model,), part in table.group_by("model")}
     assert own.keys() == {machines.SAME, machines.OTHER, machines.BOTH, machines.RUNTIMES, study.NOISE, study.OWN_HALF}
+    next(second.rglob("train/*.npz")).unlink()
+    part = machines.study(measured, second, 1, Store(tmp_path / "store"), "ridge on digits")
+    assert {*part["model"]} == {*table["model"], machines.ALL}
     assert own[machines.SAME] == pytest.approx(own[machines.OTHER], abs=0.02) and (own[machines.RUNTIMES] > 0.9).all()
 
     graph, elsewhere = (read_layout(next(root.rglob("valid/*.npz"))) for root in (second, measured))

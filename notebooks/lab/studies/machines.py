@@ -2,10 +2,10 @@
 
     python notebooks/lab/studies/machines.py [--first measured] [--second DIR] [--seeds 3] [--out DIR]
 
-Both data roots hold the same programs and configurations, measured on two machines: `notebooks/measure.py` draws the
-same configurations anywhere. The recipe's token model with LightGBM learns from the training programs of one machine or
-of both, and ranks programs of families that no training program has, by their runtimes on the second machine. The
-scores are those of `lab/studies/measured.py`.
+Programs of two data roots that have one name are one program, measured on two machines with the same configurations:
+`notebooks/measure.py` draws the same ones anywhere. The recipe's token model with LightGBM learns from training
+programs of one machine or of both, and ranks programs of families that no training program has, by their runtimes on
+the second machine. The scores are those of `lab/studies/measured.py`.
 """
 import argparse
 import sys
@@ -25,6 +25,7 @@ from lab.run.store import Store  # noqa: E402
 from lab.studies.measured import MIX, costs_of, own_rows, scored, summary, taught_programs, unseen_programs  # noqa: E402
 
 SAME, OTHER, BOTH = "trained on the same machine", "trained on the other machine", "trained on both machines"
+ALL = "trained on all programs of the other machine"
 RUNTIMES = "runtime of the same configuration on the other machine"
 
 
@@ -46,16 +47,20 @@ def _configs(graph):
 
 def study(first, second, seeds, store, model=MIX):
     """All rows, as a polars DataFrame with the columns of `lab.studies.measured.study`."""
-    unseen, families = unseen_programs(second, "random")
-    elsewhere = {graph.graph_id: graph for graph in unseen_programs(first, "random")[0]}
+    found, families = unseen_programs(first, "random")
+    elsewhere = {graph.graph_id: graph for graph in found}
+    unseen = [graph for graph in unseen_programs(second, "random")[0] if graph.graph_id in elsewhere]
     here, there = taught_programs(second, "random"), taught_programs(first, "random")
+    shared = [graph for graph in there if graph.graph_id in {one.graph_id for one in here}]
+    taught = {SAME: here, OTHER: shared, BOTH: here + shared} if here else {}
+    taught |= {ALL: there} if len(shared) < len(there) else {}
     rows, pruned = [], [prune(g, 1) for g in unseen]
     for g in unseen:
         found = *own_rows(g), (RUNTIMES, *scored(g, runtimes_elsewhere(g, elsewhere[g.graph_id])))
         rows += [("random", model, g.graph_id, families[g.graph_id], 0, *both) for model, *both in found]
-    for name, taught in ((SAME, here), (OTHER, there), (BOTH, here + there)):
+    for name, graphs in taught.items():
         for seed in range(seeds):
-            costs = costs_of(model, "random", seed, taught, pruned, None, store)
+            costs = costs_of(model, "random", seed, graphs, pruned, None, store)
             rows += [("random", name, g.graph_id, families[g.graph_id], seed, *scored(g, costs[g.graph_id]))
                      for g in unseen]
     return pl.DataFrame(rows, ("search", "model", "program", "family", "seed", "tau", "equal_distance"), orient="row")
@@ -72,7 +77,8 @@ def main(argv=None):
     torch.set_num_threads(1)
     layouts = ["layout:xla:random", "layout:nlp:random"]
     first, second = (open_data(root, collections=layouts)[0] for root in (args.first, args.second))
-    print(summary(study(first, second, args.seeds, Store(args.out / "store")), SAME))
+    table = study(first, second, args.seeds, Store(args.out / "store"))
+    print(summary(table, next(name for name in (SAME, ALL) if name in table["model"])))
 
 
 if __name__ == "__main__":
