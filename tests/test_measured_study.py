@@ -1,6 +1,7 @@
 """Measured programs as data of a run, and the study of models on families that they never saw."""
 import shutil
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -9,6 +10,7 @@ from drawn import rewrite
 
 from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
 from kit.prepare import open_prepared
+from lab.measured import SECOND
 from lab.run import Run, is_measured, known_truth, locate_data, measured_table, open_data, source_of
 from lab.run.data import MEASURED
 from lab.run.store import Store
@@ -138,4 +140,15 @@ def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_pa
         assert not families["train"] & (families["valid"] | families["test"])
     drawn = table.filter(pl.col("collection").str.ends_with("random"))
     assert len(drawn) >= 32 and drawn["passes_tau_clear"].median() >= 0.85
-    assert sum(path.stat().st_size for path in MEASURED.parent.rglob("*") if path.is_file()) < 6e6
+    assert sum(path.stat().st_size for path in MEASURED.parents[1].rglob("cpu*/**/*") if path.is_file()) < 6e6
+
+
+def test_another_machine_measured_the_same_configurations():
+    first, second = (pl.read_csv(measured_table(root)) for root in (MEASURED, SECOND))
+    assert {*first["machine"]}.isdisjoint(second["machine"]) and len(second) >= 15
+    for row in second.iter_rows(named=True):
+        place = Path(*row["collection"].split(":"), row["split"], f"{row['program']}.npz")
+        mine, theirs = read_layout(SECOND / place), read_layout(MEASURED / place)
+        assert len(mine.config_runtime) == row["rows"] and len(np.unique(mine.config_codes, axis=0)) >= 100
+        np.testing.assert_array_equal(mine.node_feat, theirs.node_feat)
+        assert (machines.runtimes_elsewhere(mine, theirs) > 0).all()

@@ -1,5 +1,6 @@
 """The folder of a run: what changed is made again, what a user put there stays, what does not fit is refused."""
 import json
+import re
 import shutil
 
 import numpy as np
@@ -183,6 +184,33 @@ def test_predictions_that_cannot_be_combined_are_left_out_and_named(world):
     assert world.run(predictions_from=place) == 3 and submission(world) == text
     for name, (_, reason) in REFUSED.items():
         assert name in world.said and reason in world.said, (name, world.said)
+
+
+def test_predictions_that_are_not_of_the_test_graphs_are_left_out_and_named(world):
+    text, changes = submission(world), {
+        "lacking": lambda own: dict([*own.items()][1:]),
+        "foreign": lambda own: own | {f"{LAYOUT[0]}:other": np.ones(9)},
+        "cut": lambda own: {name: cost[:-1] if i else cost for i, (name, cost) in enumerate(own.items())}}
+    for name, change in changes.items():
+        place = save_own(world, name)
+        path = place / LAYOUT[0].replace(":", "_") / f"{name}.test.npz"
+        with np.load(path) as npz:
+            own = change({key: npz[key] for key in npz.files})
+        np.savez(path, **own)
+    assert world.run(predictions_from=place) == 3 and submission(world) == text
+    for words in (r"lacking.test.npz: lacks 1 of 2 test graphs, such as layout",
+                  "other; the data have no such test graph",
+                  r"cut.test.npz: \S+ has \d+ costs, and its file \d+ configurations"):
+        assert re.search(words, world.said), (words, world.said)
+    assert all(f"{name}: has predictions of valid, and not of other splits" in world.said for name in changes)
+
+
+def test_a_folder_without_predictions_is_named(world):
+    text = submission(world)
+    assert world.run(predictions_from=world.place / "nowhere") == 1 and "nowhere: no such folder" in world.said
+    (world.place / "brought" / LAYOUT[0]).mkdir(parents=True)                    # with ":" instead of "_"
+    assert world.run(predictions_from=world.place / "brought") == 1
+    assert "no COLLECTION/NAME.test.npz in it" in world.said and submission(world) == text
 
 
 def test_a_file_that_a_parameter_names_is_read_again_when_it_changes(world):

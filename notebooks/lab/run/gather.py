@@ -1,11 +1,14 @@
 """The predictions that an ensemble combines: those of this run, and those of other people, checked when read."""
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from kit.data import DataError
+from kit.data import COLLECTIONS, DataError
+from kit.prepare import open_prepared
 from lab.run.folder import step_of
 
 _SPLITS = ("valid", "test", "train")
@@ -25,7 +28,13 @@ def gather_predictions(run, predictions_from=None):
     -------
     dict of (str, str, str) to dict
         {("predictions" or "baselines", collection, "valid", "test" or "train"): {member: {ID: cost (c,)}}}.
+
+    Raises
+    ------
+    DataError
+        If `predictions_from` is no folder with such files.
     """
+    files = _files_of_others(predictions_from) if predictions_from else {}
     found = {(kind, c, split): {} for kind in ("predictions", "baselines") for c in run.collections
              for split in _SPLITS}
     for c in run.collections:
@@ -33,23 +42,55 @@ def gather_predictions(run, predictions_from=None):
             path = run.store.path(one["file"], ".npz")
             _add(found["baselines" if one["baseline"] else "predictions", c, one["split"]], one["member"],
                  lambda file=one["file"]: run.store.read(file), path, c, run)
-        folder = predictions_from and Path(predictions_from).expanduser() / c.replace(":", "_")
-        for path in sorted(folder.glob("*.npz")) if folder else ():
-            member, _, split = path.name.removesuffix(".npz").rpartition(".")
-            if split in _SPLITS and member in found["predictions", c, split]:
+        for path, member, split in files.get(c, ()):
+            if member in found["predictions", c, split]:
                 run.note(path, f"{path}: this run has a model of the same name; rename the file")
-            elif split in _SPLITS:
-                _add(found["predictions", c, split], member, lambda path=path: load_costs(path), path, c, run)
+            else:
+                _add(found["predictions", c, split], member, partial(_costs_of_others, path, run.root, c, split), path,
+                     c, run)
     # by name, so that sums do not depend on the order in which models were published, here or on several machines
     found = {key: dict(sorted(members.items())) for key, members in found.items()}
-    for (kind, c, split), members in found.items():
+    for (_, c, split), members in found.items():
         _leave_out_odd(members, f"{c}, {split}", run)
-        if kind == "predictions":
-            other = found[kind, c, "valid" if split == "test" else "test"]
-            for member in sorted(members.keys() - other.keys()) if other else ():
-                run.note(f"{c} {member}", f"{c} {member}: has predictions of {split}, and not of other splits")
-                del members[member]
+    for (kind, c, split), members in found.items():
+        other = found[kind, c, "valid" if split == "test" else "test"] if kind == "predictions" else ()
+        for member in sorted(members.keys() - other.keys()) if other else ():
+            run.note(f"{c} {member}", f"{c} {member}: has predictions of {split}, and not of other splits")
+            del members[member]
     return found
+
+
+def _files_of_others(folder):
+    """{collection: [(path, member, split)]} of a folder of other people's predictions; DataError if it has none."""
+    folder, found = Path(folder).expanduser(), {}
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected predictions, see notebooks/own_model.md")
+    for c in COLLECTIONS:
+        for path in sorted(folder.joinpath(c.replace(":", "_")).glob("*.npz")):
+            member, _, split = path.name.removesuffix(".npz").rpartition(".")
+            if member and split in _SPLITS:
+                found.setdefault(c, []).append((path, member, split))
+    if not found:
+        raise DataError(f"{folder}: no COLLECTION/NAME.test.npz in it; expected files such as "
+                        f"{folder / 'layout_xla_random' / 'NAME.test.npz'}")
+    return found
+
+
+def _costs_of_others(path, root, collection, split):
+    """{ID: cost (c,)} of a file; DataError if they are not those of the graphs in the data, one per configuration."""
+    costs = load_costs(path)
+    rows = open_prepared(root).catalogue.filter(pl.col("reason").is_null(), collection=collection)
+    known = {f"{collection}:{name}": (where, configs) for where, name, configs in
+             rows.select("split", "name", "configs").iter_rows()}
+    own = [name for name, (where, _) in known.items() if where == split]
+    if strange := [name for name in costs if name not in known or split != "train" and known[name][0] != split]:
+        raise DataError(f"{path}: has costs of {strange[0]}; the data have no such {split} graph")
+    if split != "train" and (missing := [name for name in own if name not in costs]):
+        raise DataError(f"{path}: lacks {len(missing)} of {len(own)} {split} graphs, such as {missing[0]}")
+    for name, cost in costs.items():
+        if len(cost) > known[name][1] or split == "test" and len(cost) < known[name][1]:
+            raise DataError(f"{path}: {name} has {len(cost):,} costs, and its file {known[name][1]:,} configurations")
+    return costs
 
 
 def _add(members, member, read, path, collection, run):
