@@ -127,8 +127,9 @@ def find_data_root(explicit=None):
     DataError
         If no place has such a folder; the message lists the folders searched.
     """
+    said = ""
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):
-        explicit = os.environ["TPUGRAPHS_ROOT"]
+        explicit, said = os.environ["TPUGRAPHS_ROOT"], "TPUGRAPHS_ROOT: "
     explicit = None if explicit is None else as_path(explicit, "data_root")
     mount, drive = _KAGGLE_INPUT, Path("/content/drive/MyDrive")
     prepared = [path.parent for kind in ("*", "datasets/*/*") for path in mount.glob(f"{kind}/{CATALOGUE}")]
@@ -140,8 +141,10 @@ def find_data_root(explicit=None):
     for folder in looked:
         if (folder / "tile").is_dir() or (folder / "layout").is_dir():
             return folder
-    raise DataError(f"no folder with tile/ or layout/ in it; looked at {', '.join(map(str, looked))}; "
-                    "pass the data root or set TPUGRAPHS_ROOT")
+    if explicit is not None and not places[0].exists():
+        raise DataError(f"{said}{places[0]} does not exist; expected a folder with tile/ or layout/ in it")
+    raise DataError(f"no folder with tile/ or layout/ in it; looked at {', '.join(map(str, looked))}"
+                    + ("; pass the data root or set TPUGRAPHS_ROOT" if explicit is None else ""))
 
 
 def clone_folder():

@@ -128,6 +128,15 @@ def place(value):
     return None if path.is_dir() or not path.exists() else "a folder, which may be missing"
 
 
+def models(value):
+    """What is expected if a value does not name models of a recipe, else None."""
+    from kit.recipes import recipes_for
+    names = (*recipes_for("layout:xla:random"), "GNN without edges")
+    chosen = value.split(",") if isinstance(value, str) else value
+    good = isinstance(chosen, (list, tuple)) and chosen and all(one in names for one in chosen)
+    return None if good else f"one or more of {', '.join(names)}, joined by commas"
+
+
 def network(value):
     """What is expected if a value names no known network, else None."""
     from lab.kernels import network_names
@@ -149,7 +158,7 @@ EXPECTED = {
     "folds": whole(2, 1000),
     **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
     **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)), "segments": whole(1),
-    "lightgbm_leaves": whole(2),
+    "lightgbm_leaves": whole(2), "models": models,
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
     # a word would be true
     **dict.fromkeys(("submit_to_kaggle", "partial", "choose", "tie", "relatives", "frequent", "use_valid"),
@@ -158,7 +167,9 @@ EXPECTED = {
     "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
     "time_budget": number(0, 1000),
     "budget": whole(3), "budgets": whole_ones, "network": network, "minutes": number(0),
-    "score_within": number(0), "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place}
+    "score_within": number(0), "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place,
+    "predictions_from": lambda value: None if isinstance(value, str) and (PROJECT / Path(value).expanduser()).is_dir()
+    else "a folder that is there"}
 
 
 # run in its own process, because a process that has used a GPU holds a part of its memory until it ends
@@ -178,7 +189,8 @@ def check(notebooks, asked, there=False):
     for name, value in asked.items():
         if value is None and {own[name] for own in defaults if name in own} == {"None"}:
             continue                            # the notebook chooses
-        if there and name in ("aggregation", "hlo", "sample_submission", "weights_from", "ledger"):
+        if there and name in ("aggregation", "hlo", "sample_submission", "weights_from", "ledger",
+                              "predictions_from"):
             continue                            # files and packages on Kaggle's machine are not known here
         expected = EXPECTED[name](value) if name in EXPECTED else None
         if expected:

@@ -249,7 +249,7 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
             text = f"none: {fault}"
         print(f"\nscores on {source_of(root)}\n{text}\n")
     for path, reason in problems:
-        kind = "submission" if path == str(submission) else "unreadable, left out"
+        kind = "submission" if path == str(submission) else "not used"
         print(f"{kind}: {reason if path in reason else f'{path}: {reason}'}")
     for ref, reason in failed:
         print(f"left out: {ref} {reason}")

@@ -278,7 +278,7 @@ def test_damaged_files_are_named_and_the_others_go_through(tiny_sample, tmp_path
     status, lines, errors = run_clone(PROJECT, "--data-root", tmp_path / "data", "--out", tmp_path / "out", "--size",
                                       "tiny", *FULL, "--collections", "tile:xla,layout:xla:random")
     assert status == 3, errors or "\n".join(lines[-30:])
-    named = [line for line in lines if line.startswith("unreadable, left out: ")]
+    named = [line for line in lines if line.startswith("not used: ")]
     assert len(named) == 2
     assert any(cut.name in line and "not a readable npz file" in line for line in named)
     assert any(without.name in line and "edge_index is missing" in line for line in named)

@@ -206,8 +206,10 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
     (["--jobs", "0"], "--jobs 0: expected a whole number of at least 1"),
     (["--seed-groups", "0"], "--seed-groups 0: expected a whole number of at least 1"),
     (["--on", "kaggle", "--owner", "me", "--seed-groups", "-1"], "--seed-groups -1: expected a whole number of at "),
-    (["--data-root", "nowhere"], "looked at"),
+    (["--data-root", "nowhere"], "nowhere does not exist; expected a folder with tile/ or layout/ in it"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
+    (["-p", "models=tokens"], "-p models=tokens: expected one or more of token, lightgbm, gnn, GNN without edges, joined by"),
+    (["-p", "predictions_from=mine"], "-p predictions_from=mine: expected a folder that is there"),
     (["-p", "precision=half"], "-p precision=half: expected float32 or bfloat16 or float16"),
     (["-p", "device=meta"], f"-p device=meta: device is 'meta', and PyTorch {torch.__version__} cannot compute on it")])
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, capsys, tmp_path, args, sentence):
@@ -369,9 +371,9 @@ def test_unreadable_files_are_named_once_each_time_although_the_submission_is_wr
     for _ in range(2):                                                  # the second run finds all steps finished
         status, lines, _ = run_here(clone)
         assert status == 3
-        assert [line for line in lines if line.startswith("unreadable")] == [
-            "unreadable, left out: tile/xla/train/link.npz: is not a file, or a link to nowhere",
-            "unreadable, left out: a.npz: edge_index refers to node 9"]
+        assert [line for line in lines if line.startswith("not used: ")] == [
+            "not used: tile/xla/train/link.npz: is not a file, or a link to nowhere",
+            "not used: a.npz: edge_index refers to node 9"]
         assert lines[-1] == os.path.join("out", "submission.csv")
     assert json.loads((clone / "out" / "problems.jsonl").read_text().splitlines()[-1])["path"] == "a.npz"
     assert len(ran(clone)) == 2

@@ -234,7 +234,7 @@ def test_a_damaged_test_file_is_told_and_the_others_are_still_checked(tmp_path, 
 
 def test_places_that_are_not_there_are_told(tmp_path, good):
     assert "no.csv cannot be read" in check_submission(tmp_path / "no.csv")[0]
-    assert "no folder with tile/ or layout/" in check_submission(good, tmp_path / "nowhere")[0]
+    assert "nowhere does not exist" in check_submission(good, tmp_path / "nowhere")[0]
     (tmp_path / "empty/tile").mkdir(parents=True)
     assert check_submission(good, tmp_path / "empty") == [f"no test file under {tmp_path / 'empty'}"]
     assert "sample" in check_submission(good, sample=tmp_path / "no.csv")[0]
