@@ -1,4 +1,5 @@
 """Minutes that trainings will take are those of a machine whose times are known."""
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -33,24 +34,23 @@ def test_minutes_are_those_of_preparing_all_programs_and_of_all_steps(monkeypatc
     graphs = [drawn_layout(seed, n=10 + seed) for seed in range(7)]
     own = recipes_for("layout:xla:random")
     many = own["token"]._replace(settings=TrainSettings(600))
-    key, folded = ("layout:xla:random",), ("layout:nlp:random",)
-    materials = {key: Material(graphs, [], max, {}),
-                 folded: Material(graphs, [], max, {}, {str(i): i % 3 for i in range(len(graphs))})}
+    key, other = ("layout:xla:random",), ("layout:nlp:random",)
+    materials = {one: Material(graphs, [], max, {}) for one in (key, other)}
     members = [Member(key, "token", 0, many, ("test",)), Member(key, "token", 1, many, ("test",)),
-               Member(folded, "lightgbm", 0, own["lightgbm"], ("train", "test"))]
-    each, together = minutes_ahead(members, materials, workers)
+               *(Member(other, "lightgbm", 0, own["lightgbm"], ("train", "test"), fold=fold) for fold in range(3))]
     token, trees = (7 * PREPARE + 600 * STEP) / 60, (7 * PREPARE + STEP) / 60
-    assert each == pytest.approx({"token": 2 * token, "lightgbm": 3 * trees})
-    assert together == pytest.approx(max(token, (2 * token + 3 * trees) / workers))
-    assert minutes_ahead([], {}) == ({}, 0)
+    together = max(token, (2 * token + 3 * trees) / workers)
+    assert minutes_ahead(members, materials, workers) == (
+        f"about {together:.0f} min to train 5 models; one after another: token {2 * token:.1f} min, "
+        f"lightgbm {3 * trees:.1f} min")
 
 
 def test_what_every_training_takes_does_not_count_for_each_program(monkeypatch):
-    timed_by(monkeypatch, lambda graphs, steps: 0.2 + 0.01 * len(graphs) + 0.02 * steps)
+    timed_by(monkeypatch, lambda graphs, steps: 0.2 + 0.1 * len(graphs) + 0.02 * steps)
     graphs, one = [drawn_layout(0, n=10)] * 3000, recipes_for("layout:xla:random")["token"]
     members = [Member(("x",), "token", 0, one._replace(settings=TrainSettings(100)), ("test",))]
-    each, _ = minutes_ahead(members, {("x",): Material(graphs, [], max, {})})
-    assert each["token"] * 60 == pytest.approx(0.2 + 30 + 2, rel=0.2)
+    said = minutes_ahead(members, {("x",): Material(graphs, [], max, {})}, 1)
+    assert float(re.search(r"token (\S+) min", said)[1]) * 60 == pytest.approx(300, rel=0.2)
 
 
 def test_trees_are_timed_on_as_many_rows_of_a_program_as_they_will_see(monkeypatch):
@@ -58,5 +58,5 @@ def test_trees_are_timed_on_as_many_rows_of_a_program_as_they_will_see(monkeypat
     timed_by(monkeypatch, lambda graphs, steps: seen.extend(len(g.config_runtime) for g in graphs) or 2)
     graphs, one = [drawn_layout(0, c=50)] * 10, recipes_for("layout:xla:random")["lightgbm"]
     one = one._replace(shape=replace(one.shape, rows=200))
-    minutes_ahead([Member(("x",), "lightgbm", 0, one, ("test",))], {("x",): Material(graphs, [], max, {})})
+    minutes_ahead([Member(("x",), "lightgbm", 0, one, ("test",))], {("x",): Material(graphs, [], max, {})}, 1)
     assert {*seen} == {20}

@@ -159,6 +159,13 @@ def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_pa
     again = train_members(members, materials, results, 1, report=lines.append)      # all resumed, none trained
     assert len(lines) == 4 * len(members) and [a.costs for a in again][0].keys() == {"new"}
     assert np.array_equal(again[3].costs["new"][VALID[0].graph_id], found[1][3].costs["new"][VALID[0].graph_id])
+    del lines[:]
+    more = [members[0], members[0]._replace(seed=2)]
+    for _ in range(2):
+        train_members(more, materials, results, 1, report=lines.append, ahead=True)
+    assert [line for line in lines if "already" in line or "about" in line] == [
+        "1 of 2 models are trained already", "about 0 min to train 1 model; one after another: gnn 0.0 min",
+        "2 of 2 models are trained already"]
 
 
 def test_a_process_that_has_loaded_other_code_than_the_result_would_say_does_not_train(tmp_path, monkeypatch):

@@ -208,7 +208,7 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
     (["--on", "kaggle", "--owner", "me", "--seed-groups", "-1"], "--seed-groups -1: expected a whole number of at "),
     (["--data-root", "nowhere"], "nowhere does not exist; expected a folder with tile/ or layout/ in it"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
-    (["-p", "models=tokens"], "-p models=tokens: expected one or more of token, lightgbm, gnn, GNN without edges, joined by"),
+    (["-p", "models=tokens"], "-p models=tokens: expected one or more of token, lightgbm, gnn, GNN without edges,"),
     (["-p", "predictions_from=mine"], "-p predictions_from=mine: expected a folder that is there"),
     (["-p", "precision=half"], "-p precision=half: expected float32 or bfloat16 or float16"),
     (["-p", "device=meta"], f"-p device=meta: device is 'meta', and PyTorch {torch.__version__} cannot compute on it")])

@@ -1,56 +1,36 @@
-"""How long trainings will take on this machine: each kind of model first takes a few steps on a few programs.
-
-Not imported by `lab.run` itself, because it loads PyTorch.
-"""
+"""How long trainings will take on this machine: each kind of model first takes a few steps on a few programs."""
 import math
 import time
 from dataclasses import replace
 
 from kit.prune import fewer_configs
 from kit.train import train
-from kit.training import default_workers
 
 PROGRAMS = 3                     # small, middle, large; four times as many while they take too little time to tell
 STEPS = 4, 40                    # the second where the first take too little
 LEAST = 1.0                      # s
 
 
-def minutes_ahead(members, materials, workers=None):
-    """Minutes until all members are trained, if none is yet.
+def minutes_ahead(members, materials, workers):
+    """One sentence on the minutes until models are trained.
 
     Parameters
     ----------
     members : sequence of lab.run.members.Member
     materials : dict
         As for `lab.run.members.train_members`.
-    workers : int, optional
-        Models trained at the same time. None: as `train_members` chooses.
-
-    Returns
-    -------
-    each : dict of str to float
-        {kind of model: minutes for all models of this kind, one after another}.
-    together : float
-        Minutes with `workers` at the same time.
+    workers : int
+        Models trained at the same time.
     """
-    timed, each, longest = {}, {}, 0.0
+    timed, each = {}, {}
     for member in members:
         key = member.trained_on, member.kind
         if key not in timed:
             timed[key] = _minutes(member.recipe, materials[member.trained_on].graphs)
-        folds = {*materials[member.trained_on].folds.values()} if "train" in member.ranks else ()
-        each[member.kind] = each.get(member.kind, 0.0) + max(len(folds), 1) * timed[key]
-        longest = max(longest, timed[key])
-    if workers is None and members:
-        workers = default_workers(members[0].recipe.settings.device)
-    return each, max(longest, sum(each.values()) / max(workers or 1, 1))
-
-
-def say_minutes_ahead(members, materials, workers=None):
-    """Print what `minutes_ahead` finds."""
-    each, together = minutes_ahead(members, materials, workers)
-    print(f"about {together:.0f} min to train, if nothing is trained yet; one after another:",
-          ", ".join(f"{kind} {minutes:.1f} min" for kind, minutes in each.items()))
+        each[member.kind] = each.get(member.kind, 0.0) + timed[key]
+    together = max(*timed.values(), sum(each.values()) / workers)
+    return (f"about {together:.0f} min to train {len(members)} model{'s' * (len(members) > 1)}; one after another: "
+            + ", ".join(f"{kind} {minutes:.1f} min" for kind, minutes in each.items()))
 
 
 def _minutes(recipe, graphs):

@@ -21,6 +21,7 @@ from kit.recipes import Recipe
 from kit.train import train, train_parallel
 from kit.training import CheckpointError, default_workers, join_team, read_checkpoint, run_jobs
 from lab.run.code import code_digest, things_digest
+from lab.run.estimate import minutes_ahead
 from lab.run.store import Store
 from lab.run.unfinished import note_unfinished, steps_trained
 
@@ -159,7 +160,7 @@ def without_fold(material, fold):
     return material._replace(graphs=[g for g in material.graphs if material.folds[g.graph_id] != fold], ranked=ranked)
 
 
-def train_members(members, materials, run, workers=None, processes=1, report=print, deadline=None):
+def train_members(members, materials, run, workers=None, processes=1, report=print, deadline=None, ahead=False):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 
     `materials`: {collections that are trained on: Material}. `run`: the Run of the step. `workers`: models that are
@@ -172,7 +173,8 @@ def train_members(members, materials, run, workers=None, processes=1, report=pri
     training goes on. RuntimeError if training fails in another process.
 
     `deadline`: from `kit.training.find_deadline`. A member that is unfinished then has a checkpoint, and None in place
-    of its Trained; a record in the folder of the run names these members, and one line says so.
+    of its Trained; a record in the folder of the run names these members, and one line says so. `ahead`: first say how
+    many minutes the training will take, by a few steps of each kind.
     """
     folds = [sorted({*materials[one.trained_on].folds.values()}) if "train" in one.ranks and one.fold is None else []
              for one in members]
@@ -181,6 +183,12 @@ def train_members(members, materials, run, workers=None, processes=1, report=pri
     jobs = [(member.trained_on, _job(member, materials, run, processes, deadline, known)) for member in each]
     if workers is None and members:
         workers = default_workers(members[0].recipe.settings.device)
+    if ahead:
+        left = [job.member for _, job in jobs if steps_trained(run.store.path(job.trained, ".json")) <
+                job.member.recipe.settings.steps]
+        report(f"{len(jobs) - len(left)} of {len(jobs)} models are trained already")
+        if left:
+            report(minutes_ahead(left, materials, 1 if processes > 1 else workers))
     trained = run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report) if jobs else []
     note_unfinished(run.out, run.step, {
         _title(job.member): (steps_trained(run.store.path(job.trained, ".json")), job.member.recipe.settings.steps)
