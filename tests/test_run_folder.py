@@ -205,6 +205,11 @@ def test_predictions_that_are_not_of_the_test_graphs_are_left_out_and_named(worl
     assert all(f"{name}: has predictions of valid, and not of other splits" in world.said for name in changes)
 
 
+def test_a_part_of_the_rows_is_never_called_a_submission_to_upload(world):
+    assert world.run(how="mean_rank", partial=False) == 3 and "has problems, see above" in world.said, world.said
+    assert world.run(how="mean_rank", partial=True) == 0 and "or upload" in world.said
+
+
 def test_a_folder_without_predictions_is_named(world):
     text = submission(world)
     assert world.run(predictions_from=world.place / "nowhere") == 1 and "nowhere: no such folder" in world.said
