@@ -186,7 +186,8 @@ def train_members(members, materials, run, workers=None, processes=1, report=pri
     if ahead:
         left = [job.member for _, job in jobs if steps_trained(run.store.path(job.trained, ".json")) <
                 job.member.recipe.settings.steps]
-        report(f"{len(jobs) - len(left)} of {len(jobs)} models are trained already")
+        report(f"{len(jobs) - len(left)} of {len(jobs)} models are trained already"
+               + "; timing a few steps of the others" * bool(left))
         if left:
             report(minutes_ahead(left, materials, 1 if processes > 1 else workers))
     trained = run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report) if jobs else []
