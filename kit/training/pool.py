@@ -98,8 +98,9 @@ def _hand_out(pipe, process, left, shared, held, written):
 
 def _written(data):
     """Data for other processes -> a file with the content of all arrays, where each starts and ends, and the rest."""
-    arrays, places, file = [], [], tempfile.TemporaryFile()
+    arrays, places = [], []
     rest = _as_bytes(data, buffer_callback=arrays.append)
+    file = tempfile.TemporaryFile()
     try:
         for array in arrays:
             start = -(-file.tell() // _ALIGNED) * _ALIGNED
