@@ -10,12 +10,13 @@ from drawn import rewrite
 
 from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
 from kit.prepare import open_prepared
-from lab.measured import SECOND
+from lab.measured import SEARCHES, SECOND
 from lab.run import Run, is_measured, known_truth, locate_data, measured_table, open_data, source_of
 from lab.run.data import MEASURED
 from lab.run.store import Store
 from lab.studies import machines
 from lab.studies import measured as study
+from lab.studies.measured_search import speedups, steady
 
 RANDOM = "layout:xla:random", "layout:nlp:random"
 
@@ -141,6 +142,13 @@ def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_pa
     drawn = table.filter(pl.col("collection").str.ends_with("random"))
     assert len(drawn) >= 32 and drawn["passes_tau_clear"].median() >= 0.85
     assert sum(path.stat().st_size for path in MEASURED.parents[1].rglob("cpu*/**/*") if path.is_file()) < 6e6
+
+
+def test_the_page_shows_what_searches_found_on_both_machines(project):
+    page = (project / "notebooks" / "studies.md").read_text()
+    for place in (SEARCHES, SECOND.parent / SEARCHES.name):
+        kept, _ = steady(pl.read_csv(place))
+        assert all(line in page for line in speedups(kept).splitlines())
 
 
 def test_another_machine_measured_the_same_configurations():

@@ -212,7 +212,7 @@ def test_a_part_of_the_rows_is_never_called_a_submission_to_upload(world):
 
 def test_a_folder_without_predictions_is_named(world):
     text = submission(world)
-    assert world.run(predictions_from=world.place / "nowhere") == 1 and "nowhere: no such folder" in world.said
+    assert world.run(predictions_from=world.place / "nowhere") == 2 and "nowhere: expected a folder" in world.said
     (world.place / "brought" / LAYOUT[0]).mkdir(parents=True)                    # with ":" instead of "_"
     assert world.run(predictions_from=world.place / "brought") == 1
     assert "no COLLECTION/NAME.test.npz in it" in world.said and submission(world) == text
