@@ -125,7 +125,7 @@ def find_data_root(explicit=None):
     Raises
     ------
     DataError
-        If no place has such a folder; the message lists the folders searched.
+        If no place has such a folder; the message lists the folders searched, or names the one that does not exist.
     """
     said = ""
     if explicit is None and os.environ.get("TPUGRAPHS_ROOT"):

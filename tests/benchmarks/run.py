@@ -24,7 +24,7 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
-sys.path[:0] = [str(PROJECT), str(PROJECT / "notebooks")]
+sys.path[:0] = [str(PROJECT), str(HERE), str(PROJECT / "notebooks")]
 from kit.training import processor_name  # noqa: E402
 
 PAGE = HERE / "README.md"
@@ -33,7 +33,6 @@ MIB = 1 << 20
 
 def bench_file(name):
     """The module bench_NAME.py."""
-    sys.path[:0] = [str(PROJECT), str(HERE), str(PROJECT / "notebooks")]
     spec = importlib.util.spec_from_file_location(f"bench_{name}", HERE / f"bench_{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

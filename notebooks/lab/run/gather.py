@@ -35,6 +35,7 @@ def gather_predictions(run, predictions_from=None):
         If `predictions_from` is no folder with such files.
     """
     files = _files_of_others(predictions_from) if predictions_from else {}
+    known = _graphs_of(run.root) if files else {}
     found = {(kind, c, split): {} for kind in ("predictions", "baselines") for c in run.collections
              for split in _SPLITS}
     for c in run.collections:
@@ -46,8 +47,8 @@ def gather_predictions(run, predictions_from=None):
             if member in found["predictions", c, split]:
                 run.note(path, f"{path}: this run has a model of the same name; rename the file")
             else:
-                _add(found["predictions", c, split], member, partial(_costs_of_others, path, run.root, c, split), path,
-                     c, run)
+                _add(found["predictions", c, split], member, partial(_costs_of_others, path, known[c], split), path, c,
+                     run)
     # by name, so that sums do not depend on the order in which models were published, here or on several machines
     found = {key: dict(sorted(members.items())) for key, members in found.items()}
     for (_, c, split), members in found.items():
@@ -76,12 +77,17 @@ def _files_of_others(folder):
     return found
 
 
-def _costs_of_others(path, root, collection, split):
-    """{ID: cost (c,)} of a file; DataError if they are not those of the graphs in the data, one per configuration."""
+def _graphs_of(root):
+    """{collection: {ID: (split, number of configurations)}} of the graphs in the data."""
+    rows, found = open_prepared(root).catalogue.filter(pl.col("reason").is_null()), {c: {} for c in COLLECTIONS}
+    for c, split, name, configs in rows.select("collection", "split", "name", "configs").iter_rows():
+        found[c][f"{c}:{name}"] = split, configs
+    return found
+
+
+def _costs_of_others(path, known, split):
+    """{ID: cost (c,)} of a file; DataError if they are not those of the graphs `known`, one per configuration."""
     costs = load_costs(path)
-    rows = open_prepared(root).catalogue.filter(pl.col("reason").is_null(), collection=collection)
-    known = {f"{collection}:{name}": (where, configs) for where, name, configs in
-             rows.select("split", "name", "configs").iter_rows()}
     own = [name for name, (where, _) in known.items() if where == split]
     if strange := [name for name in costs if name not in known or split != "train" and known[name][0] != split]:
         raise DataError(f"{path}: has costs of {strange[0]}; the data have no such {split} graph")

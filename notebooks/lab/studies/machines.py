@@ -47,10 +47,10 @@ def _configs(graph):
 
 def study(first, second, seeds, store, model=MIX):
     """All rows, as a polars DataFrame with the columns of `lab.studies.measured.study`."""
-    found, families = unseen_programs(first, "random")
-    elsewhere = {graph.graph_id: graph for graph in found}
-    unseen = [graph for graph in unseen_programs(second, "random")[0] if graph.graph_id in elsewhere]
     here, there = taught_programs(second, "random"), taught_programs(first, "random")
+    found, families = unseen_programs(first, "random", there)
+    elsewhere = {graph.graph_id: graph for graph in found}
+    unseen = [graph for graph in unseen_programs(second, "random", here)[0] if graph.graph_id in elsewhere]
     shared = [graph for graph in there if graph.graph_id in {one.graph_id for one in here}]
     taught = {SAME: here, OTHER: shared, BOTH: here + shared} if here else {}
     taught |= {ALL: there} if len(shared) < len(there) else {}

@@ -136,7 +136,8 @@ def own_rows(graph):
 
 def study(root, search, seeds, names, store):
     """All rows of one search, as a polars DataFrame."""
-    taught, (unseen, families) = taught_programs(root, search), unseen_programs(root, search)
+    taught = taught_programs(root, search)
+    unseen, families = unseen_programs(root, search, taught)
     pruned, names = [prune(g, 1) for g in unseen], [n for n in names if FEWER.get(n, 0) < len(taught)]
     rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in own_rows(g)]
     for name in names:
@@ -158,13 +159,12 @@ def taught_programs(root, search):
             for g in read_split(root, f"layout:{s}:{search}", "train")]
 
 
-def unseen_programs(root, search):
-    """Validation and test programs of families without a training program -> (graphs, {graph_id: family})."""
+def unseen_programs(root, search, taught):
+    """Validation and test programs of families that none of `taught` has -> (graphs, {graph_id: family})."""
     families = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
-    splits = {split: [g for s in SOURCES for g in read_split(root, f"layout:{s}:{search}", split)]
-              for split in ("train", "valid", "test")}
-    known = {families[g.graph_id] for g in splits["train"]}
-    return [g for split in ("valid", "test") for g in splits[split] if families[g.graph_id] not in known], families
+    known = {families[g.graph_id] for g in taught}
+    return [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
+            if families[g.graph_id] not in known], families
 
 
 def summary(table, reference):
