@@ -48,6 +48,7 @@ from kit.data import (
 )
 from kit.factored import graph_of, read_about, read_graph, structure_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, replace_file, whole_file
+from kit.interrupts import ctrl_c_later
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -434,9 +435,10 @@ def _work_off(sources, folder, processes):
     before, results, left = {*multiprocessing.active_children()}, queue.SimpleQueue(), len(sources)
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
-        for source in sources:
-            future = pool.submit(prepare_file, source, folder)
-            future.add_done_callback(lambda done, source=source: results.put((source, done)))
+        with ctrl_c_later():                 # one that is just starting would print an error
+            for source in sources:
+                future = pool.submit(prepare_file, source, folder)
+                future.add_done_callback(lambda done, source=source: results.put((source, done)))
         while left:
             with suppress(queue.Empty):          # a second at most: polars makes waits go on after Ctrl-C
                 source, future = results.get(timeout=1)
@@ -453,7 +455,7 @@ def _work_off(sources, folder, processes):
 
 def _end_with_parent():
     """In each process: leave Ctrl-C to the process that started this one, and end when it ends, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)         # also on Windows
     parent = multiprocessing.parent_process().sentinel
     threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
 

@@ -545,13 +545,15 @@ def stop_politely(root, folder):
 def test_ctrl_c_ends_all_processes_and_it_resumes(tiny_sample, tmp_path):
     data = tiny_sample / "npz"
     whole = results(quietly(data, tmp_path / "whole").folder)
-    process = in_child("stop_politely", data, tmp_path / "here", start_new_session=True)
-    while not any((tmp_path / "here").rglob("*.npz")):
-        time.sleep(0.01)
-    family = children(process.pid)
-    os.killpg(process.pid, signal.SIGINT)                                # what a terminal does
-    assert process.communicate(timeout=60)[1] == "" and process.returncode == 130
-    assert_gone(family)
+    for delay in (None, 0, 0.03, 0.1, 0.3):          # after the first process is there; None: when a file is done
+        process = in_child("stop_politely", data, tmp_path / "here", start_new_session=True)
+        while not (children(process.pid) if delay is not None else any((tmp_path / "here").rglob("*.npz"))):
+            time.sleep(0.002)
+        time.sleep(delay or 0)
+        family = children(process.pid)
+        os.killpg(process.pid, signal.SIGINT)                            # what a terminal does
+        assert process.communicate(timeout=60)[1] == "" and process.returncode == 130, delay
+        assert_gone(family)
     quietly(data, tmp_path / "here")
     assert results(tmp_path / "here") == whole
 

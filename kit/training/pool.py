@@ -17,6 +17,8 @@ from multiprocessing.reduction import recv_handle, send_handle
 
 import torch
 
+from kit.interrupts import ctrl_c_later
+
 _ALIGNED = 64                    # bytes; where an array may start in a file
 
 
@@ -51,7 +53,8 @@ def run_jobs(work, jobs, shared, workers, report=print):
         for number in range(workers):
             here, there = context.Pipe()
             team[here] = context.Process(target=_serve, args=(there, work, number), daemon=True)
-            team[here].start()
+            with ctrl_c_later():                 # one that is just starting would print an error
+                team[here].start()
             there.close()                        # so that the pipe ends when the process does
         for pipe, process in team.items():
             _hand_out(pipe, process, left, shared, held, written)
@@ -151,7 +154,7 @@ def _raise_if_died(processes):
 
 def _serve(pipe, work, number):
     """What each process does: take jobs and answer with their results, until it is ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)         # the process that started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)         # the process that started this one ends it; also on Windows
     parent = multiprocessing.parent_process().sentinel
     threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
     torch.set_num_threads(1)
