@@ -1,14 +1,16 @@
-"""Ctrl-C while processes are started: a terminal sends it to all of them, and only the first one shall answer."""
+"""Ctrl-C, which a terminal sends to all processes of a command: only the first process shall answer."""
 import signal
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 
 @contextmanager
-def ctrl_c_later():
-    """Ctrl-C takes effect at the end of the block; processes that start within never notice it (not on Windows)."""
+def deaf_children():
+    """Processes that start in the block never notice Ctrl-C, not even while they start (not on Windows)."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()        # multiprocessing's helper: starting it within would end the deafness
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})       # a new process inherits it
     try:
         yield

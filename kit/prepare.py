@@ -48,7 +48,7 @@ from kit.data import (
 )
 from kit.factored import graph_of, read_about, read_graph, structure_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, replace_file, whole_file
-from kit.interrupts import ctrl_c_later
+from kit.interrupts import deaf_children
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -435,7 +435,7 @@ def _work_off(sources, folder, processes):
     before, results, left = {*multiprocessing.active_children()}, queue.SimpleQueue(), len(sources)
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
     try:
-        with ctrl_c_later():                 # one that is just starting would print an error
+        with deaf_children():                # one that is just starting would print an error
             for source in sources:
                 future = pool.submit(prepare_file, source, folder)
                 future.add_done_callback(lambda done, source=source: results.put((source, done)))

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,9 +43,20 @@ def die(job, data, report):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def blocked(job, data, report):
+    return signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 def children():
     """Processes that this one started, but for the tracker that multiprocessing keeps for the next ones."""
     return [one for one in psutil.Process().children(recursive=True) if "resource_tracker" not in str(one.cmdline())]
+
+
+def test_processes_are_deaf_to_ctrl_c_from_their_start_and_this_one_is_not():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    resource_tracker._resource_tracker._stop()                   # as in a process that has started none
+    assert all(signal.SIGINT in found for found in run_jobs(blocked, JOBS, SHARED, 2))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
 def test_jobs_give_their_results_in_order_from_any_number_of_processes():

@@ -17,7 +17,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 
 import torch
 
-from kit.interrupts import ctrl_c_later
+from kit.interrupts import deaf_children
 
 _ALIGNED = 64                    # bytes; where an array may start in a file
 
@@ -53,7 +53,7 @@ def run_jobs(work, jobs, shared, workers, report=print):
         for number in range(workers):
             here, there = context.Pipe()
             team[here] = context.Process(target=_serve, args=(there, work, number), daemon=True)
-            with ctrl_c_later():                 # one that is just starting would print an error
+            with deaf_children():                # one that is just starting would print an error
                 team[here].start()
             there.close()                        # so that the pipe ends when the process does
         for pipe, process in team.items():
