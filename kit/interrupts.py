@@ -1,17 +1,37 @@
 """Ctrl-C, which a terminal sends to all processes of a command: only the first process shall answer."""
 import signal
+import threading
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
 
 @contextmanager
 def deaf_children():
-    """Processes that start in the block never notice Ctrl-C, not even while they start (not on Windows)."""
+    """Processes that start in the block never notice Ctrl-C, not even while they start (on Windows they do).
+
+    For this process Ctrl-C waits for the end of the block: a process that is started halfway prints errors.
+    """
+    heard, usual = [], None
+    if threading.current_thread() is threading.main_thread():            # the one that Python interrupts
+        usual = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
+    try:
+        with _blocked():
+            yield
+    finally:
+        if usual is not None:
+            signal.signal(signal.SIGINT, usual)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _blocked():
+    """New processes inherit that SIGINT is blocked; it alone would still reach this process's other threads."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     resource_tracker.ensure_running()        # multiprocessing's helper: starting it within would end the deafness
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})       # a new process inherits it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
