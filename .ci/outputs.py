@@ -1,7 +1,7 @@
 """Execute the notebooks, and keep their outputs in notebooks/*.ipynb, for readers of the repository.
 
-`python .ci/outputs.py` does what README.md's first command does with 00 to 09. Then it runs 13 in the same folder, and
-10 to 12 as short studies (`SHORT`) on sample data. Work that is finished there is not repeated. Code and text of the
+`python .ci/outputs.py` does what README.md's first command does with 00 to 09. Then it runs 10 to 13 in the same
+folder; the studies 10 to 12 take most of an hour. Work that is finished there is not repeated. Code and text of the
 notebooks stay as they are; pictures become small PNGs. Paths are those of a clone. Nothing of a machine, of a moment or
 of a token is kept.
 
@@ -32,16 +32,12 @@ from lab.run.code import plain_code  # noqa: E402
 COMMAND = "python .ci/outputs.py"
 SHOWN = "colours"                               # in the metadata of a picture: its flat colours before it was reduced
 FLAT_PIXELS, ALIKE = 30, 4                      # what a flat colour fills; of 255 in each channel
-SIMULATED = "10", "11", "12"                    # studies of sample data
 KEY = "outputs_of"                              # in a notebook's metadata: digest of the code that made the outputs
 LAST = "14"                                     # 20 runs on Colab alone
 MOST_BYTES = 400_000                            # of a notebook
 WIDTH = 910                                     # pixels, as the widest picture of README.md
 COLOURS = 64, 32, 16, 8                         # of a picture; fewer where a notebook grows too large
-# the studies take hours as they are; here they show what they do. studies.md has the results of the whole studies
-SHORT = {"10": {"steps": 100, "seeds": 1, "collections": "tile:xla,layout:xla:random"},
-         "11": {"steps": 50, "seeds": 1, "collections": "layout:xla:random"},
-         "12": {"steps": 100, "gnn_steps": 50, "seeds": 1, "collections": "layout:xla:random"}, "13": {}}
+OTHERS = "10", "11", "12", "13"                 # each by a call of its own
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")        # in memory
 STYLE = re.compile(r"T_[0-9a-f]{5}(?=[\"_ ])")   # pandas draws a name for each table
 NO_RULES = '<style type="text/css">\n</style>\n'
@@ -194,7 +190,7 @@ def kept_outputs(outputs, number, places, colours, width=WIDTH):
     return kept
 
 
-def with_outputs(book, executed, places=None, settings=None, colours=COLOURS[0], width=WIDTH):
+def with_outputs(book, executed, places=None, colours=COLOURS[0], width=WIDTH):
     """A notebook with the outputs of its executed copy; code, text and other metadata stay as they are.
 
     Parameters
@@ -203,8 +199,6 @@ def with_outputs(book, executed, places=None, settings=None, colours=COLOURS[0],
         As `nbformat.read` gives them.
     places : dict of str to str, optional
         {absolute path: what stands in its place}.
-    settings : dict, optional
-        Settings of the execution that differ from those of the parameters cell; a line below this cell names them.
     colours, width : int
         Of pictures, at most; the width in pixels.
 
@@ -225,10 +219,6 @@ def with_outputs(book, executed, places=None, settings=None, colours=COLOURS[0],
     for number, (cell, other) in enumerate(zip([c for c in made.cells if c.cell_type == "code"], cells), 1):
         cell.execution_count = number
         cell.outputs = kept_outputs(other.outputs, number, places or {}, colours, width)
-        if settings and "parameters" in cell.metadata.get("tags", []):
-            words = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-            text = f"the outputs below are of a short run on sample data: {words}\n"
-            cell.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=text))
     made.metadata[KEY] = digest_of(book)
     return made
 
@@ -248,10 +238,10 @@ def text_of(book):
     return nbformat.writes(book).rstrip("\n") + "\n"
 
 
-def fitting(book, executed, places, settings):
+def fitting(book, executed, places):
     """The text of a notebook with outputs, with fewer colours in its pictures where it is larger than `MOST_BYTES`."""
     for colours in COLOURS:
-        text = text_of(with_outputs(book, executed, places, settings, colours))
+        text = text_of(with_outputs(book, executed, places, colours))
         if len(text.encode()) <= MOST_BYTES:
             return text
     raise OutputError(f"has {len(text.encode()) // 1000} kB with its outputs, and at most {MOST_BYTES // 1000} are "
@@ -289,14 +279,10 @@ def commands(paths, out, size, data_root, ledger, main=False):
     """The calls of run.py that execute some notebooks; `main`: 00 to 09 all, as the first command of README.md."""
     start = [sys.executable, str(PROJECT / "notebooks" / "run.py"), "--data-root", data_root, "--size", size,
              "--out", str(out)]
-    first = [path.stem[:2] for path in paths if path.stem[:2] not in SHORT]
+    first = [path.stem[:2] for path in paths if path.stem[:2] not in OTHERS]
     given = ["-p", f"ledger={ledger}"] if main or "06" in first else []
     calls = [[*start, *([] if main else ["--only", ",".join(first)]), *given]] if first else []
-    for number, settings in SHORT.items():
-        if any(path.stem.startswith(number) for path in paths):
-            own = {name: value for name, value in settings.items() if name != "collections" and size != "tiny"}
-            more = ["--collections", settings["collections"]] if "collections" in settings else []
-            calls.append([*start, "--only", number, *more, *(w for n, v in own.items() for w in ("-p", f"{n}={v}"))])
+    calls += [[*start, "--only", number] for number in OTHERS if any(p.stem.startswith(number) for p in paths)]
     return calls
 
 
@@ -305,8 +291,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="outputs.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start with these")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the run; default: as of run.py")
-    parser.add_argument("--data-root", default="measured", metavar="DIR", help="default: measured; 10 to 12 then have "
-                        "sample data")
+    parser.add_argument("--data-root", default="measured", metavar="DIR", help="default: measured")
     parser.add_argument("--size", choices=("tiny", "small"), default="small", help="of the work")
     parser.add_argument("--check", action="store_true", help="only say which outputs are not of the code that is there")
     parser.add_argument("--clear", action="store_true", help="only take all outputs out")
@@ -319,33 +304,26 @@ def main(argv=None):
         for path in paths:
             replace_file(path, text_of(without_outputs(nbformat.read(path, nbformat.NO_CONVERT))))
         return 0
-    for studies in (False, True):
-        own = [path for path in paths if (path.stem[:2] in SIMULATED) == studies]
-        data_root = "sample" if studies and args.data_root == "measured" else args.data_root
-        if own and (status := execute(own, data_root, args, main=not args.only and not studies)):
-            return status
-    return 0
+    return execute(paths, args)
 
 
-def execute(paths, data_root, args, main):
-    """Execute notebooks on one data root, and keep their outputs -> the exit status."""
-    usual = PROJECT / "submissions" / ("measured" if data_root == "measured" else f"sample-{args.size}")
+def execute(paths, args):
+    """Execute notebooks, and keep their outputs -> the exit status."""
+    usual = PROJECT / "submissions" / ("measured" if args.data_root == "measured" else f"sample-{args.size}")
     out = (args.out / usual.name if args.out else usual).resolve()
     # an own ledger: the table of 06 then has this run alone, and not those of whoever executes it
-    for call in commands(paths, out, args.size, data_root, PROJECT / "data" / "outputs", main):
+    for call in commands(paths, out, args.size, args.data_root, PROJECT / "data" / "outputs", not args.only):
         status = subprocess.run(call, cwd=PROJECT).returncode
         if status:
             return status
     places = {f"{out}{os.sep}": f"submissions/{usual.name}/", str(out): f"submissions/{usual.name}",
               f"{PROJECT}{os.sep}": "", str(PROJECT): "."}
-    if data_root not in ("sample", "measured"):
-        places |= {str(Path(data_root).resolve()): f"data/{usual.name}"}
+    if args.data_root not in ("sample", "measured"):
+        places |= {str(Path(args.data_root).resolve()): f"data/{usual.name}"}
     for path in paths:
         executed = nbformat.read(out / "notebooks" / path.name, 4)
-        given = executed.metadata.get("papermill", {}).get("parameters", {})
-        settings = {name: given[name] for name in SHORT.get(path.stem[:2], {}) if name in given}
         try:
-            text = fitting(nbformat.read(path, nbformat.NO_CONVERT), executed, places, settings)
+            text = fitting(nbformat.read(path, nbformat.NO_CONVERT), executed, places)
         except OutputError as fault:
             print(f"outputs.py: {path.name}: {fault}", file=sys.stderr)
             return 2

@@ -6,11 +6,10 @@ from scipy.stats import rankdata
 
 from kit.checks import as_numbers, check_callable, check_number, check_whole, expect
 
-# for `choose_weights`: weights of kinds of `kit.recipes` before a validation graph speaks, of any other kind 1. Chosen
-# on sample data, where the best weight of the GNN is 0 or little more (notebooks/studies.md). "relatives" is the token
-# model, corrected for some programs; "frequency" helps only where validation graphs say so. "lightgbm" was chosen by
-# leaving out families of measured training programs: beside the token model, tau is .494 with weight 0, .512 with .3
-PRIOR = {"token": 10, "tile": 10, "relatives": 10, "lightgbm": 4, "gnn": 0.3, "frequency": 0}
+# for `choose_weights`: weights of kinds of `kit.recipes` before a validation graph speaks, of any other kind 1. Those of
+# LightGBM and the GNN were chosen by leaving out families of measured training programs (notebooks/studies.md).
+# "relatives" is the token model, corrected for some programs; "frequency" helps only where validation graphs say so
+PRIOR = {"token": 10, "tile": 10, "relatives": 10, "lightgbm": 4, "gnn": 4, "frequency": 0}
 
 
 def _stacked_costs(costs, weights):

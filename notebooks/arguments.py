@@ -151,7 +151,7 @@ def aggregation(value):
 
 # parameter -> check of its value; these values a notebook would refuse, or misread, only hours later
 EXPECTED = {
-    **dict.fromkeys(("first_seed", "seed", "unseen_seed", "k_hops"), whole(0)),
+    **dict.fromkeys(("first_seed", "seed", "k_hops"), whole(0)),
     "most_hops": whole(0, 20),                  # every hop prunes all graphs again
     **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step",
                      "lightgbm_rounds", "programs", "queries", "trials", "shown", "most_graphs"), whole(1)),

@@ -31,7 +31,7 @@ def rehearsal():
 
 
 @pytest.mark.parametrize("name", ["bench_baselines", "bench_gnn", "bench_gst", "bench_recipes", "explain_study",
-                                  "relatives_study", "token_study", "weights_study"])
+                                  "token_study"])
 def test_a_script_finds_all_that_it_imports(name, monkeypatch):
     monkeypatch.syspath_prepend(RUN.parent)
     assert loaded(RUN.with_name(f"{name}.py")).__doc__

@@ -1,48 +1,37 @@
-"""Unseen programs with their hidden runtimes, training that is not repeated, paired differences."""
+"""What is compared on what, training that is not repeated, paired differences."""
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn import drawn_layout
+from drawn import drawn_layout, rewrite
 
 import lab.studies.compare
-from kit.data import COLLECTIONS, SPLITS, npz_paths, target
+from kit.data import npz_paths
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.noise import bootstrap_interval
 from kit.predict import predict
+from kit.prune import drop_duplicate_configs
 from kit.recipes import Recipe
 from kit.train import TrainSettings, train
 from lab.run import Store
-from lab.sample.write import write_sample
-from lab.studies.compare import differences, rank_unseen, unseen_programs
+from lab.studies.compare import compared_programs, differences, rank_unseen
 
 TINY = Recipe(ConfigTokenModel, ConfigTokenSettings(width=4, token_width=4), TrainSettings(3, 8, validate_every=3))
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return write_sample(tmp_path_factory.mktemp("compare") / "sample-tiny", size="tiny")
-
-
-@pytest.mark.parametrize("collection", ["tile:xla", "layout:nlp:default"])
-def test_unseen_programs_are_all_of_a_second_sample_with_what_its_test_files_hide(root, collection):
-    found = unseen_programs(root, collection, True, size="tiny", seed=5)
-    second = root.parent.with_name("sample-tiny-seed5")
-    assert len(found) == sum(len(npz_paths(root, collection, split)) for split in SPLITS)
-    for graph in found:
-        path = next(p for split in SPLITS for p in npz_paths(second / "npz", collection, split)
-                    if p.stem == graph.graph_id)
-        hidden = second / "truth" / path.relative_to(second / "npz")
-        with np.load(hidden if hidden.is_file() else path) as npz:
-            runtime = npz["config_runtime"] / npz["config_runtime_normalizers"] if collection == "tile:xla" else (
-                npz["config_runtime"])
-        assert (target(graph) == runtime).all() and len(np.unique(runtime)) > 1
-
-
-def test_of_the_data_set_the_validation_programs_are_unseen(root):
-    for collection in COLLECTIONS:
-        found = unseen_programs(root, collection, False)
-        assert [g.graph_id for g in found] == [p.stem for p in npz_paths(root, collection, "valid")]
+def test_both_sources_of_a_search_are_compared_and_test_programs_with_runtimes_are_ranked(tiny_sample, tmp_path):
+    root, sources = shutil.copytree(tiny_sample / "npz", tmp_path / "npz"), ("layout:xla:random", "layout:nlp:random")
+    known = npz_paths(root, sources[1], "test")[0]
+    rewrite(known, config_runtime=np.arange(1, len(np.load(known)["config_runtime"]) + 1))
+    found = compared_programs(root, ["tile:xla", *sources, "layout:nlp:default"], k_hops=1)
+    assert list(found) == ["tile:xla", "layout:random", "layout:default"]
+    taught, ranked = found["layout:random"]
+    assert [g.graph_id for g in taught] == [p.stem for c in sources for p in npz_paths(root, c, "train")]
+    assert [g.graph_id for g in ranked] == [*(p.stem for c in sources for p in npz_paths(root, c, "valid")), known.stem]
+    assert len(drop_duplicate_configs(taught[0])[0].config_runtime) == len(taught[0].config_runtime)
+    shutil.rmtree(root / "layout" / "nlp" / "default" / "valid")
+    assert list(compared_programs(root, [*sources, "layout:nlp:default"])) == ["layout:random"]
 
 
 def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated(tmp_path, monkeypatch):

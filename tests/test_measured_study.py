@@ -9,6 +9,7 @@ import pytest
 from drawn import rewrite
 
 from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
+from kit.models import ConfigTokenModel
 from kit.prepare import open_prepared
 from lab.measured import SEARCHES, SECOND
 from lab.run import Run, is_measured, known_truth, locate_data, measured_table, open_data, source_of
@@ -142,6 +143,24 @@ def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_pa
     drawn = table.filter(pl.col("collection").str.ends_with("random"))
     assert len(drawn) >= 32 and drawn["passes_tau_clear"].median() >= 0.85
     assert sum(path.stat().st_size for path in MEASURED.parents[1].rglob("cpu*/**/*") if path.is_file()) < 6e6
+
+
+def test_weights_are_compared_on_training_programs_whose_family_was_left_out(monkeypatch):
+    root, _ = open_data("measured", collections=RANDOM)
+    families = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
+    ranked = []
+
+    def rank(recipe, name, seed, taught, left, store):
+        assert not {families[g.graph_id] for g in taught} & {families[g.graph_id] for g in left}
+        ranked.extend((name.split(maxsplit=2)[2], seed, g.graph_id) for g in left)
+        sign = 1 if recipe.network is ConfigTokenModel else -1
+        return {g.graph_id: sign * g.config_runtime.astype(float) for g in left}
+    monkeypatch.setattr(study, "rank_unseen", rank)
+    lines = study.prior_table(root, "random", 2, None).splitlines()
+    assert len(ranked) == len({*ranked}) == 3 * 2 * len(study.taught_programs(root, "random"))
+    assert "| 10 : 0 : 0 | 1.000 (1.000 to 1.000) | 0.000 (0.000 to 0.000) |" in lines
+    assert "| 0 : 10 : 0 | -1.000 (-1.000 to -1.000) | -2.000 (-2.000 to -2.000) |" in lines
+    assert len(lines) == 2 + len(study.WEIGHTS)
 
 
 def test_the_page_shows_what_searches_found_on_both_machines(project):

@@ -190,9 +190,9 @@ def studied(tmp_path_factory):
 @pytest.mark.long
 def test_the_recipe_is_held_against_every_published_baseline(studied):
     table = studied["baselines"]
-    assert set(table["collection"]) == {"tile:xla", "layout:xla:random"} and set(table["data"]) == {"sample data"}
-    for collection, least in (("tile:xla", 4), ("layout:xla:random", 5)):
-        rows = table[table["collection"] == collection].set_index("model")
+    assert set(table["programs"]) == {"tile:xla", "layout:random"} and set(table["data"]) == {"sample data"}
+    for programs, least in (("tile:xla", 4), ("layout:random", 5)):
+        rows = table[table["programs"] == programs].set_index("model")
         assert len(rows) >= least + 2 and rows["score"].notna().all()
         for name, row in rows.drop("recipe").iterrows():
             assert row["lead"] == pytest.approx(rows.loc["recipe", "score"] - row["score"], abs=2e-4), name

@@ -62,16 +62,14 @@ def test_an_edited_cell_is_named_with_the_command_and_an_edited_text_or_comment_
 
 
 def test_code_text_and_metadata_stay_and_nothing_of_the_run_is_kept():
-    made = outputs.with_outputs(book(), executed(new_output("stream", text="1\n"), new_output("stream", text="2\n")),
-                                settings={"steps": 2})
+    made = outputs.with_outputs(book(), executed(new_output("stream", text="1\n"), new_output("stream", text="2\n")))
     digest = made.metadata.pop(outputs.KEY)
     assert made.metadata == {} and digest == outputs.digest_of(book())
     assert [cell.source for cell in made.cells] == [cell.source for cell in book().cells]
     assert [cell.metadata for cell in made.cells] == [cell.metadata for cell in book().cells]
     assert [cell.execution_count for cell in made.cells[1:]] == [1, 2]
     first, second = (cell.outputs for cell in made.cells[1:])
-    assert [one.text for one in first] == ["the outputs below are of a short run on sample data: steps = 2\n"]
-    assert [one.text for one in second] == ["1\n2\n"]
+    assert first == [] and [one.text for one in second] == ["1\n2\n"]
     assert outputs.text_of(outputs.without_outputs(made)) == outputs.text_of(book())
 
 

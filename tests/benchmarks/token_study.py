@@ -1,10 +1,9 @@
-"""The config-token model against LayoutGNN: time to rank, time to train, unseen programs. Prints markdown tables.
+"""The config-token model against LayoutGNN on real files: time to rank, time to train, an unseen program.
 
     python tests/benchmarks/token_study.py [PART,PART,...] [--data-root DIR] [--threads 2]
 
-The parts are rank, files, alexnet, unseen, together, programs and zero-shot. `unseen`, `together` and `programs` need
-nothing but the sample data. The other parts need real files under the data root. All rows of a table are measured in
-one run, so compare numbers within a table.
+The parts are rank, files, alexnet and zero-shot. They need real files under the data root, and print markdown tables.
+All rows of a table are measured in one run, so compare numbers within a table.
 """
 import argparse
 import sys
@@ -22,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.data import COLLECTIONS, find_data_root, npz_paths, read_layout, read_tile
-from kit.losses import pairwise_hinge_loss, standardised_hinge_loss
 from kit.metrics import kendall_tau
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, LayoutGNNSettings, TileModel
 from kit.noise import bootstrap_interval, noise_ceiling
@@ -30,10 +28,8 @@ from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prun
 from kit.recipes import recipes_for
 from kit.train import TrainSettings, predict, train
 from lab.run import open_data, training_graphs
-from lab.studies.compare import unseen_programs
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
-TAUGHT, RANKED = (61, 62, 63, 65, 67, 68), 66       # seeds of samples of 34 programs per collection
 KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"
 
 
@@ -131,106 +127,6 @@ def alexnet(root, seeds=3):
            f"tau on all {len(held.config_runtime):,}, one number per seed"), rows)
 
 
-def unseen(root, seeds=3):
-    """Sample data: the recipes' models, shorter trainings and a wide GNN rank unseen programs."""
-    root, _ = open_data("sample")
-    table(("collection (sample data)", "model", "seconds of training", "times faster", "tau",
-           "difference to the wide GNN"), unseen_rows(root, seeds))
-
-
-def unseen_rows(root, seeds):
-    """The rows of `unseen`, collection by collection."""
-    for collection in COLLECTIONS[1:]:
-        graphs, own = training_graphs(root, collection, k_hops=1)[0], recipes_for(collection)
-        others = unseen_programs(root, collection, True, k_hops=1, seed=1)
-        wide = own["gnn"]._replace(shape=replace(own["gnn"].shape, width=LayoutGNNSettings().width))
-        gnn = f"GNN, width {wide.shape.width}"
-        ways = {gnn: (wide, {"configs_per_step": TrainSettings().configs_per_step}),
-                "GNN of the recipe": (own["gnn"], {}), "token model of the recipe": (own["token"], {}),
-                "token model, half the steps": (own["token"], {"steps": own["token"].settings.steps // 2}),
-                "token model, short": (own["token"], {"steps": 150, "configs_per_step": 128, "learning_rate": 1e-2})}
-        taus, seconds = {}, {}
-        for name, (recipe, changes) in ways.items():
-            runs = [trained(recipe, graphs, seed, **changes) for seed in range(seeds)]
-            seconds[name] = median(s for _, s in runs)
-            taus[name] = np.array([[kendall_tau(predict(m, g), g.config_runtime) for g in others] for m, _ in runs])
-        for name, tau in taus.items():
-            low, high = bootstrap_interval(tau - taus[gnn])
-            yield (collection, name, f"{seconds[name]:.1f}", f"{seconds[gnn] / seconds[name]:.1f}",
-                   f"{tau.mean():.3f}", f"{(tau - taus[gnn]).mean():+.3f} ({low:+.3f} to {high:+.3f})")
-
-
-def together(root, seeds=3):
-    """Sample data: one token model for all layout collections or one for each, and the scale of its loss."""
-    root, _ = open_data("sample")
-    layouts = COLLECTIONS[1:]
-    graphs = {c: training_graphs(root, c, k_hops=1)[0] for c in layouts}
-    others = {c: unseen_programs(root, c, True, k_hops=1, seed=1) for c in layouts}
-    recipe = recipes_for(layouts[0], "short", len(graphs[layouts[0]]))["token"]
-    hinge, scaled = (recipe._replace(loss=loss) for loss in (pairwise_hinge_loss, standardised_hinge_loss))
-    alone, taus, seconds = [[c] for c in layouts], {}, {}
-    for name, one, parts in (("one model per collection, hinge loss", hinge, alone),
-                             ("one model per collection, standardised hinge loss", scaled, alone),
-                             ("one model for all, hinge loss", hinge, [layouts]),
-                             ("one model for all, standardised hinge loss", scaled, [layouts])):
-        seconds[name] = 0
-        for part in parts:
-            seen = [g for c in part for g in graphs[c]]
-            runs = [trained(one, seen, seed, steps=len(part) * one.settings.steps) for seed in range(seeds)]
-            seconds[name] += sum(s for _, s in runs) / seeds
-            for c in part:
-                taus[c, name] = np.array([[kendall_tau(predict(m, g), g.config_runtime) for g in others[c]]
-                                          for m, _ in runs])
-    first, rows = next(iter(seconds)), []
-    for (collection, name), tau in sorted(taus.items(), key=lambda item: layouts.index(item[0][0])):
-        lead = tau - taus[collection, first]
-        low, high = bootstrap_interval(lead)
-        rows.append((collection, name, f"{seconds[name]:.0f}", f"{tau.mean():.3f}",
-                     f"{np.median(tau.mean(axis=0)):.3f}", f"{lead.mean():+.3f} ({low:+.3f} to {high:+.3f})"))
-    table(("collection (sample data)", "token model", "seconds of training, all collections", "tau",
-           "tau of the median program", "difference to the first row"), rows)
-
-
-def programs(root, seeds=2):
-    """Sample data: how near to the noise ceiling one model for all collections comes with more training programs."""
-    root, _ = open_data("sample")
-    layouts, fresh = COLLECTIONS[1:], {}
-    ranked = {c: unseen_programs(root, c, True, k_hops=1, seed=RANKED) for c in layouts}
-    for seed in TAUGHT:
-        for c in layouts:
-            found = unseen_programs(root, c, True, k_hops=1, seed=seed)
-            fresh.setdefault(c, []).extend(drop_duplicate_configs(graph)[0] for graph in found)
-    ceilings = {c: np.array([noise_ceiling(g.config_runtime, config_ids(g), kendall_tau).mean for g in ranked[c]])
-                for c in layouts}
-    table(("training programs per collection (sample data)", "steps", "width", "seconds of training", "collection",
-           "tau", "tau of the median program", "lowest tau", "noise ceiling", "distance to the ceiling",
-           "distance of the median program"), program_rows(fresh, ranked, ceilings, seeds))
-
-
-def program_rows(fresh, ranked, ceilings, seeds):
-    """The rows of `programs`, one per way and collection, and one for the mean of all collections."""
-    recipe = recipes_for(COLLECTIONS[1], "short")["token"]
-    least, narrow = len(ranked) * recipe.settings.steps, recipe.shape.width
-    for count, steps, width in ((20, least, narrow), (50, least, narrow), (100, least, narrow), (100, 3 * least, 64),
-                                (200, 3 * least, 64)):
-        seen = [graph for c in ranked for graph in fresh[c][:count]]
-        one = recipe._replace(shape=replace(recipe.shape, width=width))
-        runs = [trained(one, seen, seed, steps=steps) for seed in range(seeds)]
-        taus = {c: np.array([[kendall_tau(predict(m, g), g.config_runtime) for g in ranked[c]] for m, _ in runs])
-                for c in ranked}
-        gaps = {c: ceilings[c] - tau for c, tau in taus.items()}                   # (seeds, programs)
-        # both searches of a source hold the same programs, which are one draw each
-        for part in (taus, gaps):
-            part["mean of the four"] = np.concatenate([(part[f"layout:{s}:random"] + part[f"layout:{s}:default"]) / 2
-                                                       for s in ("xla", "nlp")], axis=1)
-        for name, tau in taus.items():
-            low, high = bootstrap_interval(gaps[name])
-            own, far = tau.mean(axis=0), gaps[name].mean(axis=0)
-            yield (count, f"{steps:,}", width, f"{median(s for _, s in runs):.0f}", name, f"{tau.mean():.3f}",
-                   f"{np.median(own):.3f}", f"{own.min():.3f}", f"{(tau + gaps[name]).mean():.3f}",
-                   f"{far.mean():.4f} ({low:.4f} to {high:.4f})", f"{np.median(far):.4f}")
-
-
 def zero_shot(root, seeds=5):
     """Train on alexnet and unet3d alone, with and without sample data first, and rank unet_3d."""
     graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
@@ -238,9 +134,11 @@ def zero_shot(root, seeds=5):
     sample, _ = open_data("sample")
     programs = [g for c in COLLECTIONS[1:] for g in training_graphs(sample, c, k_hops=1)[0]]
     short, full = (recipes_for("layout:xla:default", programs=p)["token"] for p in (len(graphs), None))
-    rows = []
-    for name, recipe in (("opcode and agreement alone (short form)", short), ("all (long form)", full)):
-        for how in ("real programs", "sample data, then real programs", "sample data alone"):
+    ways, rows = ("real programs", "sample data, then real programs", "sample data alone"), []
+    with_bytes = short._replace(shape=replace(short.shape, bytes=True))
+    for name, recipe, hows in (("opcode and agreement alone (short form)", short, ways),
+                               ("opcode, agreement and bytes", with_bytes, ways[:1]), ("all (long form)", full, ways)):
+        for how in hows:
             taus = []
             for seed in range(seeds):
                 model = recipe.network(replace(recipe.shape, seed=seed))
@@ -261,16 +159,14 @@ def zero_shot(root, seeds=5):
 
 
 def main():
-    parts = {"rank": rank, "files": files, "alexnet": alexnet, "unseen": unseen, "together": together,
-             "programs": programs, "zero-shot": zero_shot}
+    parts = {"rank": rank, "files": files, "alexnet": alexnet, "zero-shot": zero_shot}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="?", default=",".join(parts))
     parser.add_argument("--data-root")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    alone = {"unseen", "together", "programs"}
-    root = None if set(args.parts.split(",")) <= alone else find_data_root(args.data_root)
+    root = find_data_root(args.data_root)
     print(f"PyTorch {torch.__version__}, {args.threads} threads")
     for name in args.parts.split(","):
         print(f"\n## {name}: {parts[name].__doc__.splitlines()[0]}", flush=True)

@@ -3,9 +3,9 @@
     python notebooks/lab/studies/machines.py [--first measured] [--second DIR] [--seeds 3] [--out DIR]
 
 Programs of two data roots that have one name are one program, measured on two machines with the same configurations:
-`notebooks/measure.py` draws the same ones anywhere. The recipe's token model with LightGBM learns from training
-programs of one machine or of both, and ranks programs of families that no training program has, by their runtimes on
-the second machine. The scores are those of `lab/studies/measured.py`.
+`notebooks/measure.py` draws the same ones anywhere. The recipe's three models learn from training programs of one
+machine or of both, and rank programs of families that no training program has, by their runtimes on the second machine.
+The scores are those of `lab/studies/measured.py`.
 """
 import argparse
 import sys
@@ -22,7 +22,15 @@ from kit.prune import prune  # noqa: E402
 from lab.measured import SECOND  # noqa: E402
 from lab.run import open_data  # noqa: E402
 from lab.run.store import Store  # noqa: E402
-from lab.studies.measured import MIX, costs_of, own_rows, scored, summary, taught_programs, unseen_programs  # noqa: E402
+from lab.studies.measured import (  # noqa: E402
+    ALL_KINDS,
+    costs_of,
+    own_rows,
+    scored,
+    summary,
+    taught_programs,
+    unseen_programs,
+)
 
 SAME, OTHER, BOTH = "trained on the same machine", "trained on the other machine", "trained on both machines"
 ALL = "trained on all programs of the other machine"
@@ -45,7 +53,7 @@ def _configs(graph):
     return [config.tobytes() for config in dense_configs(graph, range(len(graph.config_runtime)))]
 
 
-def study(first, second, seeds, store, model=MIX):
+def study(first, second, seeds, store, model=ALL_KINDS):
     """All rows, as a polars DataFrame with the columns of `lab.studies.measured.study`."""
     here, there = taught_programs(second, "random"), taught_programs(first, "random")
     found, families = unseen_programs(first, "random", there)

@@ -1,12 +1,13 @@
 """Which cost models rank real programs of families that they never saw, measured on this kind of machine.
 
-    python notebooks/lab/studies/measured.py [--data-root measured] [--seeds 3] [--out DIR] [--models A,B]
+    python notebooks/lab/studies/measured.py [--data-root measured] [--seeds 3] [--out DIR] [--models A;B] [--prior]
 
 A model learns from the training programs of one search, `random` or `default`, of both sources, and ranks validation
 and test programs of families that no training program has. Nothing is chosen on them. Two scores per program: Kendall's
 tau of all rows, as in the competition, and tau among pairs of configurations that differ from the compiler's default in
 equally many groups. A model that only counts these groups has 0 in the second one. The rows of the table are also
-written to `measured_study.csv`, one row per model, program and seed.
+written to `measured_study.csv`, one row per model, program and seed. `--prior` compares weights of an ensemble instead,
+on training programs alone: a fifth of their families at a time is left out of training and ranked.
 """
 import argparse
 import sys
@@ -36,7 +37,12 @@ SOURCES = "xla", "nlp"
 COUNT = "count of deviations"
 OWN_HALF, NOISE = "ridge on half of the same program", "ceiling: noise"
 TOKEN, TREES = "token model, long form", "LightGBM"
-MIX = f"{TOKEN}, with {TREES}"
+MIX, ALL_KINDS = f"{TOKEN}, with {TREES}", f"{TOKEN}, with {TREES} and GNN"
+MIXED = {MIX: (TOKEN, TREES), ALL_KINDS: (TOKEN, TREES, "GNN")}
+KINDS = {TOKEN: "token", TREES: "lightgbm", "GNN": "gnn"}                # as in `PRIOR`
+WEIGHTS = ((10, 0, 0), (0, 10, 0), (0, 0, 10), (10, 4, 0), (10, 4, 0.3), (10, 4, 2), (10, 4, 4), (10, 4, 6),
+           (10, 4, 10))          # of token model, LightGBM and GNN
+FOLDS = 5
 CURVE = 4, 9                     # training programs of the learning curve; the long form needs 4
 PENALTIES = tuple(10.0 ** p for p in range(-3, 4))
 
@@ -90,9 +96,9 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
         chosen = np.random.default_rng(seed).permutation(len(taught))[:FEWER[name]]
         return rank_unseen(networks[TOKEN], f"measured {search} {name}", seed, [taught[i] for i in sorted(chosen)],
                            unseen, store, report=print)
-    if name == MIX:
-        parts = [costs_of(one, search, seed, taught, unseen, simulated, store) for one in (TOKEN, TREES)]
-        return combine(parts, mean_zscore, [PRIOR["token"], PRIOR["lightgbm"]])
+    if name in MIXED:
+        parts = [costs_of(one, search, seed, taught, unseen, simulated, store) for one in MIXED[name]]
+        return combine(parts, mean_zscore, [PRIOR[KINDS[one]] for one in MIXED[name]])
     if name in networks:
         return rank_unseen(networks[name], f"measured {search} {name}", seed, taught, unseen, store, report=print)
     if name == "token model, trained on the simulator alone":
@@ -104,7 +110,7 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
 
 
 FEWER = {f"{TOKEN}, {count} training programs": count for count in CURVE}
-MODELS = (MIX, TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
+MODELS = (ALL_KINDS, MIX, TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
           "token model, long form, no pairs", "GNN", TREES, "ridge on digits", COUNT, "frequency of codes",
           "token model, trained on the simulator alone")
 WITHOUT_SEEDS = "ridge on digits", "frequency of codes", COUNT
@@ -167,6 +173,28 @@ def unseen_programs(root, search, taught):
             if families[g.graph_id] not in known], families
 
 
+def prior_table(root, search, seeds, store):
+    """Lines of Markdown: tau of mixes with `WEIGHTS` on training programs, whose family each model was not taught."""
+    taught = taught_programs(root, search)
+    family_of = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
+    families = np.random.default_rng(0).permutation(sorted({family_of[g.graph_id] for g in taught}))
+    costs = {(kind, seed): {} for kind in KINDS for seed in range(seeds)}
+    for fold, left_out in enumerate(np.array_split(families, FOLDS)):
+        left, seen = [[g for g in taught if (family_of[g.graph_id] in left_out) == out] for out in (True, False)]
+        for kind, seed in costs:
+            costs[kind, seed] |= rank_unseen(network_recipes(search, len(taught))[kind], f"fold {fold} {kind}", seed,
+                                             seen, left, store)
+    tau = {}
+    for weights in WEIGHTS:
+        mixes = [combine([costs[kind, seed] for kind in KINDS], mean_zscore, weights) for seed in range(seeds)]
+        tau[weights] = np.array([[kendall_tau(mix[g.graph_id], g.config_runtime) for g in taught] for mix in mixes])
+    lines = ["| token model : LightGBM : GNN | tau | difference to 10 : 4 : 0 |", "|---" * 3 + "|"]
+    for weights, own in tau.items():
+        gain = _with_interval((own - tau[10, 4, 0]).mean(axis=0))
+        lines.append(f"| {' : '.join(map(str, weights))} | {_with_interval(own)} | {gain} |")
+    return "\n".join(lines)
+
+
 def summary(table, reference):
     """The table of the page as lines of Markdown: means with intervals, and how far `reference` is ahead."""
     head = "model", "tau", "tau at equal distance", "is behind the first row by, in tau", "at equal distance"
@@ -205,9 +233,13 @@ def main(argv=None):
     parser.add_argument("--models", type=partial(str.split, sep=";"), default=MODELS, help="joined by ;")
     parser.add_argument("--searches", type=partial(str.split, sep=","), default=("random", "default"))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--prior", action="store_true", help="compare weights of an ensemble on training programs")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     root, _ = open_data(args.data_root)
+    if args.prior:
+        print(prior_table(root, "random", args.seeds, Store(args.out / "store")))
+        return
     table = pl.concat(study(root, search, args.seeds, args.models, Store(args.out / "store"))
                       for search in args.searches)
     with whole_file(args.out / "measured_study.csv") as part:
