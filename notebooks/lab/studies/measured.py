@@ -197,7 +197,7 @@ def prior_table(root, search, seeds, store):
 
 def summary(table, reference):
     """The table of the page as lines of Markdown: means with intervals, and how far `reference` is ahead."""
-    head = "model", "tau", "tau at equal distance", "is behind the first row by, in tau", "at equal distance"
+    head = "model", "tau", "tau at equal distance", "first row minus this row, in tau", "at equal distance"
     lines = []
     for search in table["search"].unique(maintain_order=True):
         part = table.filter(search=search)

@@ -173,8 +173,8 @@ def steady(table):
 def speedups(table):
     """Lines of Markdown: the geometric mean of the speed-ups at each budget, and that of the ratio to random search."""
     budgets = table["budget"].unique(maintain_order=True).to_list()
-    lines = [f"| strategy | {' | '.join(f'{b} measurements' for b in budgets)} | surely faster, of "
-             f"{table['program'].n_unique()} |",
+    lines = [f"| strategy | {' | '.join(f'{b} measurements' for b in budgets)} | surely faster with "
+             f"{budgets[-1]}, of {table['program'].n_unique()} |",
              "|---" * (len(budgets) + 2) + "|"]
     for strategy in table["strategy"].unique(maintain_order=True):
         mine = table.filter(strategy=strategy)
