@@ -11,17 +11,18 @@ def deaf_children():
 
     For this process Ctrl-C waits for the end of the block: a process that is started halfway prints errors.
     """
-    heard, usual = [], None
-    if threading.current_thread() is threading.main_thread():            # the one that Python interrupts
-        usual = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
+    heard, usual = [], signal.getsignal(signal.SIGINT)                   # None: not Python's own
+    here = usual is not None and threading.current_thread() is threading.main_thread()       # which Python interrupts
+    if here:
+        signal.signal(signal.SIGINT, lambda *_: heard.append(True))
     try:
         with _blocked():
             yield
     finally:
-        if usual is not None:
+        if here:
             signal.signal(signal.SIGINT, usual)
-    if heard:
-        signal.raise_signal(signal.SIGINT)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from drawn import rewrite
 from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
 from kit.models import ConfigTokenModel
 from kit.prepare import open_prepared
+from kit.prune import drop_duplicate_configs
 from lab.measured import SEARCHES, SECOND
 from lab.run import Run, is_measured, known_truth, locate_data, measured_table, open_data, source_of
 from lab.run.data import MEASURED
@@ -161,6 +162,17 @@ def test_weights_are_compared_on_training_programs_whose_family_was_left_out(mon
     assert "| 10 : 0 : 0 | 1.000 (1.000 to 1.000) | 0.000 (0.000 to 0.000) |" in lines
     assert "| 0 : 10 : 0 | -1.000 (-1.000 to -1.000) | -2.000 (-2.000 to -2.000) |" in lines
     assert len(lines) == 2 + len(study.WEIGHTS)
+
+
+def test_ridge_on_the_same_program_is_scored_on_all_rows_like_the_models():
+    path = next(iter(npz_paths(MEASURED, "layout:xla:random", "valid")))
+    graph = read_layout(path)
+    distinct, found = drop_duplicate_configs(graph)[0], []
+    for seed in range(3):
+        cost = dict(zip(map(tuple, distinct.config_codes.tolist()), study.fit_same_program(distinct, seed)))
+        found.append(study.scored(graph, np.array([cost[tuple(code)] for code in graph.config_codes.tolist()])))
+    own = {name: scores for name, *scores in study.own_rows(graph)}[study.OWN_HALF]
+    assert len(distinct.config_codes) < len(graph.config_codes) and own == pytest.approx(np.mean(found, axis=0))
 
 
 def test_the_page_shows_what_searches_found_on_both_machines(project):

@@ -129,14 +129,14 @@ def own_rows(graph):
     """Rows (model, tau, tau at equal distance) of the noise ceiling of a program, and of ridge on half of its rows."""
     ids, distance = config_ids(graph), deviations(graph)
     noise = noise_ceiling(graph.config_runtime, ids).mean
-    first = np.sort(np.unique(ids, return_index=True)[1])
+    place = np.unique(ids, return_index=True)[1]
+    first = np.sort(place)
     equal = noise_ceiling(graph.config_runtime, ids, lambda cost, runtime: equal_distance_tau(
         cost[first], runtime[first], distance[first])).mean
     distinct, own = drop_duplicate_configs(graph)[0], []
     for seed in range(3):
         cost = fit_same_program(distinct, seed)
-        own.append((kendall_tau(cost, distinct.config_runtime),
-                    equal_distance_tau(cost, distinct.config_runtime, distance[first])))
+        own.append(scored(graph, cost[np.searchsorted(first, place[ids])]))
     return [(NOISE, noise, equal), (OWN_HALF, *np.mean(own, axis=0))]
 
 
