@@ -1,8 +1,22 @@
-"""Ctrl-C, which a terminal sends to all processes of a command: only the first process shall answer."""
+"""How the processes of one command end: the first one answers Ctrl-C, and the others end with it.
+
+A terminal sends Ctrl-C to all processes of a command. Start processes in `deaf_children`, and call `follow_parent` in
+each of them.
+"""
+import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import threading
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+
+
+def follow_parent():
+    """In a new process: leave Ctrl-C to the process that started this one, and end when it ends, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)         # `deaf_children` is not enough on Windows
+    parent = multiprocessing.parent_process().sentinel
+    threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
 
 
 @contextmanager

@@ -14,9 +14,7 @@ import math
 import multiprocessing
 import os
 import queue
-import signal
 import sys
-import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -48,7 +46,7 @@ from kit.data import (
 )
 from kit.factored import graph_of, read_about, read_graph, structure_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, replace_file, whole_file
-from kit.interrupts import deaf_children
+from kit.interrupts import deaf_children, follow_parent
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -433,7 +431,7 @@ def _work_off(sources, folder, processes):
         yield from ((source, prepare_file(source, folder)) for source in sources)
         return
     before, results, left = {*multiprocessing.active_children()}, queue.SimpleQueue(), len(sources)
-    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=follow_parent)
     try:
         with deaf_children():                # one that is just starting would print an error
             for source in sources:
@@ -451,13 +449,6 @@ def _work_off(sources, folder, processes):
         for process in {*multiprocessing.active_children()} - before:
             process.kill()
         pool.shutdown(cancel_futures=True)   # waits: Python prints an error if it ends while the pool's thread does
-
-
-def _end_with_parent():
-    """In each process: leave Ctrl-C to the process that started this one, and end when it ends, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)         # also on Windows
-    parent = multiprocessing.parent_process().sentinel
-    threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
 
 
 def _check_folder(root, folder, collections, chosen):

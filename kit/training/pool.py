@@ -10,14 +10,13 @@ import os
 import pickle
 import signal
 import tempfile
-import threading
 import traceback
 from functools import partial
 from multiprocessing.reduction import recv_handle, send_handle
 
 import torch
 
-from kit.interrupts import deaf_children
+from kit.interrupts import deaf_children, follow_parent
 
 _ALIGNED = 64                    # bytes; where an array may start in a file
 
@@ -154,9 +153,7 @@ def _raise_if_died(processes):
 
 def _serve(pipe, work, number):
     """What each process does: take jobs and answer with their results, until it is ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)         # the process that started this one ends it; also on Windows
-    parent = multiprocessing.parent_process().sentinel
-    threading.Thread(target=lambda: (multiprocessing.connection.wait([parent]), os._exit(1)), daemon=True).start()
+    follow_parent()
     torch.set_num_threads(1)
     if torch.cuda.is_available():
         torch.cuda.set_device(number % torch.cuda.device_count())
