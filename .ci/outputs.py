@@ -37,7 +37,7 @@ LAST = "14"                                     # 20 runs on Colab alone
 MOST_BYTES = 400_000                            # of a notebook
 WIDTH = 910                                     # pixels, as the widest picture of README.md
 COLOURS = 64, 32, 16, 8                         # of a picture; fewer where a notebook grows too large
-OTHERS = "10", "11", "12", "13"                 # each by a call of its own
+OTHERS = "10", "11", "12", "13"                 # one at a time: 13 shows seconds
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")        # in memory
 STYLE = re.compile(r"T_[0-9a-f]{5}(?=[\"_ ])")   # pandas draws a name for each table
 NO_RULES = '<style type="text/css">\n</style>\n'

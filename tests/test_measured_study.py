@@ -146,8 +146,8 @@ def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_pa
     assert sum(path.stat().st_size for path in MEASURED.parents[1].rglob("cpu*/**/*") if path.is_file()) < 6e6
 
 
-def test_weights_are_compared_on_training_programs_whose_family_was_left_out(monkeypatch):
-    root, _ = open_data("measured", collections=RANDOM)
+def test_weights_are_compared_on_training_programs_whose_family_was_left_out(tmp_path, monkeypatch):
+    root, _ = open_data("measured", collections=RANDOM, folder=tmp_path)
     families = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
     ranked = []
 

@@ -3,7 +3,7 @@
     python notebooks/lab/studies/measured.py [--data-root measured] [--seeds 3] [--out DIR] [--models A;B] [--prior]
 
 A model learns from the training programs of one search, `random` or `default`, of both sources, and ranks validation
-and test programs of families that no training program has. Nothing is chosen on them. Two scores per program: Kendall's
+and test programs of families that no training program has. Two scores per program: Kendall's
 tau of all rows, as in the competition, and tau among pairs of configurations that differ from the compiler's default in
 equally many groups. A model that only counts these groups has 0 in the second one. The rows of the table are also
 written to `measured_study.csv`, one row per model, program and seed. `--prior` compares weights of an ensemble instead,
@@ -29,7 +29,7 @@ from kit.metrics import kendall_tau  # noqa: E402
 from kit.noise import bootstrap_interval, noise_ceiling  # noqa: E402
 from kit.prune import config_ids, drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from lab.run import measured_table, open_data, read_split  # noqa: E402
+from lab.run import measured_table, open_data, read_split, teaching_graphs  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.compare import rank_unseen  # noqa: E402
 
@@ -161,13 +161,17 @@ def simulated_graphs(search):
 
 def taught_programs(root, search):
     """The training programs of both sources of one search, pruned, each configuration once."""
-    return [drop_duplicate_configs(prune(g, 1))[0] for s in SOURCES
-            for g in read_split(root, f"layout:{s}:{search}", "train")]
+    return [g for s in SOURCES for g in teaching_graphs(root, f"layout:{s}:{search}", "train", k_hops=1)]
+
+
+def families_of(root):
+    """{graph_id: family} of the measured programs."""
+    return dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
 
 
 def unseen_programs(root, search, taught):
     """Validation and test programs of families that none of `taught` has -> (graphs, {graph_id: family})."""
-    families = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
+    families = families_of(root)
     known = {families[g.graph_id] for g in taught}
     return [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
             if families[g.graph_id] not in known], families
@@ -175,8 +179,7 @@ def unseen_programs(root, search, taught):
 
 def prior_table(root, search, seeds, store):
     """Lines of Markdown: tau of mixes with `WEIGHTS` on training programs, whose family each model was not taught."""
-    taught = taught_programs(root, search)
-    family_of = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
+    taught, family_of = taught_programs(root, search), families_of(root)
     families = np.random.default_rng(0).permutation(sorted({family_of[g.graph_id] for g in taught}))
     costs = {(kind, seed): {} for kind in KINDS for seed in range(seeds)}
     for fold, left_out in enumerate(np.array_split(families, FOLDS)):
