@@ -309,7 +309,7 @@ def main(argv=None):
 
 def execute(paths, args):
     """Execute notebooks, and keep their outputs -> the exit status."""
-    usual = PROJECT / "submissions" / ("measured" if args.data_root == "measured" else f"sample-{args.size}")
+    usual = PROJECT / "submissions" / "measured"
     out = (args.out / usual.name if args.out else usual).resolve()
     # an own ledger: the table of 06 then has this run alone, and not those of whoever executes it
     for call in commands(paths, out, args.size, args.data_root, PROJECT / "data" / "outputs", not args.only):
@@ -318,7 +318,7 @@ def execute(paths, args):
             return status
     places = {f"{out}{os.sep}": f"submissions/{usual.name}/", str(out): f"submissions/{usual.name}",
               f"{PROJECT}{os.sep}": "", str(PROJECT): "."}
-    if args.data_root not in ("sample", "measured"):
+    if args.data_root != "measured":
         places |= {str(Path(args.data_root).resolve()): f"data/{usual.name}"}
     for path in paths:
         executed = nbformat.read(out / "notebooks" / path.name, 4)

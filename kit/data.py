@@ -251,9 +251,7 @@ def is_test_name(stem):
 
 
 def is_competition(root):
-    """Whether a data root holds test files of the competition, maybe not all; sample data have the truth beside."""
-    if any((root.parent / "truth" / kind).is_dir() for kind in ("tile", "layout")):
-        return False
+    """Whether a data root holds test files of the competition, maybe not all."""
     return any(is_test_name(path.stem) for path in _all_tests(root))
 
 

@@ -165,7 +165,7 @@ def choose_weights(kinds, runtimes, score, rounds=10, prior=None, strength=0.05)
         {kind: weight >= 0}, relative to each other; a kind without a prior has 1. None, or 0 for all kinds: all equal.
     strength : float
         How much a single graph must gain in score to move the whole weight away from the prior. 0: the graphs alone
-        decide. The default was chosen for Kendall's tau on sample data (notebooks/studies.md).
+        decide. The default was chosen for Kendall's tau on simulated runtimes (notebooks/studies.md).
 
     Returns
     -------

@@ -2,8 +2,8 @@
 
 Each recipe has three scales:
 
-- "short": the notebooks' default on sample data, minutes on two CPU cores. The GNN, which gets little weight in the
-  ensemble there, is trained least.
+- "short": the notebooks' default on measured programs, minutes on two CPU cores. The GNN, which gets little weight in
+  the ensemble there, is trained least.
 - "quick": the notebooks' default on real files; the studies used it, too.
 - "full": for the whole data set on a GPU. notebooks/recipes.md has its times, its memory and what to expect, and says
   which of these numbers are estimates.

@@ -148,8 +148,8 @@ def check_submission(path, data_root=None, sample=None):
     Missing rows come first in the list. What is required is known: the IDs of the competition's sample submission; if
     it is not given, it is looked for beside the data (see `kit.data.find_sample`). Without a sample, the competition
     wants 844 rows of tile:xla, 8 of each xla and 17 of each nlp collection, whatever files are at hand. The test files
-    under `data_root` decide if they are not the competition's: sample data, or files with other names than 32 hex
-    digits. Without `data_root`, a CSV is for the competition if it has such names.
+    under `data_root` decide if they are not the competition's: files with other names than 32 hex digits. Without
+    `data_root`, a CSV is for the competition if it has such names.
 
     The number of configurations of a graph comes from its test file, if there is one. A tile row must have 5 indices,
     or all if the graph has fewer configurations: the competition ignores further indices.

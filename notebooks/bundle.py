@@ -65,11 +65,11 @@ from pathlib import Path
 from lab.run import wanted
 from lab.run.weights import find_weights, open_ranked, predict_from_weights
 
-weights, data_root, collections, size = {settings}
+weights, data_root, collections = {settings}
 {device}
 places = Path("/kaggle/input/datasets", weights), Path("/kaggle/input", weights.split("/")[1])
 folder = find_weights(places)
-root = open_ranked(data_root, collections, size, tempfile.mkdtemp())
+root = open_ranked(data_root, collections, tempfile.mkdtemp())
 os.environ["TPUGRAPHS_ROOT"] = str(root)        # where 05 and 06 look for the data first
 predict_from_weights(folder, root, None, wanted(collections), device)"""
 ABOUT_WEIGHTS = """## Predict from weights
@@ -80,7 +80,6 @@ with the checkpoints. The predictions are those of the run, and 05 and 06 make t
 TO_TOP = """import shutil
 
 print(shutil.copyfile(csv, "submission.csv"))"""
-FIND = "from kit.data import find_data_root\n\nfind_data_root()         # or an error: no sample data"
 # in the parameters cell, before any data is read: a GPU that is missing or cannot be used ends the notebook at once
 ANY_DEVICE = "from kit.training import find_device\n\ndevice = find_device()"
 ANY_GPU = """from pathlib import Path
@@ -138,13 +137,12 @@ def packed(files):
     return "\n".join(text[start:start + LINE] for start in range(0, len(text), LINE))
 
 
-def bundle(parameters, real_only=False, datasets=(), machine=MACHINE, weights=None):
+def bundle(parameters, datasets=(), machine=MACHINE, weights=None):
     """Make one notebook of several, with what they need of the kit; no cell of theirs is changed but the settings.
 
-    `real_only`: it ends where the data set is not found, instead of making sample data.
     `datasets`: Kaggle Datasets "owner/slug"; the first one that holds tile/ or layout/ is the data root there.
     `weights`: None, or {"weights": the Kaggle Dataset "owner/slug" that the predictions come from, "data_root",
-    "collections", "size"}, the last three as in the parameters of a notebook.
+    "collections"}, the last two as in the parameters of a notebook.
     `machine`: as in `kernel_metadata`; unless it is None, a notebook on Kaggle ends at once if it got no GPU.
     `parameters`: {path of a notebook: {name: value}}, in the order in which they run. The values stand below the
     notebook's own in its parameters cell; a `device` that is not given is a GPU where there is one.
@@ -161,13 +159,12 @@ def bundle(parameters, real_only=False, datasets=(), machine=MACHINE, weights=No
     cells = [new_markdown_cell(
         f"# {' '.join(path.stem for path in books)}, with the kit inside\n"
         f"Runs alone, without internet. The data is found by itself where the competition is attached (Kaggle) or "
-        f"unpacked to `tpugraphs` (Colab); else sample data is made. Settings are in the parameters cell of each "
+        f"unpacked to `tpugraphs` (Colab). Settings are in the parameters cell of each "
         f"step.\n\n## The kit\nVersion {version}, with the files as they are in its repository. They are packed, "
         f"because Kaggle takes notebooks of at most 1 MB. The next cell unpacks them to `kit_folder`, where you can "
         f"read them."),
         new_code_cell(UNPACK.format(packed=packed(files)), metadata=FOLDED)]
     cells += [new_code_cell(ATTACHED.format(datasets=json.dumps([*datasets])))] if datasets else []
-    cells += [new_code_cell(FIND)] if real_only else []
     cells += [new_markdown_cell(ABOUT_WEIGHTS.format(**weights)), *map(new_code_cell, rank)] if weights else []
     for path, own in books.items():
         for cell in own:
@@ -222,9 +219,8 @@ def main(argv=None):
                         f"{COMBINES} with --weights")
     parser.add_argument("--out", metavar="DIR", default="bundle", help="folder of the bundle; default: %(default)s")
     parser.add_argument("--collections", metavar="A,B", help="default: all five")
-    parser.add_argument("--data-root", metavar="DIR", help="where the data is there, if not in the usual places; "
-                        "'sample': sample data")
-    parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data, and of the work on it")
+    parser.add_argument("--data-root", metavar="DIR", help="where the data is there, if not in the usual places")
+    parser.add_argument("--size", choices=("tiny", "small"), help="of the work; tiny only tries the cells")
     parser.add_argument("--owner", metavar="NAME", help="your name on Kaggle; `kaggle kernels push` needs it")
     parser.add_argument("--dataset", type=dataset, action="append", default=[], metavar="OWNER/SLUG",
                         help="a Kaggle Dataset that the notebook gets, such as prepared data; may be repeated")
@@ -247,7 +243,7 @@ def main(argv=None):
         trained, sources = None, args.dataset
         if args.weights:
             trained = {"weights": args.weights, "data_root": options.pop("data_root", None),
-                       "collections": options.get("collections"), "size": args.size or "small"}
+                       "collections": options.get("collections")}
             sources = list(dict.fromkeys([*args.dataset, args.weights]))
         parameters = share_out(notebooks, options, dict(args.p))
         check(notebooks, dict(args.p), there=True)
@@ -257,7 +253,7 @@ def main(argv=None):
             name = f"tpugraphs-kit-{numbers[0]}-to-{numbers[-1]}"
         about = kernel_metadata(name, args.owner, sources, shape)
         if args.dry_run:
-            show_plan([(about, parameters)], is_sample=args.data_root == "sample")
+            show_plan([(about, parameters)])
         else:
             book = bundle(parameters, datasets=args.dataset, machine=shape, weights=trained)
             print(show(write_bundle(out, book, about)))

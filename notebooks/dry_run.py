@@ -8,7 +8,7 @@ TRAINS = {"03": "tile:", "04": "layout:"}        # notebooks that train, and whi
 SESSION = 9.0                                    # hours; the shortest time after which Kaggle ended a session
 
 
-def show_plan(plan, is_sample=False):
+def show_plan(plan):
     """Print the machine, data, models, hours and sessions of each notebook of a plan, and the GPU quota with a token.
 
     `plan`: [(content of kernel-metadata.json, {path of a notebook in it: {name: value}})].
@@ -20,11 +20,11 @@ def show_plan(plan, is_sample=False):
         sources = [f"competition {name}" for name in about["competition_sources"]]
         sources += [f"Dataset {name}" for name in about["dataset_sources"]]
         print(f"{about['id']}\n    machine: {machine or 'without a GPU'}{gpus}, private, no internet\n"
-              f"    data: {'sample data, made there' if is_sample else ', '.join(sources)}")
+              f"    data: {', '.join(sources)}")
         for path, given in parameters.items():
             for collection in trained_in(path, given):
-                print(f"    {collection}: {models_of(collection, given, is_sample)}")
-        hours.append(hours_of(parameters, machine, is_sample))
+                print(f"    {collection}: {models_of(collection, given)}")
+        hours.append(hours_of(parameters, machine))
         sessions.append(sessions_of(parameters, hours[-1]))
         too_long = hours[-1] is not None and min(hours[-1], budget_of(parameters)) > SESSION
         print(f"    training: {in_words(hours[-1])}{in_sessions(sessions[-1], budget_of(parameters))}"
@@ -42,22 +42,22 @@ def trained_in(path, parameters):
     return [c for c in parameters.get("collections") or COLLECTIONS if kind and c.startswith(kind)]
 
 
-def models_of(collection, parameters, is_sample):
+def models_of(collection, parameters):
     """The models and seeds for a collection, as text."""
     from hours import planned_models  # loads PyTorch
-    names = [one.name for one in planned_models(collection, parameters, is_sample)]
+    names = [one.name for one in planned_models(collection, parameters)]
     folds = parameters.get("folds") or 1
     first, seeds = parameters.get("first_seed", 0), max(map(names.count, names)) // folds
     return ", ".join(dict.fromkeys(names)) + (f", seeds {first} to {first + seeds - 1}" if seeds > 1 else
                                               f", seed {first}") + f", {folds} folds" * (folds > 1)
 
 
-def hours_of(parameters, machine, is_sample):
+def hours_of(parameters, machine):
     """Hours that notebooks train on a machine, one after another; None where that is not known."""
     from hours import training_hours
     if machine not in GPUS:
         return None
-    hours = [training_hours(trained_in(path, given), given, *GPUS[machine], is_sample)
+    hours = [training_hours(trained_in(path, given), given, *GPUS[machine])
              for path, given in parameters.items()]
     return None if None in hours else sum(hours)
 

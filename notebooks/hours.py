@@ -82,14 +82,14 @@ def usual_nodes(collection):
     return NODES[collection] if collection in NODES else KEPT * NODES[collection.rpartition(":")[0]]
 
 
-def planned_models(collection, parameters, is_sample=False):
+def planned_models(collection, parameters):
     """One `Planned` per model that notebook 03 or 04 trains for a collection, in the notebook's order.
 
     `parameters`: of the notebook, {name: value}; what is not given is as in the recipe.
     """
     tiny, found, chosen = parameters.get("size") == "tiny", [], parameters.get("models")
     chosen = chosen.split(",") if isinstance(chosen, str) else chosen
-    scale = parameters.get("recipe") or ("short" if is_sample else "quick")
+    scale = parameters.get("recipe") or "quick"
     for name, recipe in recipes_for(collection, scale).items():
         steps, configs, programs, width, few = GIVEN.get(name, (None,) * 5)
         shape, settings = recipe.shape, recipe.settings
@@ -105,7 +105,7 @@ def planned_models(collection, parameters, is_sample=False):
     return [one for one in found if chosen is None or one.name in chosen or one.name == "tile"]
 
 
-def training_hours(collections, parameters, gpu, count, is_sample=False):
+def training_hours(collections, parameters, gpu, count):
     """Hours that notebook 03 or 04 trains for some collections; None if one of the networks is unknown here.
 
     `parameters`: as for `planned_models`. `gpu`: of `CARDS`; there are `count` of them. Each trains one model at a
@@ -113,7 +113,7 @@ def training_hours(collections, parameters, gpu, count, is_sample=False):
     """
     free = [0.0] * (1 if parameters.get("processes", 1) > 1 else count)      # when each GPU is free, in hours
     for collection in collections:
-        for one in planned_models(collection, parameters, is_sample):
+        for one in planned_models(collection, parameters):
             work = step_work(one.shape, usual_nodes(collection), one.configs, one.graphs)
             if work is None:
                 return None

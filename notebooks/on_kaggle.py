@@ -17,7 +17,7 @@ from lab.run import Folder
 from lab.run.folder import step_of
 
 
-def notebooks_of(planned, parameters, owner, mark, is_sample, datasets=(), machine=MACHINE):
+def notebooks_of(planned, parameters, owner, mark, datasets=(), machine=MACHINE):
     """The notebooks of some jobs -> {name: (job, notebook, its kernel-metadata.json, {path: its parameters})}.
 
     `mark`: of the folder of the run, so that the same plan in another folder has notebooks of its own.
@@ -26,8 +26,8 @@ def notebooks_of(planned, parameters, owner, mark, is_sample, datasets=(), machi
     for job in planned:
         path = min(parameters) if job["collection"].startswith("tile") else max(parameters)
         given = {**parameters[path], "out_dir": RESULTS, "collections": [job["collection"]],
-                 "first_seed": job["first_seed"], "data_root": "sample" if is_sample else None, "seeds": job["seeds"]}
-        book, plain = (bundle({path: own}, real_only=not is_sample, datasets=datasets, machine=machine)
+                 "first_seed": job["first_seed"], "data_root": None, "seeds": job["seeds"]}
+        book, plain = (bundle({path: own}, datasets=datasets, machine=machine)
                        for own in (given, {key: one for key, one in given.items() if key not in LIMITS}))
         name = job_name(job, mark + owner + nbformat.writes(plain))
         found[name] = {**job, "run": mark}, book, kernel_metadata(name, owner, datasets, machine), {path: given}
@@ -39,10 +39,10 @@ def marked(known):
     return next((job["run"] for job in known.values() if "run" in job), secrets.token_hex(8))
 
 
-def show_push(planned, parameters, owner, out, root, is_sample, datasets=(), machine=MACHINE):
+def show_push(planned, parameters, owner, out, root, datasets=(), machine=MACHINE):
     """Print what `train_on_kaggle` would push, and do nothing. `out`: the folder of the run, or None."""
     known = read_jobs(out / ".run" / "kaggle.json") if out else {}
-    found = notebooks_of(planned, parameters, owner, marked(known), is_sample, datasets, machine)
+    found = notebooks_of(planned, parameters, owner, marked(known), datasets, machine)
     jobs = {name: dict(job) for name, (job, *_) in found.items()}
     renew(jobs, known, owner, out, root)
     new = [name for name, job in jobs.items() if job["state"] == "planned"]
@@ -52,10 +52,10 @@ def show_push(planned, parameters, owner, out, root, is_sample, datasets=(), mac
     print(f"nothing is pushed now; notebooks without --dry-run: {len(new)}, at most {AT_ONCE} at a time")
     # without earlier pushes, the mark is drawn at the first push, and with it the end of each name
     refs = {name: jobs[name]["ref"] if known else f"{jobs[name]['ref'][:-8]}*" for name in new}
-    show_plan([(found[name][2] | {"id": refs[name]}, found[name][3]) for name in new], is_sample)
+    show_plan([(found[name][2] | {"id": refs[name]}, found[name][3]) for name in new])
 
 
-def train_on_kaggle(planned, parameters, owner, out, root, is_sample, datasets=(), machine=MACHINE):
+def train_on_kaggle(planned, parameters, owner, out, root, datasets=(), machine=MACHINE):
     """Push, watch, fetch, and publish in the folder of the run -> ({name: job}, [(owner/name, why it failed)]).
 
     `planned`: from `plan_jobs`. `parameters`: {notebook of tiles, notebook of layouts: {name: value}}; folders,
@@ -63,13 +63,13 @@ def train_on_kaggle(planned, parameters, owner, out, root, is_sample, datasets=(
     """
     store = out / ".run" / "kaggle"
     known = read_jobs(store.with_suffix(".json"))
-    found = notebooks_of(planned, parameters, owner, marked(known), is_sample, datasets, machine)
+    found = notebooks_of(planned, parameters, owner, marked(known), datasets, machine)
     jobs = {name: job for name, (job, *_) in found.items()}
     notebooks = {name: write_bundle(store, book, about) for name, (_, book, about, _) in found.items()}
     renew(jobs, known, owner, out, root)
     waiting = [found[name][3] for name, job in jobs.items() if job["state"] == "planned"]
     if waiting and machine:
-        hours = [hours_of(given, machine, is_sample) for given in waiting]
+        hours = [hours_of(given, machine) for given in waiting]
         print(quota_line(None if None in hours else sum(hours)), flush=True)
     for name in datasets if waiting else ():
         wait_for_dataset(name)                   # else a pushed notebook would start without its files

@@ -2,8 +2,8 @@
 
 Without --data-root, the data set is searched for in the usual places (`kit.data.find_data_root`). If it is not found,
 the measured programs that come with the kit are read. The default of --out is submissions/measured for these,
-submissions/sample-SIZE for sample data, else submissions/data-HASH with a hash of the data root. So the same command
-finds its earlier work. Prepared files lie in data/ of the clone; if that cannot be written to, they and sample data go
+else submissions/data-HASH with a hash of the data root. So the same command
+finds its earlier work. Prepared files lie in data/ of the clone; if that cannot be written to, they go
 to data/ of --out. A finished step is not run again while its notebook, its parameters, the data, the kit and the steps
 that it needs stay the same.
 
@@ -68,13 +68,13 @@ def terminate(number, _):
 def parse(argv):
     """Command line -> namespace; `p` holds (name, Python value)."""
     parser = argparse.ArgumentParser(prog="run.py", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/; or sample; or "
+    parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/; or "
                         "measured: the measured programs that come with the kit")
     parser.add_argument("--out", metavar="DIR", help="folder of this run; default: named after the data")
     parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start with these; notebooks from "
                         f"{STUDIES} on compare models and run only if named here")
     parser.add_argument("--collections", metavar="A,B", help=f"default: {','.join(COLLECTIONS)}")
-    parser.add_argument("--size", choices=("tiny", "small"), help="of the sample data and of the work on it")
+    parser.add_argument("--size", choices=("tiny", "small"), help="of the work; tiny only tries the cells")
     parser.add_argument("-p", type=assignment, action="append", default=[], metavar="NAME=VALUE",
                         help="a parameter, for every notebook that declares it")
     parser.add_argument("--on", choices=("kaggle",), help="train on Kaggle: one private notebook with a GPU per "
@@ -90,7 +90,7 @@ def parse(argv):
     parser.add_argument("--seed-groups", metavar="N", type=int, help="with --on kaggle: split the seeds of -p "
                         "seeds=... over N notebooks per collection; default: 1")
     parser.add_argument("--jobs", metavar="N", type=int, help="notebooks that run at the same time; default: 2 on "
-                        "sample data if there are two cores, else 1, because real data takes memory")
+                        "measured programs if there are two cores, else 1, because the data set takes memory")
     parser.add_argument("--clean", choices=("list", "delete"), help="list, or delete, the results in the store of "
                         "--out that its last runs do not need, such as models of earlier settings; nothing is run")
     return parser.parse_args(argv)
@@ -131,12 +131,12 @@ def plan(args, collections, asked):
         raise RunError(str(error)) from None
 
 
-def fetch(planned, there, args, out, root, is_sample):
+def fetch(planned, there, args, out, root):
     """Have 03 and 04 run on Kaggle, and publish their results in the folder of the run -> [(notebook, why it failed)].
     """
     from on_kaggle import train_on_kaggle
     try:
-        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, is_sample, args.dataset,
+        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, args.dataset,
                                        machine(args.machine, dict(args.p).get("device")))
     except KaggleError as error:
         raise RunError(f"{error}\npushed notebooks keep running; the same command resumes here", status=1) from None
@@ -145,36 +145,33 @@ def fetch(planned, there, args, out, root, is_sample):
     return failed
 
 
-def open_root(args, size, collections, out):
-    """Find the data, or write sample data, and prepare it -> (folder, whether it is sample data, a name for runs).
+def open_root(args, collections, out):
+    """Find the data and prepare it -> (folder, a name for runs).
 
-    Sample data and prepared files lie in data/ of the clone; where that cannot be written to, in data/ of --out.
+    Prepared files lie in data/ of the clone; where that cannot be written to, in data/ of --out.
     """
-    if args.on and not args.data_root:
-        try:
-            find_data_root()
-        except DataError as fault:
-            raise RunError(f"{fault}; 05 and 06 need the data here, too: give --data-root, or --data-root sample to "
-                           "train on sample data on Kaggle") from None
     if args.on:
-        expect_token(args, size)
+        if not args.dataset and is_measured(locate_data(args.data_root, PROJECT / "data")[0]):
+            raise RunError("--on kaggle trains on the data set, and 05 and 06 need it here, too: give --data-root. "
+                           "Measured programs: publish them as a Kaggle Dataset, and name it with --dataset")
+        expect_token(args)
     try:
         try:
-            root, is_sample = open_data(args.data_root, size, collections, PROJECT / "data")
+            root = open_data(args.data_root, collections, PROJECT / "data")
         except OSError as fault:
             if fault.errno not in UNWRITABLE or not out:
                 raise
-            print(f"{show(PROJECT / 'data')}: cannot be written to; sample data and prepared files go to "
+            print(f"{show(PROJECT / 'data')}: cannot be written to; prepared files go to "
                   f"{show(out / 'data')}", flush=True)
-            root, is_sample = open_data(args.data_root, size, collections, out / "data")
+            root = open_data(args.data_root, collections, out / "data")
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
-    return root.resolve(), is_sample, run_name(root.resolve(), args.on)
+    return root.resolve(), run_name(root.resolve(), args.on)
 
 
-def expect_token(args, size):
+def expect_token(args):
     """RunError if Kaggle refuses the token or there is none; asked before a data set is prepared, which takes hours."""
-    if not is_prepared(locate_data(args.data_root, size, PROJECT / "data")[1]):
+    if not is_prepared(locate_data(args.data_root, PROJECT / "data")[1]):
         try:
             gpu_quota(client={"retries": 1})
         except KaggleError as fault:
@@ -189,29 +186,29 @@ def run_name(root, on):
     return name + (f"-{on}" if on else "")
 
 
-def run_options(args, root, out, size, is_sample, collections):
+def run_options(args, root, out, collections):
     """Parameters that each notebook of a run gets, if it declares them."""
     options = {"data_root": str(root), "out_dir": str(out)}
     options |= {"collections": collections} if args.collections else {}
-    return options | ({"size": size} if args.size or is_sample else {})
+    return options | ({"size": args.size} if args.size else {})
 
 
-def dry_run(args, planned, selected, size, collections):
+def dry_run(args, planned, selected, collections):
     """Print what --on kaggle would push; gives back the exit status."""
     from on_kaggle import show_push
-    source, prepared, is_sample = locate_data(args.data_root, size, PROJECT / "data")
-    if source is None and not args.data_root:
-        print("the data set is not here; a run needs it for 05 and 06, or --data-root sample")
-        is_sample = False
-    missing = [c for c in collections if source and not any(own_files(source, c, split)[0] for split in SPLITS)]
+    source, prepared = locate_data(args.data_root, PROJECT / "data")
+    here = not is_measured(source) or args.data_root
+    if not here:
+        print("the data set is not here; a run needs it for 05 and 06")
+    missing = [c for c in collections if here and not any(own_files(source, c, split)[0] for split in SPLITS)]
     for name in missing:
         print(f"no files, left out: {name}")
     out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args.on))
-    given = share_out(selected, run_options(args, prepared, out, size, is_sample, collections), dict(args.p))
+    given = share_out(selected, run_options(args, prepared, out, collections), dict(args.p))
     there = {n: own for n, own in given.items() if n.stem.startswith(THERE)}
     try:
         show_push([job for job in planned if job["collection"] not in missing], there, args.owner, out, prepared,
-                  is_sample, args.dataset, machine(args.machine, dict(args.p).get("device")))
+                  args.dataset, machine(args.machine, dict(args.p).get("device")))
     except KaggleError as error:
         raise RunError(str(error), status=1) from None
     return 0
@@ -222,17 +219,17 @@ def combined(folder):
     return any(section["costs"] for section in folder.sections("05_ensemble"))
 
 
-def next_command(out, root, source, is_sample):
+def next_command(out, root, source):
     """What to type after a run: the rest of it, then submit it, or, after other data, run it on the data set."""
     command = f"{quote(show(sys.executable))} notebooks/run.py"
     if not (out / "submission.csv").is_file():
-        return f"{command} --data-root {'sample' if is_sample else quote(source)} --out {quote(show(out))}"
-    if is_sample or is_measured(root):
+        return f"{command} --data-root {quote(source)} --out {quote(show(out))}"
+    if is_measured(root):
         return f"{command} --data-root path/to/npz_all"
     return f"{command} --data-root {quote(source)} --out {quote(show(out))} --only 06 -p submit_to_kaggle=True"
 
 
-def summarise(out, root, source, is_sample, notebooks, selected, problems, failed, ledger=None):
+def summarise(out, root, source, notebooks, selected, problems, failed, ledger=None):
     """Print scores and problems, write the report, and print the path of the submission last."""
     scores, submission = out / "scores.csv", out / "submission.csv"
     folder, judged = Folder(out, root), any(n.stem < STUDIES for n in selected)
@@ -259,10 +256,9 @@ def summarise(out, root, source, is_sample, notebooks, selected, problems, faile
     if not submission.is_file() and {*last} & {*selected}:
         raise RunError(f"{show(out)}: no notebook wrote submission.csv", status=1)
     if judged:
-        made = f"sample data, {root.parent.name.removeprefix('sample-')}" if is_sample else source
         page = folder.view("run", "report.html", lambda path: write_report(
-            path, out, next_command(out, root, source, is_sample), problems + failed + stale,
-            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {made}", ledger, [n.stem for n in selected]))
+            path, out, next_command(out, root, source), problems + failed + stale,
+            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {source}", ledger, [n.stem for n in selected]))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
@@ -272,13 +268,13 @@ def run(args):
     """The whole run; gives back the exit status."""
     if args.clean:
         return clean(args)
-    start, size, asked, collections = time.monotonic(), args.size or "small", dict(args.p), wanted(args.collections)
+    start, asked, collections = time.monotonic(), dict(args.p), wanted(args.collections)
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
     share_out(selected, {}, asked)              # wrong names stop here, before anything is written
     check(selected, asked, args.on)
     if args.jobs is not None and args.jobs < 1:
         raise RunError(f"--jobs {args.jobs}: expected a whole number of at least 1")
-    if args.data_root and args.data_root not in ("sample", "measured"):
+    if args.data_root and args.data_root != "measured":
         folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
     out = folder("--out", args.out) if args.out else None
     shown = as_text(out.name) if out else ""
@@ -289,8 +285,8 @@ def run(args):
                        "as submissions/my-run")
     planned = plan(args, collections, asked)
     if args.dry_run:
-        return dry_run(args, planned, selected, size, collections)
-    root, is_sample, name = open_root(args, size, collections, out)
+        return dry_run(args, planned, selected, collections)
+    root, name = open_root(args, collections, out)
     out = out or folder("--out", PROJECT / "submissions" / name)
     files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
     bad = left_out(root, collections)
@@ -298,9 +294,9 @@ def run(args):
     missing = [c for c in collections if not files[c] and c not in damaged]
     if missing == collections:
         raise RunError(f"{root}: no npz file of {', '.join(collections)}")
-    parameters = share_out(selected, run_options(args, root, out, size, is_sample, collections), asked)
+    parameters = share_out(selected, run_options(args, root, out, collections), asked)
     on_cpu = asked.get("device", "cpu") == "cpu"                 # else two notebooks would share a GPU
-    at_once = args.jobs or (min(2, os.cpu_count() or 1) if (is_sample or is_measured(root)) and on_cpu else 1)
+    at_once = args.jobs or (min(2, os.cpu_count() or 1) if is_measured(root) and on_cpu else 1)
     with lock(out):
         print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
         use_this_python(out / ".run")
@@ -308,16 +304,16 @@ def run(args):
         if args.on:
             there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
             planned = [job for job in planned if job["collection"] not in missing]
-            failed = fetch(planned, there, args, out, root, is_sample)
+            failed = fetch(planned, there, args, out, root)
         basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
         problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
     source = args.data_root or ("measured" if is_measured(root) else None)           # not where it is prepared
     if source != "measured":
-        source = str(root if is_sample else find_data_root(args.data_root))
+        source = str(find_data_root(args.data_root))
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
     if all(step.startswith(MEASURES) for step in left) or combined(Folder(out, root)):
-        summarise(out, root, source, is_sample, notebooks, selected, problems, failed,
+        summarise(out, root, source, notebooks, selected, problems, failed,
                   asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
     for step, names in left.items():
         named = f" ({'; '.join(names[:4])}{'; ...' * (len(names) > 4)})" if names else ""

@@ -21,11 +21,11 @@ from lab.run import open_data  # noqa: E402
 from lab.run.weights import combined_by, models_of, pack_weights  # noqa: E402
 
 
-def publish(out, dataset, data_root=None, size="small", timeout=7200.0, client=None):
+def publish(out, dataset, data_root=None, timeout=7200.0, client=None):
     """Publish the weights of the run in `out` -> as from `push_dataset`."""
     if not Path(out, "steps").is_dir():
         raise DataError(f"{out}: is no folder of a run, or has no predictions; run.py makes it")
-    root = open_data(data_root, size, folder=PROJECT / "data")[0].resolve()
+    root = open_data(data_root, folder=PROJECT / "data").resolve()
     with locked(Path(out, ".run", "lock")) as holder:
         if holder is not None:
             raise DataError(f"{out}: a run{holder} is writing here; wait for it")
@@ -47,12 +47,11 @@ def main(argv=None):
     parser.add_argument("out", metavar="RUN", help="the folder of the run, such as submissions/my-run")
     parser.add_argument("dataset", metavar="NAME", help="of the Kaggle Dataset, or OWNER/NAME")
     parser.add_argument("--data-root", metavar="DIR", help="the data of the run, as for run.py")
-    parser.add_argument("--size", choices=("tiny", "small"), default="small", help="of the sample data")
     parser.add_argument("--timeout", metavar="HOURS", type=float, default=2.0, help="for the upload, and for Kaggle to "
                         "process it; default: 2")
     args = parser.parse_args(argv)
     try:
-        done = publish(Path(args.out).expanduser(), args.dataset, args.data_root, args.size, 3600 * args.timeout)
+        done = publish(Path(args.out).expanduser(), args.dataset, args.data_root, 3600 * args.timeout)
     except (DataError, KaggleError, OSError, RuntimeError) as error:
         print(f"weights.py: {error}", file=sys.stderr)
         return 2 if isinstance(error, DataError) else 1

@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 import matplotlib
@@ -32,11 +33,21 @@ def real_data(project):
 
 @pytest.fixture(scope="session")
 def tiny_sample(tmp_path_factory):
-    """Folder of tiny sample data, and what is prepared from it; read it, never write to it."""
-    from lab.sample.write import write_sample
-    root = tmp_path_factory.mktemp("sample")
-    write_sample(root, seed=0, size="tiny")
+    """Folder of tiny generated data whose test runtimes are known, and what is prepared from it; never write to it."""
+    return _written(tmp_path_factory.mktemp("sample"))
+
+
+@pytest.fixture(scope="session")
+def tiny_hidden(tmp_path_factory):
+    """The same as the competition would give it: test runtimes are hidden."""
+    return _written(tmp_path_factory.mktemp("hidden"), hidden=True)
+
+
+def _written(root, **options):
+    from sample import write_sample
+
     from kit.prepare import prepare
+    write_sample(root, **options)
     prepare(root, root / "prepared", progress=False)             # as other tests do at any moment
     return root
 
@@ -63,6 +74,19 @@ def kaggle(tmp_path, monkeypatch, capfd):
     written = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents
                and any(secret.encode() in path.read_bytes() for secret in SECRETS)]
     assert written == [] and not any(secret in text for text in heard for secret in SECRETS)
+
+
+def pytest_sessionfinish(session):
+    """What runs have prepared in the clone's data/ from data of tests goes when all tests are done."""
+    if hasattr(session.config, "workerinput"):
+        return
+    from lab.run import locate_data
+    kept = Path(__file__).resolve().parents[1] / "data"
+    for folder, names, _ in os.walk(session.config._tmp_path_factory.getbasetemp()):
+        if {"tile", "layout"} & {*names}:
+            names.clear()
+            if (place := locate_data(folder, kept)[1]).parent == kept:
+                shutil.rmtree(place, ignore_errors=True)
 
 
 def pytest_configure(config):

@@ -21,12 +21,13 @@ import papermill
 PROJECT = Path(__file__).resolve().parents[1]
 for folder in (PROJECT, PROJECT / "notebooks"):
     sys.path.insert(0, str(folder))
+from sample import write_sample  # noqa: E402
+
 import kit  # noqa: E402
 import lab.plots  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import file_sha256  # noqa: E402
 from lab.run.code import all_sources, code_digest  # noqa: E402
-from lab.sample.write import write_sample  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("program_of_a_run", PROJECT / "notebooks" / "run.py")
 program = importlib.util.module_from_spec(spec)          # the benchmarks have a module `run`, too
@@ -186,7 +187,7 @@ class World:
 
     def _write_data(self):
         """Two collections of the tiny sample data, two or three files per split, as if they were real data."""
-        sample = write_sample(self.place / "sample", size="tiny")
+        sample = write_sample(self.place / "sample")
         for collection in COLLECTIONS:
             for split in SPLITS:
                 folder = self.data.joinpath(*collection.split(":"), split)

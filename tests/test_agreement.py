@@ -18,12 +18,12 @@ from drawn import (
     slow_roles,
     some_configs,
 )
+from sample.architectures import convolutional_net, transformer
+from sample.runtimes import PEAK_FLOPS, Tensors
 
 from kit.agreement import REACH, TRANSPOSE, _depths, agreement_tables, find_meetings, operand_roles
 from kit.data import OPCODE_NAMES, LayoutGraph, npz_paths, read_layout
 from kit.prune import prune
-from lab.sample.architectures import convolutional_net, transformer
-from lab.sample.runtimes import PEAK_FLOPS, Tensors
 
 #   0* ---> 1 ---> 2 ---> 3*          * configurable; all are (4, 8) but 2, which transposes, and what follows it
 #           |      |                    7 has another shape

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,10 +17,9 @@ import pytest
 import torch
 from kaggle_server import PYTHON, USER
 from run_folder import FULL, SHOWN, run_clone
+from sample import write_sample
 
-from kit.data import DataError
 from kit.kaggle import notebooks
-from lab.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = "tile:xla,layout:xla:random"
@@ -94,9 +92,7 @@ def executed_alone(place, empty, **more):
 def made(tmp_path_factory):
     """(an empty folder in which the bundle ran, the executed notebook, what run.py made of the same data)."""
     folder = tmp_path_factory.mktemp("bundle")
-    write_sample(folder / "sample", seed=0, size="tiny")
-    root = folder / "kaggle" / "input" / "competitions" / "predict-ai-model-runtime" / "npz_all" / "npz"
-    shutil.copytree(folder / "sample" / "npz", root)                  # without the truth: as if it were real
+    root = write_sample(folder / "kaggle/input/competitions/predict-ai-model-runtime/npz_all", hidden=True)
     place, = bundled(folder, *TINY)
     empty = folder / "empty"
     executed_alone(place, empty, TPUGRAPHS_ROOT=str(root.parents[1]), KAGGLE_API_TOKEN=TOKEN)
@@ -116,7 +112,7 @@ def test_a_bundle_gives_the_submission_that_the_kit_gives_with_models_trained_si
 
 @pytest.mark.long
 def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
-    place, = bundled(tmp_path, "--only", "08", "--data-root", "sample", "--size", "tiny", "--machine", "cpu")
+    place, = bundled(tmp_path, "--only", "08", "--size", "tiny", "--machine", "cpu")
     cells = executed_alone(place, tmp_path / "empty")
     assert sum("image/png" in output.get("data", ()) for cell in cells for output in cell.get("outputs", ())) >= 3
     name = "kernels_networks.csv"
@@ -128,8 +124,7 @@ def test_a_bundle_of_the_kernels_has_their_stored_tables_with_it(tmp_path):
 
 @pytest.mark.long
 def test_the_evening_without_a_gpu_is_pushed_by_the_real_client_and_gives_what_runs_here(kaggle, tmp_path):
-    write_sample(tmp_path / "sample", seed=0, size="tiny")
-    root = shutil.copytree(tmp_path / "sample" / "npz", tmp_path / "competition" / "npz")   # without the truth
+    root = write_sample(tmp_path / "competition", hidden=True)
     chosen = (*TINY, "-p", "models=token,lightgbm")
     place, = bundled(tmp_path, "--machine", "cpu", "--owner", USER, *chosen)
     subprocess.run([PYTHON, "-m", "kaggle", "kernels", "push", "-p", place], check=True, capture_output=True)
@@ -160,7 +155,7 @@ def test_no_token_is_left_anywhere(made):
 def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
     written = unpacked(cells)
-    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/sample/write.py"} <= set(written)
+    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/run/data.py"} <= set(written)
     assert not {"kit/search/droplet.py", "lab/kernels/study.py"} & set(written)
     place = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["place"]
     for name, source in written.items():
@@ -245,20 +240,6 @@ def test_a_folder_that_cannot_be_written_to_is_named_with_the_option(tmp_path, m
     assert main(["--only", "13", "--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert f"'{tmp_path / 'tpugraphs-kit-13'}'; --out DIR names another folder\n" in said
-
-
-def test_a_bundle_that_is_for_the_data_set_alone_ends_where_it_is_not_found(tmp_path, monkeypatch):
-    step = PROJECT / "notebooks" / "03_train_tile.ipynb"
-    make = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["bundle"]
-    cells = [c.source for c in make({step: {"data_root": None}}, real_only=True).cells]
-    own = [c.source for c in make({step: {"data_root": None}}).cells]
-    find, = set(cells) - set(own)
-    assert max(i for i, c in enumerate(cells) if c.startswith("import base64\n")) + 1 == cells.index(find)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
-    with pytest.raises(DataError, match="no folder with tile/ or layout/ in it"):
-        exec(find, {})
 
 
 @pytest.mark.parametrize("only", ["03,04,05,06", "08", "00,01,02,03,04,05,06,07,09,1"])

@@ -20,8 +20,8 @@ from lab.studies.compare import compared_programs, differences, rank_unseen
 TINY = Recipe(ConfigTokenModel, ConfigTokenSettings(width=4, token_width=4), TrainSettings(3, 8, validate_every=3))
 
 
-def test_both_sources_of_a_search_are_compared_and_test_programs_with_runtimes_are_ranked(tiny_sample, tmp_path):
-    root, sources = shutil.copytree(tiny_sample / "npz", tmp_path / "npz"), ("layout:xla:random", "layout:nlp:random")
+def test_both_sources_of_a_search_are_compared_and_test_programs_with_runtimes_are_ranked(tiny_hidden, tmp_path):
+    root, sources = shutil.copytree(tiny_hidden / "npz", tmp_path / "npz"), ("layout:xla:random", "layout:nlp:random")
     known = npz_paths(root, sources[1], "test")[0]
     rewrite(known, config_runtime=np.arange(1, len(np.load(known)["config_runtime"]) + 1))
     found = compared_programs(root, ["tile:xla", *sources, "layout:nlp:default"], k_hops=1)

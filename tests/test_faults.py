@@ -30,6 +30,7 @@ import pytest
 import torch
 from disks import fill, mounted
 from filelock import FileLock
+from sample import write_sample
 from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
@@ -40,7 +41,6 @@ from kit.submit import write_submission
 from kit.training.checkpoints import save_checkpoint
 from lab.run import Store
 from lab.run.ledger import record_run
-from lab.sample.write import write_sample
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and mounts of Linux")
 DROP_BOUND, DAC_OVERRIDE = 24, 1         # prctl.h and capability.h: what lets root pass over permission bits
@@ -87,7 +87,7 @@ def unpacking(folder):
 
 
 def sampling(folder):
-    write_sample(folder / "sample", size="tiny")
+    write_sample(folder / "sample")
 
 
 def training(folder):
@@ -519,12 +519,12 @@ def test_a_clone_that_must_not_be_written_to_is_enough(clone, expected, tmp_path
     after = tree(clone.folder)
     assert {name for name in after if after[name] != before.get(name)} <= {
         name for name in after if name.endswith(".prepare.lock")}
-    said = f"data: cannot be written to; sample data and prepared files go to {clone.out / 'data'}"
+    said = f"data: cannot be written to; prepared files go to {clone.out / 'data'}"
     assert (said in lines) != prepared and any((clone.out / "data").glob("prepared-*")) != prepared
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("data", ["sample", None])
+@pytest.mark.parametrize("data", ["measured", None])
 def test_without_out_a_clone_that_must_not_be_written_to_is_one_sentence_with_the_option(clone, data):
     given = str(clone.data) if data is None else data
     clone.command = lambda *args: [sys.executable, "notebooks/run.py", "--data-root", given, "--size", "tiny", *args]

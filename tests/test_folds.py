@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from run_folder import FULL, World, in_process
+from sample import write_sample
 from test_relatives import drawn_network, program_of, renumbered
 from torch import nn
 from training import GRAPHS, drawn_layout, drawn_tile, step_of_a_run
@@ -24,7 +25,6 @@ from kit.train import TrainSettings
 from lab.run import Folder, Prediction, Run, gather_predictions, read_weights, runtimes_of
 from lab.run.folder import step_of
 from lab.run.members import Material, Member, in_folds, train_members, without_fold
-from lab.sample import write_sample
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def test_out_of_fold_predictions_are_read_beside_the_others(tmp_path, tiny_sampl
 def tiny_sample_prepared(tmp_path_factory):
     """The prepared tiny sample; the files are beside it."""
     from kit.prepare import prepare
-    root = write_sample(tmp_path_factory.mktemp("folds") / "data", seed=0, size="tiny")
+    root = write_sample(tmp_path_factory.mktemp("folds") / "data")
     return prepare(root, root.parent / "prepared", [KEY[0]]).folder
 
 

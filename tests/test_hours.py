@@ -144,7 +144,7 @@ def test_settings_of_the_notebooks_reach_the_plan():
         token._replace(configs=1024), trees, gnn._replace(shape=replace(gnn.shape, config_attention=True))]
     tile, = planned_models("tile:xla", {"recipe": "full", "steps": 3, "kernels_per_step": 5, "width": 16, "seeds": 1})
     assert (tile.steps, tile.configs, tile.graphs, tile.shape.width) == (3, 128, 5, 16)
-    assert [one.steps for one in planned_models(RANDOM, {"size": "tiny"}, True)] == [20, 1, 10, 10]
+    assert [one.steps for one in planned_models(RANDOM, {"size": "tiny", "recipe": "short"})] == [20, 1, 10, 10]
     assert len(planned_models("tile:xla", {})) == recipes_for("tile:xla")["tile"].seeds
     assert planned_models(RANDOM, {"gnn_steps": None, "seeds": None}) == planned_models(RANDOM, {})
 
@@ -166,7 +166,8 @@ def test_the_plan_is_what_the_notebooks_train(tmp_path, tiny_sample):
     records = [json.loads(path.read_text()) for path in (tmp_path / "out" / "store").glob("*.json")]
     found = sorted((r["settings"]["steps"], r["settings"]["configs_per_step"], r["settings"]["graphs_per_step"],
                     gnn_width(r["model_settings"])) for r in records)
-    planned = [one for c in ("tile:xla", RANDOM) for one in planned_models(c, {**given, "size": "tiny"}, True)]
+    given |= {"size": "tiny", "recipe": "short"}
+    planned = [one for c in ("tile:xla", RANDOM) for one in planned_models(c, given)]
     assert found == sorted((one.steps, one.configs, one.graphs, gnn_width(vars(one.shape))) for one in planned)
 
 

@@ -286,8 +286,8 @@ def test_a_bundle_finds_prepared_data_of_its_dataset(kaggle, tmp_path, tiny_samp
         path.write_bytes(data)
     make = runpy.run_path(str(project / "notebooks" / "bundle.py"))["bundle"]
     step = project / "notebooks" / "03_train_tile.ipynb"
-    with_data = make({step: {}}, real_only=True, datasets=[f"{USER}/weights", REF])
-    cell, = {c.source for c in with_data.cells} - {c.source for c in make({step: {}}, real_only=True).cells}
+    with_data = make({step: {}}, datasets=[f"{USER}/weights", REF])
+    cell, = {c.source for c in with_data.cells} - {c.source for c in make({step: {}}).cells}
     monkeypatch.setenv("TPUGRAPHS_ROOT", "")                       # set, so that it is put back at the end
     monkeypatch.delenv("TPUGRAPHS_ROOT")
     exec(cell.replace("/kaggle/input", f"{tmp_path}/input"), {})
@@ -311,7 +311,7 @@ def test_a_job_is_pushed_once_its_dataset_is_ready(kaggle, folder, tmp_path, tin
 
     def train(**words):
         monkeypatch.setattr(on_kaggle, "wait_for_dataset", functools.partial(wait_for_dataset, **words, client=QUICK))
-        return on_kaggle.train_on_kaggle(plan_jobs(["tile:xla"]), books, USER, tmp_path / "out", tiny_sample, False,
+        return on_kaggle.train_on_kaggle(plan_jobs(["tile:xla"]), books, USER, tmp_path / "out", tiny_sample,
                                          datasets=[REF])
     kaggle.processing = ["BLOBS_RECEIVED"] * 99
     assert "Kaggle still processes it (blobs_received)" in fails("pending", train, timeout=0.5, every=0.1)

@@ -37,11 +37,11 @@ def combine(data, out, costs):
 
 
 @pytest.fixture(scope="module")
-def predicted(tmp_path_factory, tiny_sample):
-    """(data of one collection that is not known to be sample data, the folder of a run that has predicted it)."""
+def predicted(tmp_path_factory, tiny_hidden):
+    """(data of one collection as the competition gives it, the folder of a run that has predicted it)."""
     folder = tmp_path_factory.mktemp("predicted")
     data, out, rng = folder / "data", folder / "out", np.random.default_rng(0)
-    shutil.copytree(tiny_sample / "npz" / "tile", data / "npz" / "tile")
+    shutil.copytree(tiny_hidden / "npz" / "tile", data / "npz" / "tile")
     costs = {}
     for path in npz_paths(data, "tile:xla", "test"):
         with np.load(path) as npz:
@@ -96,7 +96,7 @@ def test_what_cannot_be_submitted_is_never_sent(kaggle, predicted, tmp_path, tin
     shutil.copytree(predicted[1], tmp_path / "out")
     combine(tiny_sample, tmp_path / "sample", known_truth(tiny_sample / "npz", "tile:xla"))
     status, _, errors = run(tiny_sample, "sample")
-    assert status == 1 and "    KaggleError: Kaggle cannot score sample data; nothing was sent: give the" in errors
+    assert status == 1 and "    KaggleError: Kaggle cannot score measured programs; nothing was sent: give" in errors
     step = tmp_path / "out" / "steps" / "05_ensemble.json"
     step.unlink()
     status, _, errors = run(predicted[0])

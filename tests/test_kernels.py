@@ -20,6 +20,7 @@ import psutil
 import pytest
 import scipy.stats
 import torch
+from sample import write_sample
 from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import DataError
@@ -72,7 +73,6 @@ from lab.kernels.searches import (
     run_search,
     search_path,
 )
-from lab.sample import write_sample
 
 SMALL = {"matmul": Kernel("small matmul", "matmul", (8, 16, 12)),
          "batch matmul": Kernel("small batch matmul", "matmul", (2, 6, 16, 5)),
@@ -480,7 +480,7 @@ def test_every_search_runs_and_the_race_of_their_winners(tmp_path):
 def test_a_run_that_was_killed_or_whose_time_is_over_goes_on_and_measures_nothing_twice(tmp_path, project):
     """As a user would: run.py with notebook 08, killed when the first search is done; no time for a second layer."""
     command = [sys.executable, "notebooks/run.py", "--only", "08", "--out", str(tmp_path / "out"), "--data-root",
-               str(write_sample(tmp_path / "sample", size="tiny")), "-p", "network=bert", "-p", "minutes=0",
+               str(write_sample(tmp_path / "sample")), "-p", "network=bert", "-p", "minutes=0",
                "-p", "budget=3", "-p", "trials=3", "-p", "threads=1"]
 
     def measured_files():

@@ -13,7 +13,7 @@ from kit.models import ConfigTokenModel
 from kit.prepare import open_prepared
 from kit.prune import drop_duplicate_configs
 from lab.measured import SEARCHES, SECOND
-from lab.run import Run, is_measured, known_truth, locate_data, measured_table, open_data, source_of
+from lab.run import Run, known_truth, measured_table, open_data, source_of
 from lab.run.data import MEASURED
 from lab.run.store import Store
 from lab.studies import machines
@@ -25,9 +25,9 @@ RANDOM = "layout:xla:random", "layout:nlp:random"
 
 @pytest.fixture(scope="module")
 def measured(tiny_sample, tmp_path_factory):
-    """A folder as notebooks/measure.py writes it: the tiny sample's programs, with runtimes in the test files, too."""
-    root = tmp_path_factory.mktemp("measured")
-    families = []
+    """A folder as notebooks/measure.py writes it: the tiny sample's programs of two collections, with their families.
+    """
+    root, families = tmp_path_factory.mktemp("measured"), []
     for collection in RANDOM:
         for split in ("train", "valid", "test"):
             for path in npz_paths(tiny_sample, collection, split):
@@ -35,21 +35,15 @@ def measured(tiny_sample, tmp_path_factory):
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, place)
                 families.append((path.stem, f"of {split}"))
-        for name, runtime in known_truth(tiny_sample / "npz", collection).items():
-            rewrite(root.joinpath("npz", *collection.split(":"), "test", f"{name.split(':')[-1]}.npz"),
-                    config_runtime=runtime)
     pl.DataFrame(families, ("program", "family"), orient="row").write_csv(root / "measured.csv")
     return root
 
 
-def test_test_runtimes_of_measured_programs_are_scored_and_never_taken_for_sample_data(measured, tiny_sample, tmp_path):
-    assert locate_data(measured, folder=tmp_path)[2] is False
+def test_test_runtimes_of_measured_programs_are_scored(measured, tmp_path):
     run = Run("05_ensemble", measured, tmp_path / "out", collections=RANDOM[0])
-    assert (run.source, run.scored, run.is_sample) == ("measured programs", "test", False)
-    assert is_measured(run.root) and not is_measured(tiny_sample / "npz")
-    found, expected = known_truth(run.root, RANDOM[0]), known_truth(tiny_sample / "npz", RANDOM[0])
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert (run.source, run.scored) == ("measured programs", "test")
+    assert known_truth(run.root, RANDOM[0]).keys() == {
+        f"{RANDOM[0]}:{path.stem}" for path in npz_paths(measured, RANDOM[0], "test")}
 
 
 def test_tau_at_equal_distance_counts_pairs_one_by_one():
@@ -126,9 +120,9 @@ def test_two_machines_are_compared_on_the_same_configurations(measured, tmp_path
 
 
 def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_path):
-    root, is_sample = open_data("measured", folder=tmp_path)
+    root = open_data("measured", folder=tmp_path)
     table, prepared = pl.read_csv(measured_table(root)), open_prepared(root).catalogue
-    assert not is_sample and source_of(root) == "measured programs" and prepared["reason"].null_count() == len(prepared)
+    assert source_of(root) == "measured programs" and prepared["reason"].null_count() == len(prepared)
     assert sorted(table.select("collection", "split", "program").iter_rows()) == sorted(
         prepared.select("collection", "split", "name").iter_rows())
     for row in table.iter_rows(named=True):
@@ -147,7 +141,7 @@ def test_the_programs_that_come_with_the_kit_are_those_of_their_catalogue(tmp_pa
 
 
 def test_weights_are_compared_on_training_programs_whose_family_was_left_out(tmp_path, monkeypatch):
-    root, _ = open_data("measured", collections=RANDOM, folder=tmp_path)
+    root = open_data("measured", collections=RANDOM, folder=tmp_path)
     families = dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
     ranked = []
 

@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 import torch
 from run_folder import FULL, run_clone
+from sample import write_sample
 
 from kit.agreement import agreement_tables
 from kit.baselines import structural_relatives
@@ -26,7 +27,6 @@ from kit.prepare import open_prepared, prepare
 from kit.submit import check_submission, read_submission
 from lab.run import Folder
 from lab.run.folder import COMBINES, step_of
-from lab.sample.write import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 PATHS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
@@ -148,7 +148,7 @@ def finished(tmp_path_factory):
     if not PATHS:
         pytest.skip("there are no notebooks yet")
     folder = tmp_path_factory.mktemp("run")
-    write_sample(folder / "data", seed=0, size="tiny")
+    write_sample(folder / "data")
     (folder / "watch").mkdir()
     (folder / "watch" / "sitecustomize.py").write_text(WATCH.format(log=str(folder / "opened.txt")))
     return folder, *run(folder, PYTHONPATH=str(folder / "watch"))
@@ -159,7 +159,7 @@ def test_a_source_file_is_opened_once_in_a_whole_run(finished):
     opened = Counter((folder / "opened.txt").read_text().splitlines())
     sources = {str(path.resolve()) for path in (folder / "data" / "npz").rglob("*.npz")}
     assert sources and {path: opened[path] for path in sources} == dict.fromkeys(sources, 1)
-    assert any("/prepared/" in path for path in opened)            # what the notebooks read
+    assert any("/prepared-" in path for path in opened)            # what the notebooks read
 
 
 def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
@@ -179,7 +179,7 @@ def test_all_notebooks_run_in_order_to_a_valid_submission(finished):
 def studied(tmp_path_factory):
     """What 10, 11 and 12 made of two collections: their tables; and the folder."""
     folder = tmp_path_factory.mktemp("studies")
-    write_sample(folder / "data", seed=0, size="tiny")
+    write_sample(folder / "data")
     status, lines, errors = run(folder, "--only", "10,11,12", "--collections", "tile:xla,layout:xla:random", "-p",
                                 "steps=3")
     assert (status, errors, lines[-1]) == (0, "", "out"), "\n".join(lines[-30:])
@@ -190,7 +190,7 @@ def studied(tmp_path_factory):
 @pytest.mark.long
 def test_the_recipe_is_held_against_every_published_baseline(studied):
     table = studied["baselines"]
-    assert set(table["programs"]) == {"tile:xla", "layout:random"} and set(table["data"]) == {"sample data"}
+    assert set(table["programs"]) == {"tile:xla", "layout:random"} and set(table["data"]) == {"measured programs"}
     for programs, least in (("tile:xla", 4), ("layout:random", 5)):
         rows = table[table["programs"] == programs].set_index("model")
         assert len(rows) >= least + 2 and rows["score"].notna().all()
@@ -204,7 +204,7 @@ def test_searches_use_the_token_model_of_04_and_keep_within_their_budgets(finish
     for stem in ("layout_xla_default", "layout_nlp_random", "layout_nlp_default"):
         assert len(list((out / "store").glob(f"{stem}-token-0-*.pt"))) == 1, "07 trained another one"
     rows = pd.read_csv(out / "searches_rows.csv")
-    assert set(rows["data"]) == {"sample data"} and rows["collection"].nunique() == 4
+    assert set(rows["data"]) == {"measured programs"} and rows["collection"].nunique() == 4
     assert (rows["budget"] <= rows["rows"] / 2).all() and (rows[["random", "searched with model"]] >= 0).all(axis=None)
 
 

@@ -159,10 +159,11 @@ def test_a_prepared_folder_is_a_data_root(tiny_sample, prepared):
     assert open_prepared(prepared.folder).catalogue.equals(prepared.catalogue)
 
 
-def test_the_catalogue_says_what_plain_counting_says(tiny_sample, prepared):
+def test_the_catalogue_says_what_plain_counting_says(tiny_hidden, tmp_path):
+    prepared = prepare(tiny_hidden, tmp_path / "here", progress=False)
     assert dict(prepared.catalogue.schema) == COLUMNS
     for row in prepared.catalogue.iter_rows(named=True):
-        path = prepared_path(tiny_sample / "npz", row["collection"], row["split"], row["name"])
+        path = prepared_path(tiny_hidden / "npz", row["collection"], row["split"], row["name"])
         arrays = dict(np.load(path))
         layout = "node_config_feat" in arrays
         configs = arrays["node_config_feat"] if layout else arrays["config_feat"]

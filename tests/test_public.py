@@ -24,7 +24,6 @@ HOMES = {
     "kit.search": "random_search annealing genetic droplet explore_then_droplet",
     "kit.hlo": "read_layout_pb read_tile_pb",
     "kit.programs": "program_from_hlo program_from_jax with_layouts tune",
-    "lab.sample": "write_sample",
 }
 
 
@@ -35,6 +34,8 @@ def test_public_names_are_at_home(home):
 
 
 def test_public_names_go_from_sample_data_to_a_checked_submission(tmp_path):
+    from sample import write_sample
+
     from kit.data import COLLECTIONS, npz_paths, read_layout, read_tile
     from kit.metrics import collection_score, score_for
     from kit.models import ConfigTokenModel, TileModel
@@ -42,8 +43,7 @@ def test_public_names_go_from_sample_data_to_a_checked_submission(tmp_path):
     from kit.prune import drop_duplicate_configs, prune
     from kit.submit import check_submission, write_submission
     from kit.train import TrainSettings, predict, train
-    from lab.sample import write_sample
-    root, costs = write_sample(tmp_path / "data", seed=0, size="tiny"), {}
+    root, costs = write_sample(tmp_path / "data"), {}
     prepared = prepare(root, tmp_path / "prepared")
     for collection in COLLECTIONS:
         tile = collection == "tile:xla"

@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import polars as pl
 import pytest
+from sample import write_sample
 from scipy.stats import rankdata
 from training import drawn_layout
 
@@ -26,7 +27,6 @@ from kit.factored import structure_of
 from kit.metrics import kendall_tau
 from kit.prepare import prepare
 from kit.prune import drop_duplicate_configs, hold_out_configs
-from lab.sample import write_sample
 
 CONV, DOT = 26, 34
 
@@ -299,7 +299,7 @@ def test_the_similarity_by_structures_is_that_of_all_matchings_and_never_above_t
 
 def test_the_catalogue_finds_the_relatives_that_pairwise_alignment_finds(tmp_path):
     """Tiny sample data: options are missing in some files, so that relatives are not quite the same."""
-    root = write_sample(tmp_path / "sample", size="tiny", relatives=2)
+    root = write_sample(tmp_path / "sample", relatives=2)
     for path in root.rglob("*_0_relative_*.npz"):                # so half of the programs have none
         path.unlink()
     catalogue = prepare(root, tmp_path / "prepared", progress=False).catalogue

@@ -1,7 +1,6 @@
 """notebooks/run.py on small notebooks made here: what it runs, skips, refuses, and how it ends."""
 import ast
 import importlib
-import inspect
 import json
 import os
 import re
@@ -57,19 +56,6 @@ def write_kernel(path):
              config_runtime=np.array([5, 6]), config_runtime_normalizers=np.array([7, 7]))
 
 
-SAMPLE = f"""import numpy as np
-
-
-{inspect.getsource(write_kernel)}
-
-def write_sample(root, seed=0, size="small", progress=False):
-    if not root.exists():
-        write_kernel(root / "npz" / "tile" / "xla" / "train" / f"{{size}}.npz")
-        (root / "truth" / "tile").mkdir(parents=True)
-    return root / "npz"
-"""
-
-
 def write_notebook(path, *cells):
     """A notebook of code cells, the first of them tagged parameters."""
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c.replace("NAME", path.stem)) for c in cells])
@@ -88,10 +74,9 @@ def copy_programs(project, folder):
 
 @pytest.fixture
 def clone(tmp_path, project):
-    """A project with the real run.py and kit, its own two notebooks, sample writer and data set of two files."""
+    """A project with the real run.py and kit, its own two notebooks and data set of two files."""
     copy_programs(project, tmp_path / "notebooks")
     shutil.copytree(project / "kit", tmp_path / "kit")
-    (tmp_path / "notebooks" / "lab" / "sample" / "__init__.py").write_text(SAMPLE)
     write_notebook(tmp_path / "notebooks" / "00_first.ipynb", PARAMETERS, NOTE)
     write_notebook(tmp_path / "notebooks" / "01_last.ipynb", PARAMETERS, SUBMISSION)
     for name in ("kernel", "other"):

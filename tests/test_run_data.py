@@ -19,6 +19,7 @@ from lab.run import (
     locate_data,
     open_data,
     read_split,
+    source_of,
     training_graphs,
     wanted,
 )
@@ -48,41 +49,40 @@ def test_an_unknown_collection_is_answered_with_all_five(names):
 
 
 def test_open_data_takes_what_is_given_prepares_it_and_says_which_it_is(root, tmp_path, capsys):
-    prepared = root.parent / "prepared"
-    assert open_data(root) == open_data(root.parent) == (prepared, True)
-    assert capsys.readouterr().out == f"sample data, simulated runtimes: {root}\nprepared: {prepared}\n" * 2
-    assert open_data(prepared) == (prepared, True)
-    assert capsys.readouterr().out == f"sample data, simulated runtimes: {prepared}\n"
-    shutil.rmtree(root.parent / "truth")
-    place, is_sample = open_data(str(root), collections="tile:xla", folder=tmp_path / "data")
-    assert not is_sample and place.parent == tmp_path / "data" and re.fullmatch("prepared-[0-9a-f]{8}", place.name)
-    assert capsys.readouterr().out == f"data set: {root}\nprepared: {place}\n"
+    place = open_data(str(root), collections="tile:xla", folder=tmp_path / "data")
+    assert place.parent == tmp_path / "data" and re.fullmatch("prepared-[0-9a-f]{8}", place.name)
+    assert capsys.readouterr().out == f"measured programs: {root}\nprepared: {place}\n"
     assert [p.name for p in place.iterdir() if p.is_dir()] == ["tile"]                 # only what was asked for
-    assert open_data(root, folder=tmp_path / "data") == (place, False) and (place / "layout").is_dir()
+    assert open_data(root, folder=tmp_path / "data") == place and (place / "layout").is_dir()
+    assert open_data(place) == place and source_of(place) == "measured programs"
+    shutil.rmtree(place)
+    (root.parent / "measured.csv").unlink()
+    capsys.readouterr()
+    assert open_data(root.parent, folder=tmp_path / "data") == place and source_of(place) == "real files"
+    assert capsys.readouterr().out == f"data set: {root}\nprepared: {place}\n"
 
 
 def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
     """A model of one collection may be trained on others, so what it was made from must be known to have changed."""
     first, other = "layout:xla:random", "layout:nlp:random"
-    place, _ = open_data(root, collections=[first, other])
+    place = open_data(root, [first, other], tmp_path / "data")
     before = data_digest(place, other, "train")
     path = npz_paths(root, other, "train")[0]
     rewrite(path, config_runtime=read_layout(path).config_runtime[::-1])
-    open_data(root, collections=first)
+    open_data(root, first, tmp_path / "data")
     assert data_digest(place, other, "train") != before
     assert not (place / "tile").exists()                         # what nobody asked for is still not prepared
 
 
 def test_on_colab_the_prepared_data_live_on_a_mounted_drive(root, tmp_path, monkeypatch):
-    shutil.rmtree(root.parent / "truth")
     monkeypatch.setattr(data, "DRIVE", tmp_path)
-    assert open_data(root, collections="tile:xla") == (tmp_path / "tpugraphs-prepared", False)
+    assert open_data(root, collections="tile:xla") == tmp_path / "tpugraphs-prepared"
 
 
 def test_open_data_names_what_cannot_be_prepared(root, tmp_path, capsys):
     bad = npz_paths(root, "layout:nlp:random", "valid")[0]
     bad.write_bytes(b"PK")
-    place, _ = open_data(root)
+    place = open_data(root, folder=tmp_path / "data")
     why = f"layout/nlp/random/valid/{bad.name}: not a readable npz file"
     assert f"left out: {why}" in capsys.readouterr().out
     assert bad.stem not in [g.graph_id for g in read_split(place, "layout:nlp:random", "valid")]
@@ -90,25 +90,22 @@ def test_open_data_names_what_cannot_be_prepared(root, tmp_path, capsys):
     assert why in f"{name}: {reason}" and left_out(place, ["tile:xla"]) == left_out(root, ["layout:nlp:random"]) == []
 
 
-def test_open_data_writes_the_sample_where_there_is_no_data_and_uses_it_again(tmp_path, tiny_sample, monkeypatch):
-    monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
-    place, is_sample = open_data("sample", size="tiny", folder=tmp_path)
-    assert is_sample and place == tmp_path / "sample-tiny" / "prepared"
-    found = tmp_path / "sample-tiny" / "npz"
-    written = {p.relative_to(found): p.read_bytes() for p in found.rglob("*.npz")}
-    assert written == {p.relative_to(tiny_sample / "npz"): p.read_bytes() for p in tiny_sample.glob("npz/**/*.npz")}
-    times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npz")}
-    assert open_data("sample", size="tiny", folder=tmp_path) == (place, True)
-    assert times == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.npz")}
-
-
-def test_the_sample_is_never_used_in_place_of_data_that_was_asked_for(tmp_path, monkeypatch):
-    for ask in (lambda: open_data(tmp_path / "absent", size="tiny", folder=tmp_path / "new"),
+def test_measured_programs_are_never_used_in_place_of_data_that_was_asked_for(tmp_path, monkeypatch):
+    for ask in (lambda: open_data(tmp_path / "absent", folder=tmp_path / "new"),
                 lambda: (monkeypatch.setenv("TPUGRAPHS_ROOT", str(tmp_path / "absent")),
-                         open_data(size="tiny", folder=tmp_path / "new"))):
+                         open_data(folder=tmp_path / "new"))):
         with pytest.raises(DataError, match=f"^(TPUGRAPHS_ROOT: )?{tmp_path}/absent does not exist; expected a"):
             ask()
     assert not (tmp_path / "new").exists()
+
+
+def test_a_bundle_has_no_measured_programs_and_says_that_no_data_is_there(tmp_path, monkeypatch):
+    monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert locate_data(folder=tmp_path) == (data.MEASURED, tmp_path / "measured")
+    monkeypatch.setattr(data, "MEASURED", tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no folder with tile/ or layout/ in it"):
+        locate_data(folder=tmp_path)
 
 
 def test_a_split_is_all_its_graphs_by_name(root):
@@ -144,7 +141,6 @@ def test_a_damaged_file_is_reported_and_the_others_go_on(root, collection, tmp_p
 
 def with_own_names(root):
     """Give the test files names of their own, so that none of them is a stranger in the data set."""
-    shutil.rmtree(root.parent / "truth")
     for path in [*root.rglob("test/*.npz")]:
         path.rename(path.with_name(f"own-{path.name}"))
 
@@ -153,6 +149,7 @@ def with_own_names(root):
 def test_a_test_file_is_no_file_to_learn_from_and_a_copy_of_one_no_row(root, collection, tmp_path):
     with_own_names(root)
     (test, *others), valid = (npz_paths(root, collection, split) for split in ("test", "valid"))
+    rewrite(test, config_runtime=0 * np.load(test)["config_runtime"])
     shutil.copy(test, valid[0])
     assert len(read_split(root, collection, "valid", tmp_path / "problems.jsonl")) == len(valid) - 1
     copy = test.with_name(f"{test.stem} (1).npz")
@@ -237,22 +234,15 @@ def test_counterparts_come_in_the_documented_order(root, collection):
     assert training_graphs(root, collection)[1] == far
 
 
-def test_what_teaches(root):
+def test_what_teaches(root, tiny_hidden):
     tile = read_split(root, "tile:xla", "train")[0]
     ones = np.ones_like(tile.config_runtime)
     assert teaches(tile) is True
     assert not teaches(tile._replace(config_runtime=0 * ones))
     assert not teaches(tile._replace(config_runtime=tile.config_runtime_normalizers)), "all as fast as the default"
     assert not teaches(tile._replace(config_feat=np.ones_like(tile.config_feat)))
-    assert not any(map(teaches, read_split(root, "tile:xla", "test")))
-    assert not any(map(teaches, read_split(root, "layout:xla:random", "test"))), "placeholders teach nothing"
-
-
-def test_a_folder_called_truth_beside_real_files_makes_no_sample_of_them(root, tmp_path):
-    shutil.copytree(root, tmp_path / "npz")
-    (tmp_path / "truth").mkdir()
-    assert locate_data(tmp_path / "npz", folder=tmp_path)[2] is False
-    assert locate_data(root, folder=tmp_path)[2] is True
+    assert not any(map(teaches, read_split(tiny_hidden, "tile:xla", "test")))
+    assert not any(map(teaches, read_split(tiny_hidden, "layout:xla:random", "test"))), "placeholders teach nothing"
 
 
 def test_the_content_of_a_graph_is_all_its_arrays_and_not_its_file(root):
@@ -269,9 +259,9 @@ def test_the_content_of_a_graph_is_all_its_arrays_and_not_its_file(root):
     assert len({content_digest(one) for one in [graph, *others]}) == 10
 
 
-def test_data_that_changed_in_content_alone_are_other_data_until_they_are_restored(root):
+def test_data_that_changed_in_content_alone_are_other_data_until_they_are_restored(root, tmp_path):
     def digests():
-        place, _ = open_data(root)
+        place = open_data(root, folder=tmp_path)
         return {(c, split): data_digest(place, c, split) for c in COLLECTIONS for split in SPLITS}
     before, path = digests(), npz_paths(root, "layout:nlp:random", "train")[0]
     with np.load(path) as npz:
@@ -302,18 +292,11 @@ def test_results_of_data_that_changed_while_a_step_ran_are_refused(root, tmp_pat
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
-def test_the_truth_of_the_sample_is_there_for_every_test_graph_and_configuration(root, collection):
-    truth = known_truth(root, collection)
-    graphs = {f"{collection}:{g.graph_id}": g for g in read_split(root, collection, "test")}
-    assert list(truth) == list(graphs)
-    for name, graph in graphs.items():
-        assert truth[name].shape == graph.config_runtime.shape and (truth[name] > 0).all()
-        assert len(np.unique(truth[name])) > 1 and not teaches(graph)
-    if collection == "tile:xla":
-        path = npz_paths(root, collection, "test")[0]
-        with np.load(root.parent / "truth" / path.relative_to(root)) as npz:
-            expected = [a / b for a, b in zip(npz["config_runtime"].tolist(),
-                                              npz["config_runtime_normalizers"].tolist())]
-        assert truth[f"{collection}:{path.stem}"].tolist() == expected
-    else:
-        assert all(runtime.dtype == np.int64 for runtime in truth.values())
+def test_runtimes_of_test_graphs_are_known_only_beside_the_table_of_measured_programs(root, tiny_hidden, collection):
+    truth, paths = known_truth(root, collection), npz_paths(root, collection, "test")
+    assert list(truth) == [f"{collection}:{path.stem}" for path in paths]
+    for path, found in zip(paths, truth.values()):
+        with np.load(path) as npz:
+            expected = npz["config_runtime"] / npz.get("config_runtime_normalizers", 1)
+        assert found.tolist() == expected.tolist() and len(np.unique(found)) > 1
+    assert known_truth(tiny_hidden / "npz", collection) == {}

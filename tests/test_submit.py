@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sample import write_sample
 
 import kit.data
 import kit.submit
@@ -19,7 +20,6 @@ from kit.metrics import tile_score
 from kit.prepare import prepare
 from kit.submit import check_submission, read_submission, submission_problems, top_configs, write_submission
 from lab.run.ledger import list_runs, record_leaderboard, record_run
-from lab.sample import write_sample
 
 REAL = Path(__file__).resolve().parents[2] / "shared/tpugraphs"
 # ID -> configurations of the drawn data root
@@ -360,7 +360,7 @@ def test_the_sample_beside_the_data_says_what_is_required(tmp_path, root, sample
 
 
 def test_sample_data_and_names_of_one_s_own_are_complete_as_they_are(tmp_path, root, good):
-    write_sample(tmp_path / "sample", size="tiny")
+    write_sample(tmp_path / "sample")
     npz = tmp_path / "sample" / "npz"
     costs = {}
     for path in npz.glob("**/test/*.npz"):
@@ -411,7 +411,7 @@ def test_a_copy_of_a_test_file_is_named_and_gets_no_row(tmp_path, stranger):
 
 
 def test_a_copy_among_sample_data_is_a_stranger_too(tmp_path):
-    npz = write_sample(tmp_path / "sample", size="tiny")
+    npz = write_sample(tmp_path / "sample", hidden=True)
     before = npz_paths(npz, "tile:xla", "test")
     shutil.copy(before[0], before[0].with_name(before[0].stem + "-Copy1.npz"))
     with pytest.warns(UserWarning, match="-Copy1.npz"):

@@ -18,6 +18,7 @@ import pytest
 import torch
 from kaggle_server import QUICK, TOKEN, USER, fails
 from run_folder import FULL, run_clone
+from sample import write_sample
 from test_bundle import KERNEL, bundled
 
 from kit.baselines import rank_by_relatives
@@ -38,7 +39,6 @@ from lab.run.weights import (
     predict_from_weights,
     read_weights,
 )
-from lab.sample import write_sample
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = ("tile:xla", "layout:xla:default")
@@ -62,8 +62,7 @@ def add_relatives(root):
 def season(tmp_path_factory):
     """(a folder with data, the folder `home` of a run of 03 to 06 on these data)."""
     folder = tmp_path_factory.mktemp("season")
-    root = write_sample(folder / "sample", seed=0, size="tiny")
-    shutil.copytree(root, folder / "data" / "npz")                    # without the truth: as if it were real
+    write_sample(folder / "data", hidden=True)
     add_relatives(folder / "data" / "npz")
     status, lines, errors = run_clone(PROJECT, "--data-root", folder / "data", "--out", folder / "home", "--size",
                                       "tiny", "--collections", ",".join(COLLECTIONS), *FULL, "-p", "partial=True")
@@ -153,8 +152,7 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
 def trained(tmp_path_factory):
     """(prepared folder, folder of a run that notebooks 03 and 04 might have left), with one seed of two networks."""
     folder = tmp_path_factory.mktemp("trained")
-    root = write_sample(folder / "sample", seed=0, size="tiny")
-    shutil.copytree(root, folder / "data" / "npz")
+    write_sample(folder / "data", hidden=True)
     add_relatives(folder / "data" / "npz")
     root = prepare(folder / "data", folder / "prepared", COLLECTIONS, 1, False).folder
     for collection, kind, k_hops in zip(COLLECTIONS, ("tile", "token"), (None, 1)):
@@ -365,7 +363,7 @@ def test_other_data_are_ranked_by_weights_and_refused_by_stored_costs(trained, w
     for folder in ("tile/xla/test", "layout/xla/default/test"):
         path = sorted((tmp_path / "data" / "npz" / folder).glob("*.npz"))[0]
         path.rename(path.with_name(f"{'a' * 32}.npz"))
-    other = open_ranked(tmp_path / "data", [*COLLECTIONS], "tiny", tmp_path / "prepared")
+    other = open_ranked(tmp_path / "data", [*COLLECTIONS], tmp_path / "prepared")
     assert {*open_prepared(other).catalogue["split"]} == {"valid", "test"}
     quiet(weights, other, tmp_path / "new", ["tile:xla"])
     said = capsys.readouterr().out

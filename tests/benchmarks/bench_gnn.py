@@ -58,6 +58,6 @@ CASES = {
     "first place, as published (PyTorch Geometric)": published,
     "first place, LayoutGNN": lambda device="cpu": layout_gnn(device=device),
     "first place, LayoutGNN, bfloat16": lambda device="cpu": layout_gnn(autocast=torch.bfloat16, device=device),
-    "sample data, LayoutGNN (150 nodes, width 64)": lambda device="cpu": layout_gnn(
+    "small program, LayoutGNN (150 nodes, width 64)": lambda device="cpu": layout_gnn(
         SMALL, device=device, n=150, m=240, nc=30, c=32, groups=8, codes=4),
 }

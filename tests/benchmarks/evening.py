@@ -22,16 +22,16 @@ import numpy as np
 import psutil
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parents[1] / "notebooks")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parent), str(HERE.parents[1] / "notebooks")]
 from generated import write_program  # noqa: E402
 from rehearsal import GIB, Size, plan  # noqa: E402
 from run import machine, write_page  # noqa: E402
+from sample.kernels import tile_kernel  # noqa: E402
 
 from kit.data import SPLITS  # noqa: E402
 from kit.files import whole_file  # noqa: E402
 from kit.kaggle.downloads import FILES  # noqa: E402
 from lab.run import locate_data  # noqa: E402
-from lab.sample.kernels import tile_kernel  # noqa: E402
 
 SIZES = {collection: Size(FILES[collection], *ranges, 1000) for collection, ranges in {
     "layout:xla:random": ((372, 43_615), (26, 3143), (20, 100_040)),

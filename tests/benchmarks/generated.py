@@ -1,15 +1,15 @@
-"""Programs and kernels that the benchmarks share: drawn at random, or generated as the sample data is.
+"""Programs and kernels that the benchmarks share: drawn at random, or generated as in the tests.
 
 This file imports nothing beyond what `gpu.py` needs.
 """
 import zipfile
 
 import numpy as np
+from sample.architectures import convolutional_net
+from sample.write import layout_options
 
 from kit.data import LayoutGraph, TileGraph
 from kit.files import whole_file
-from lab.sample.architectures import convolutional_net
-from lab.sample.write import layout_options
 
 NODES, EDGES, CONFIGURABLE, CONFIGS = 1000, 1600, 200, 64
 

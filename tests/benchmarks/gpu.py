@@ -15,9 +15,9 @@ middle size. The tile model is trained on generated kernels. For each model and 
 With two GPUs, two models are then trained side by side, one per GPU, and one model is trained on both GPUs. With one
 GPU the script says that this was not tried.
 
-Runtimes are those of the sample data, without noise: a formula that a model can learn (`lab/sample/runtimes.py`,
-`lab/sample/kernels.py`). Weights that were not trained score a tau between -.5 and .5 on them. On a CPU, 100 steps of
-the GNN of `random` on a generated program of 288 nodes took it from -.18 to .98.
+Runtimes are those of the tests' generated programs, without noise: a formula that a model can learn
+(`tests/sample/runtimes.py`, `tests/sample/kernels.py`). Weights that were not trained score a tau between -.5 and .5 on
+them. On a CPU, 100 steps of the GNN of `random` on a generated program of 288 nodes took it from -.18 to .98.
 
 The JSON file is replaced after each model, so a run that is killed keeps what it measured. The exit status is 1 if a
 check failed. `--device cpu --size tiny` tries the script itself without a GPU, on small programs and narrow networks.
@@ -46,9 +46,11 @@ import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parents[1] / "notebooks")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parent), str(HERE.parents[1] / "notebooks")]
 from bench_recipes import LARGEST, MODELS, sized_program, step_on  # noqa: E402
 from run import MIB, timed  # noqa: E402
+from sample import LayoutSimulator  # noqa: E402
+from sample.kernels import simulate_tile, tile_kernel  # noqa: E402
 
 from kit import training  # noqa: E402
 from kit.data import TileGraph, dense_configs, target  # noqa: E402
@@ -58,8 +60,6 @@ from kit.predict import PRECISIONS, predict  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.train import train, train_parallel  # noqa: E402
-from lab.sample import LayoutSimulator  # noqa: E402
-from lab.sample.kernels import simulate_tile, tile_kernel  # noqa: E402
 
 MODELS = MODELS | {"tile model": ("tile:xla", "tile")}
 PAIR = "GNN, random"             # the model that two processes train
@@ -133,7 +133,7 @@ def parted(graph):
 
 
 def with_runtimes(graph):
-    """A layout graph with the sample data's runtimes, in ns and without noise."""
+    """A layout graph with simulated runtimes, in ns and without noise."""
     simulate = LayoutSimulator(graph.node_feat, graph.node_opcode, graph.edge_index, graph.node_config_ids)
     pieces = np.array_split(np.arange(len(graph.config_runtime)), 20)        # one piece at a time is in memory
     seconds = np.concatenate([simulate(dense_configs(graph, piece)) for piece in pieces if len(piece)])

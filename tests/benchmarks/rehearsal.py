@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parents[1] / "notebooks")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parent), str(HERE.parents[1] / "notebooks")]
 from generated import write_program  # noqa: E402
 from run import machine, resident, write_page  # noqa: E402
 

@@ -27,7 +27,7 @@ from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import TrainSettings, predict, train
-from lab.run import open_data, training_graphs
+from lab.run import training_graphs
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
 KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"
@@ -128,33 +128,25 @@ def alexnet(root, seeds=3):
 
 
 def zero_shot(root, seeds=5):
-    """Train on alexnet and unet3d alone, with and without sample data first, and rank unet_3d."""
+    """Train on alexnet and unet3d alone, and rank unet_3d."""
     graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
     third = {s: prune(named(root, f"layout:xla:{s}", "valid", THIRD)) for s in ("random", "default")}
-    sample, _ = open_data("sample")
-    programs = [g for c in COLLECTIONS[1:] for g in training_graphs(sample, c, k_hops=1)[0]]
     short, full = (recipes_for("layout:xla:default", programs=p)["token"] for p in (len(graphs), None))
-    ways, rows = ("real programs", "sample data, then real programs", "sample data alone"), []
-    with_bytes = short._replace(shape=replace(short.shape, bytes=True))
-    for name, recipe, hows in (("opcode and agreement alone (short form)", short, ways),
-                               ("opcode, agreement and bytes", with_bytes, ways[:1]), ("all (long form)", full, ways)):
-        for how in hows:
-            taus = []
-            for seed in range(seeds):
-                model = recipe.network(replace(recipe.shape, seed=seed))
-                settings = replace(recipe.settings, seed=seed, keep="last", validate_every=1 << 30)
-                if "sample" in how:
-                    train(model, programs, replace(settings, graphs_per_step=2), recipe.loss)
-                if "real" in how:
-                    train(model, graphs, replace(settings, learning_rate=1e-3) if "then" in how else settings)
-                taus.append([kendall_tau(predict(model, g), g.config_runtime) for g in third.values()])
-            cells = []
-            for tau in np.array(taus).T:
-                low, high = bootstrap_interval(tau)
-                cells.append(f"{tau.mean():.3f} ({low:.3f} to {high:.3f})")
-            rows.append((name, how, *cells))
+    with_bytes, rows = short._replace(shape=replace(short.shape, bytes=True)), []
+    for name, recipe in (("opcode and agreement alone (short form)", short),
+                         ("opcode, agreement and bytes", with_bytes), ("all (long form)", full)):
+        taus = []
+        for seed in range(seeds):
+            model = recipe.network(replace(recipe.shape, seed=seed))
+            train(model, graphs, replace(recipe.settings, seed=seed, keep="last", validate_every=1 << 30))
+            taus.append([kendall_tau(predict(model, g), g.config_runtime) for g in third.values()])
+        cells = []
+        for tau in np.array(taus).T:
+            low, high = bootstrap_interval(tau)
+            cells.append(f"{tau.mean():.3f} ({low:.3f} to {high:.3f})")
+        rows.append((name, *cells))
     ceiling = noise_ceiling(third["default"].config_runtime, config_ids(third["default"])).mean
-    table(("inputs of the token model", "trained on", "unet_3d random", f"unet_3d default (ceiling {ceiling:.3f})"),
+    table(("inputs of the token model", "unet_3d random", f"unet_3d default (ceiling {ceiling:.3f})"),
           rows)
 
 

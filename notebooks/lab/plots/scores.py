@@ -149,28 +149,26 @@ def rank_agreement(table, ax=None, title=""):
 def validation_against_leaderboard(points, ax=None, title=""):
     """Draw the leaderboard scores of submissions against their validation scores, in the order of the submissions.
 
-    `points`: (label, validation, low, high, public, private, whether it is sample data) per submission; where the ends
+    `points`: (label, validation, low, high, public, private) per submission; where the ends
     of the interval are NaN, no interval is drawn; a leaderboard score of None is not known yet. A line joins the
     submissions in order, and the label stands beside each one. On the dashed line, both scores are equal.
     """
     points, ax = list(points), new_axes(ax, height=4.5)
     for place, name in enumerate(("public", "private")):
-        for sample in (False, True):
-            own = [(label, x, low, high, ends[place]) for label, x, low, high, *ends, is_sample in points
-                   if ends[place] is not None and is_sample == sample]
-            if not own:
-                continue
-            labels, x, low, high, y = zip(*own)
-            style = series_style(place + 2 * sample)
-            ax.hlines(y, low, high, color=style["color"], linewidth=1, alpha=0.6)
-            ax.plot(x, y, linestyle=("-", ":")[place], linewidth=0.8, markersize=7, markeredgecolor="white",
-                    label=f"{name} score{', sample data' * sample}", **style)
-            for label, *at in zip(labels, x, y):
-                ax.annotate(literal(label), at, xytext=(5, (6, -13)[place]), textcoords="offset points",
-                            fontsize="small", color=style["color"])
+        own = [(label, x, low, high, ends[place]) for label, x, low, high, *ends in points if ends[place] is not None]
+        if not own:
+            continue
+        labels, x, low, high, y = zip(*own)
+        style = series_style(place)
+        ax.hlines(y, low, high, color=style["color"], linewidth=1, alpha=0.6)
+        ax.plot(x, y, linestyle=("-", ":")[place], linewidth=0.8, markersize=7, markeredgecolor="white",
+                label=f"{name} score", **style)
+        for label, *at in zip(labels, x, y):
+            ax.annotate(literal(label), at, xytext=(5, (6, -13)[place]), textcoords="offset points",
+                        fontsize="small", color=style["color"])
     if ax.has_data():
         ax.axline((0, 0), slope=1, color=QUIET, linestyle="--", linewidth=1, label="equal", zorder=0)
-        seen = np.array([[x, y] for _, x, _, _, *ends, _ in points for y in ends if y is not None], dtype=float)
+        seen = np.array([[x, y] for _, x, _, _, *ends in points for y in ends if y is not None], dtype=float)
         ends = np.array([point[2:4] for point in points], dtype=float)
         for axis, values in (("x", np.append(seen[:, 0], ends[np.isfinite(ends)])), ("y", seen[:, 1])):
             room = max(0.1 * np.ptp(values), 0.01)

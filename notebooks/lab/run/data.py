@@ -1,4 +1,4 @@
-"""The data of a run: found or written, prepared, and read split by split with bad files named and left out."""
+"""The data of a run: found, prepared, and read split by split with bad files named and left out."""
 import hashlib
 import json
 import os
@@ -26,7 +26,6 @@ from kit.files import as_text, unwritable_named
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
 from lab.run.store import copy_whole
-from lab.sample import write_sample
 
 MEASURED_TABLE = "measured.csv"
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
@@ -34,29 +33,22 @@ DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
 MEASURED = Path(__file__).resolve().parents[1] / "measured" / "cpu" / "npz"      # come with the kit
 
 
-def open_data(data_root=None, size="small", collections=None, folder=None):
+def open_data(data_root=None, collections=None, folder=None):
     """Find the data set, else the measured programs that come with the kit, prepare it, and print what is used.
 
-    `data_root` is as for `find_data_root`; "measured" asks for the measured programs even if the data set is at hand,
-    and "sample" for the sample data. The sample data of `size` "tiny" or "small" is written to `folder`/sample-`size`.
+    `data_root` is as for `find_data_root`; "measured" asks for the measured programs even if the data set is at hand.
     Only `collections` are prepared (None: all); others that were prepared earlier are prepared again where their files
     have changed. If a layout collection among them has no graph to train on, the other layout collections are prepared,
-    too. The prepared folder is `folder`/prepared-<8 hex digits of the data root>; for sample data beside it; on Colab
-    on Google Drive if it is mounted, so that the next session finds it. What is prepared already is not read again. A
-    prepared folder is taken as it is. `folder` None: `data` in the clone around the working directory; outside of a
-    clone, in the working directory. Returns the prepared folder, and whether it is sample data.
-    DataError if `data_root` holds no data, or if one of these places holds something else.
+    too. The prepared folder is `folder`/prepared-<8 hex digits of the data root>; on Colab on Google Drive if it is
+    mounted, so that the next session finds it. What is prepared already is not read again. A prepared folder is taken
+    as it is. `folder` None: `data` in the clone around the working directory; outside of a clone, in the working
+    directory. Returns the prepared folder.
+    DataError if `data_root` holds no data, or if the prepared folder holds something else.
     """
-    root, place, is_sample = locate_data(data_root, size, folder)
-    if root is None:
-        try:
-            root = Path(write_sample(place.parent, size=size, progress=True))
-        except ValueError as fault:
-            raise DataError(str(fault)) from fault
-    kind = "sample data, simulated runtimes" if is_sample else "measured programs" if is_measured(root) else "data set"
-    print(f"{kind}: {root}")
+    root, place = locate_data(data_root, folder)
+    print(f"{'measured programs' if is_measured(root) else 'data set'}: {root}")
     if place == root:
-        return root, is_sample
+        return root
     known = _known_collections(root, place)                      # a model of one collection may be made from others
     prepared = prepare(root, place, [c for c in COLLECTIONS if c in wanted(collections) or c in known])
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
@@ -68,35 +60,27 @@ def open_data(data_root=None, size="small", collections=None, folder=None):
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
-    return prepared.folder, is_sample
+    return prepared.folder
 
 
-def locate_data(data_root=None, size="small", folder=None):
-    """Find the data set and where it is prepared, as `open_data` does, but write nothing.
+def locate_data(data_root=None, folder=None):
+    """Find the data set and where it is prepared, as `open_data` does, but write nothing -> (data root, that folder).
 
-    Returns the data root (None: sample data that is not written yet), the folder where it is prepared or will be, and
-    whether it is sample data. The two paths are equal if the data root is a prepared folder itself.
+    The two paths are equal if the data root is a prepared folder itself.
     """
     folder = clone_folder() / "data" if folder is None else folder
-    if data_root not in ("sample", "measured"):
-        try:
-            root = find_data_root(data_root)
-        except DataError:
-            if data_root is not None or os.environ.get("TPUGRAPHS_ROOT"):
-                raise
-            data_root = "measured" if MEASURED.is_dir() else "sample"        # a bundle has no room for the first
-    if data_root == "sample":
-        return None, Path(folder, f"sample-{size}", "prepared"), True
-    root = find_data_root(MEASURED) if data_root == "measured" else root
-    is_sample = _is_sample(root)
+    try:
+        root = None if data_root == "measured" else find_data_root(data_root)
+    except DataError:
+        if data_root is not None or os.environ.get("TPUGRAPHS_ROOT") or not MEASURED.is_dir():      # not in a bundle
+            raise
+        root = None
+    if root is None:
+        return find_data_root(MEASURED), Path(folder, "measured")
     if is_prepared(root):
-        return root, root, is_sample
-    if is_sample:
-        return root, root.parent / "prepared", True
+        return root, root
     name = f"prepared-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
-    if data_root == "measured":
-        return root, Path(folder, "measured"), False
-    return root, DRIVE / "tpugraphs-prepared" if DRIVE.is_dir() else Path(folder, name), False
+    return root, DRIVE / "tpugraphs-prepared" if DRIVE.is_dir() else Path(folder, name)
 
 
 def _may_teach(catalogue, collection):
@@ -235,13 +219,9 @@ def report_problems(log, path, reasons):
         file.writelines(json.dumps({"path": str(path), "reason": reason}) + "\n" for reason in reasons)
 
 
-def _is_sample(root):
-    return any((Path(root).parent / "truth" / kind).is_dir() for kind in ("tile", "layout"))
-
-
 def source_of(root):
-    """What tables and pictures say of a data root: "sample data", "measured programs" or "real files"."""
-    return "sample data" if _is_sample(root) else "measured programs" if is_measured(root) else "real files"
+    """What tables and pictures say of a data root: "measured programs" or "real files"."""
+    return "measured programs" if is_measured(root) else "real files"
 
 
 def is_measured(root):
@@ -258,16 +238,7 @@ def measured_table(root):
 def known_truth(data_root, collection):
     """Runtimes of the test graphs, {ID: runtime (c,)}; for tiles divided by the normalizers.
 
-    Empty if only the competition knows them. Those of sample data lie beside the files, and those of measured programs
-    in them.
+    Empty if only the competition knows them.
     """
-    root, truth = Path(data_root), {}
-    for path in npz_paths(root, collection, "test"):
-        name, hidden = f"{collection}:{path.stem}", root.parent / "truth" / path.relative_to(root)
-        if hidden.is_file():
-            with np.load(hidden, allow_pickle=False) as npz:
-                runtime = npz["config_runtime"]
-                truth[name] = runtime / npz["config_runtime_normalizers"] if collection == "tile:xla" else runtime
-        elif is_measured(root):
-            truth[name] = target(read_graph(path, collection))
-    return truth
+    paths = npz_paths(Path(data_root), collection, "test") if is_measured(data_root) else ()
+    return {f"{collection}:{path.stem}": target(read_graph(path, collection)) for path in paths}

@@ -221,16 +221,15 @@ class Run(Folder):
     data_root : str or Path, optional
     out_dir : str or Path, optional
         The folder of the run. None: `submissions/by-hand` in the clone around the working directory.
-    size : str
     collections : str or sequence of str, optional
-        These two and `data_root` as for `open_data`.
+        As for `open_data`, like `data_root`.
 
     Attributes
     ----------
-    root, is_sample : Path, bool
-        The prepared folder, and whether it holds sample data.
+    root : Path
+        The prepared folder.
     source : str
-        "sample data", "measured programs" or "real files", for tables and pictures.
+        "measured programs" or "real files", for tables and pictures.
     scored : str
         "test" where the runtimes of test graphs are known, else "valid": the split that tables of scores are of.
     collections : list of str
@@ -238,9 +237,8 @@ class Run(Folder):
         The log for `read_split`.
     """
 
-    def __init__(self, step, data_root=None, out_dir=None, size="small", collections=None):
-        root, self.is_sample = open_data(data_root, size, collections)
-        super().__init__(run_folder(out_dir), root)
+    def __init__(self, step, data_root=None, out_dir=None, collections=None):
+        super().__init__(run_folder(out_dir), open_data(data_root, collections))
         self.step, self.collections = step, wanted(collections)
         self.source = source_of(self.root)
         self.scored = "valid" if self.source == "real files" else "test"

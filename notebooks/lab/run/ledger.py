@@ -21,7 +21,7 @@ def record_run(folder, run, csv, data, parameters, validation, made_from=None):
     """Write the ledger entry of one run, `folder`/`run`.json; see submissions/README.md.
 
     The entry keeps the sha256 of the submission `csv`, not the file. `made_from`: as from `Folder.origin`.
-    `data` says what the submission was made from, for example "sample data". `parameters` are the settings that make it
+    `data` says what the submission was made from, for example "real files". `parameters` are the settings that make it
     again; paths become text, nan becomes null.
     `validation`: {collection: {"score": float, "low": float, "high": float, "graphs": int, ...}}. An entry that is
     written again for the same CSV keeps its time and its leaderboard scores; what somebody added to an entry always

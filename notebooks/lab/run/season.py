@@ -23,7 +23,7 @@ _NOTHING = {"data": {}, "code": {}, "predictions": {}, "weights": {}}
 class Entry(NamedTuple):
     """One entry of the ledger. A score is None where it is not known."""
     run: str
-    data: str                # what the run read, such as "sample data"
+    data: str                # what the run read, such as "real files"
     sha256: str              # of the CSV
     recorded: str            # UTC, "" in an entry of an earlier kit
     commit: str              # "" without git
@@ -80,7 +80,7 @@ class Season(NamedTuple):
 
     def points(self):
         """What `lab.plots.validation_against_leaderboard` draws: entries with validation and a leaderboard score."""
-        return [(str(number), *_ends(entry), entry.public, entry.private, "sample data" in entry.data)
+        return [(str(number), *_ends(entry), entry.public, entry.private)
                 for number, entry in enumerate(self.entries, 1)
                 if entry.score is not None and (entry.public, entry.private) != (None, None)]
 

@@ -26,7 +26,7 @@ from kit.prune import fewer_configs
 from kit.recipes import SCALES, recipes_for
 from kit.training import CheckpointError, default_workers, load_checkpoint, read_checkpoint, run_jobs
 from lab.run.code import code_digest
-from lab.run.data import left_out, locate_data, open_data, read_split, wanted
+from lab.run.data import left_out, read_split, wanted
 from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of
 from lab.run.report import read_record
 from lab.run.store import Store, copy_whole, read_kept
@@ -172,14 +172,11 @@ def find_weights(places):
     return found
 
 
-def open_ranked(data_root, collections, size, folder):
+def open_ranked(data_root, collections, folder):
     """Prepare the graphs that are ranked, without the training graphs, in `folder` -> the prepared folder.
 
-    A data root that is prepared already is taken as it is; sample data is written if `data_root` is "sample". DataError
-    if there is no data set.
+    A data root that is prepared already is taken as it is. DataError if there is no data set.
     """
-    if data_root == "sample" or locate_data(data_root or find_data_root(), size)[2]:
-        return open_data(data_root, size, collections)[0]
     root = find_data_root(data_root)
     print(f"data set: {root}")
     root = root if is_prepared(root) else prepare(root, folder, collections, splits=RANKED).folder

@@ -68,7 +68,7 @@ def study(first, second, seeds, store, model=ALL_KINDS):
         rows += [("random", model, g.graph_id, families[g.graph_id], 0, *both) for model, *both in found]
     for name, graphs in taught.items():
         for seed in range(seeds):
-            costs = costs_of(model, "random", seed, graphs, pruned, None, store)
+            costs = costs_of(model, "random", seed, graphs, pruned, store)
             rows += [("random", name, g.graph_id, families[g.graph_id], seed, *scored(g, costs[g.graph_id]))
                      for g in unseen]
     return pl.DataFrame(rows, ("search", "model", "program", "family", "seed", "tau", "equal_distance"), orient="row")
@@ -84,7 +84,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     layouts = ["layout:xla:random", "layout:nlp:random"]
-    first, second = (open_data(root, collections=layouts)[0] for root in (args.first, args.second))
+    first, second = (open_data(root, layouts) for root in (args.first, args.second))
     table = study(first, second, args.seeds, Store(args.out / "store"))
     print(summary(table, next(name for name in (SAME, ALL) if name in table["model"])))
 

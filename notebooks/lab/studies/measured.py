@@ -89,7 +89,7 @@ def network_recipes(search, programs):
             "token model, short form": short, "GNN": long["gnn"], TREES: long["lightgbm"]}
 
 
-def costs_of(name, search, seed, taught, unseen, simulated, store):
+def costs_of(name, search, seed, taught, unseen, store):
     """What a model says of unseen programs, {graph_id: cost (c,)}."""
     networks = network_recipes(search, len(taught))
     if name in FEWER:
@@ -97,13 +97,10 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
         return rank_unseen(networks[TOKEN], f"measured {search} {name}", seed, [taught[i] for i in sorted(chosen)],
                            unseen, store, report=print)
     if name in MIXED:
-        parts = [costs_of(one, search, seed, taught, unseen, simulated, store) for one in MIXED[name]]
+        parts = [costs_of(one, search, seed, taught, unseen, store) for one in MIXED[name]]
         return combine(parts, mean_zscore, [PRIOR[KINDS[one]] for one in MIXED[name]])
     if name in networks:
         return rank_unseen(networks[name], f"measured {search} {name}", seed, taught, unseen, store, report=print)
-    if name == "token model, trained on the simulator alone":
-        return rank_unseen(networks[TOKEN], f"simulated {search}", seed, simulated(search), unseen,
-                           store)
     rank = {COUNT: lambda: deviations, "frequency of codes": lambda: frequency,
             "ridge on digits": lambda: fit_digit_ridge(taught)}[name]()
     return {graph.graph_id: rank(graph) for graph in unseen}
@@ -111,8 +108,7 @@ def costs_of(name, search, seed, taught, unseen, simulated, store):
 
 FEWER = {f"{TOKEN}, {count} training programs": count for count in CURVE}
 MODELS = (ALL_KINDS, MIX, TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
-          "token model, long form, no pairs", "GNN", TREES, "ridge on digits", COUNT, "frequency of codes",
-          "token model, trained on the simulator alone")
+          "token model, long form, no pairs", "GNN", TREES, "ridge on digits", COUNT, "frequency of codes")
 WITHOUT_SEEDS = "ridge on digits", "frequency of codes", COUNT
 
 
@@ -148,15 +144,10 @@ def study(root, search, seeds, names, store):
     rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in own_rows(g)]
     for name in names:
         for seed in range(1 if name in WITHOUT_SEEDS else seeds):
-            costs = costs_of(name, search, seed, taught, pruned, simulated_graphs, store)
+            costs = costs_of(name, search, seed, taught, pruned, store)
             rows += [(search, name, g.graph_id, families[g.graph_id], seed, *scored(g, costs[g.graph_id]))
                      for g in unseen]
     return pl.DataFrame(rows, ("search", "model", "program", "family", "seed", "tau", "equal_distance"), orient="row")
-
-
-def simulated_graphs(search):
-    """The training programs of the sample data, both sources of one search."""
-    return taught_programs(open_data("sample", collections=[f"layout:{s}:{search}" for s in SOURCES])[0], search)
 
 
 def taught_programs(root, search):
@@ -239,7 +230,7 @@ def main(argv=None):
     parser.add_argument("--prior", action="store_true", help="compare weights of an ensemble on training programs")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    root, _ = open_data(args.data_root)
+    root = open_data(args.data_root)
     if args.prior:
         print(prior_table(root, "random", args.seeds, Store(args.out / "store")))
         return

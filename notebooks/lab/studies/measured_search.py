@@ -75,7 +75,7 @@ def strategies(learned):
 
 def trained_models(store):
     """Token models that learned from the measured training programs, one per seed."""
-    graphs = taught_programs(open_data("measured")[0], "random")
+    graphs = taught_programs(open_data("measured"), "random")
     recipe, material = recipes_for("layout:xla:random", programs=len(graphs))["token"], Material(graphs, (), None, {})
     found = []
     for seed in range(SEEDS):

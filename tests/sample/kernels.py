@@ -1,6 +1,6 @@
 """Fused kernels of the sample data's `tile:xla`: the graphs, their tile configurations, and what a tile costs.
 
-The machine and its constants are those of `lab.sample.runtimes`. The last node is the kernel's output. Bounds count
+The machine and its constants are those of `sample.runtimes`. The last node is the kernel's output. Bounds count
 blocks of its dimensions from major to minor; a block has 1 element, 8 in the second minor-most and 128 in the
 minor-most dimension (as in the public files). A kernel with a Convolution also splits the kernel tensor
 (`kernel_bounds`), so that its contraction takes several steps; the bound of its output features equals that of the
@@ -34,8 +34,8 @@ import pandas as pd
 from kit import pad
 from kit.data import OPCODE_NAMES
 from kit.pad import DIMENSIONS, LANES, LAYOUT, SUBLANES
-from lab.sample.programs import CONVOLUTION_DIMENSIONS, FORWARD, GROUP_COUNTS, KERNEL_OUTPUT, OUTPUT_BATCH, Program
-from lab.sample.runtimes import CONVOLUTION, FREE, HBM_BYTES, PEAK_FLOPS, TRANSPOSE_SHARE, Tensors, rounded_up
+from sample.programs import CONVOLUTION_DIMENSIONS, FORWARD, GROUP_COUNTS, KERNEL_OUTPUT, OUTPUT_BATCH, Program
+from sample.runtimes import CONVOLUTION, FREE, HBM_BYTES, PEAK_FLOPS, TRANSPOSE_SHARE, Tensors, rounded_up
 
 PARAMETER, FUSION = map(OPCODE_NAMES.index, ("parameter", "fusion"))
 KERNEL_BOUNDS, OUTPUT_BOUNDS = 0, 8          # in config_feat: first of six bounds, then their sum and product

@@ -7,7 +7,7 @@ them. So neither node alone shows whether the two layouts agree.
 import numpy as np
 
 from kit.pad import DIMENSIONS
-from lab.sample.programs import ACTIVATION, Program
+from sample.programs import ACTIVATION, Program
 
 MATRIX = (1, 0)                                  # the pair of a (rows, columns) tensor
 PLAIN, HEADED, CUBIC = (2, 1), (3, 1), (2, 0)    # of (batch, length, model), (b, l, heads, each), (model, h, e)

@@ -120,7 +120,7 @@ class Program:
         """A configurable dot; `pairs` of the output, of `left`, of `right`."""
         node = self.add("dot", shape, [left, right])
         out, *inputs = pairs
-        # edges have no order: the digits follow the operand roles that `lab.sample.runtimes` infers
+        # edges have no order: the digits follow the operand roles that `sample.runtimes` infers
         if left > right and (self.shapes[left][0] != shape[0] or self.shapes[right][0] == shape[0]):
             inputs.reverse()
         self.configurable[node] = group, (out, *inputs)

@@ -39,7 +39,7 @@ import numpy as np
 from kit import pad
 from kit.data import OPCODE_NAMES
 from kit.pad import LANES, LAYOUT, SUBLANES
-from lab.sample.programs import TYPE_COLUMN
+from sample.programs import TYPE_COLUMN
 
 PEAK_FLOPS = 61.5e12             # 1/s, bfloat16 (Jouppi et al.); float32 as well, by XLA's default in one pass
 HBM_BYTES = 450e9                # 1/s (Jouppi et al.)
