@@ -151,9 +151,7 @@ def open_root(args, collections, out):
     Prepared files lie in data/ of the clone; where that cannot be written to, in data/ of --out.
     """
     if args.on:
-        if not args.dataset and is_measured(locate_data(args.data_root, PROJECT / "data")[0]):
-            raise RunError("--on kaggle trains on the data set, and 05 and 06 need it here, too: give --data-root. "
-                           "Measured programs: publish them as a Kaggle Dataset, and name it with --dataset")
+        refuse_measured(args)
         expect_token(args)
     try:
         try:
@@ -167,6 +165,13 @@ def open_root(args, collections, out):
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
     return root.resolve(), run_name(root.resolve(), args.on)
+
+
+def refuse_measured(args):
+    """RunError if Kaggle would train on the data set, and 05 and 06 combine measured programs here."""
+    if not args.dataset and is_measured(locate_data(args.data_root, PROJECT / "data")[0]):
+        raise RunError("--on kaggle trains on the data set, and 05 and 06 need it here, too: give --data-root. "
+                       "Measured programs: publish them as a Kaggle Dataset, and name it with --dataset")
 
 
 def expect_token(args):
@@ -196,6 +201,8 @@ def run_options(args, root, out, collections):
 def dry_run(args, planned, selected, collections):
     """Print what --on kaggle would push; gives back the exit status."""
     from on_kaggle import show_push
+    if args.data_root:
+        refuse_measured(args)
     source, prepared = locate_data(args.data_root, PROJECT / "data")
     here = not is_measured(source) or args.data_root
     if not here:

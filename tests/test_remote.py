@@ -571,6 +571,15 @@ def test_a_note_that_is_damaged_is_named_before_anything_is_pushed_twice(tmp_pat
     assert read_jobs(tmp_path / "none.json") == {}
 
 
+def test_measured_programs_are_not_trained_on_kaggle_by_another_data_set(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main = runpy.run_path(PROJECT / "notebooks" / "run.py")["main"]
+    for more in ([], ["--dry-run"]):
+        assert main(command("measured", *more)[4:]) == 2
+        assert capfd.readouterr().err.startswith("run.py: --on kaggle trains on the data set, and 05 and 06 need it ")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("change, sentence", [
     (["--owner", ""], "--on kaggle needs --owner NAME: your Kaggle user name, as in kaggle.com/NAME"),
     (["--only", "03"], "--on kaggle runs 03, 04 on Kaggle and 05, 06 here: remove --only"),

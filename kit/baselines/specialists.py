@@ -28,7 +28,7 @@ PAIR_COLUMNS = 400               # of a ridge regression; more columns take minu
 FOLDS = 3                        # of the configurations of the same program
 FEW_CONFIGS = 30                 # of all relatives together; with fewer, ridge regression on codes alone
 BASE_SCALE = 10                  # of the base's ranks; ridge regression then hardly shrinks their coefficient
-CORRECTED = 0.5                  # share of the corrected cost, beside the base's; .25 to .75 gained (simulated runtimes)
+CORRECTED = 0.5                  # share of the corrected cost, beside the base; .25 to .75 gained (simulated runtimes)
 LEAST_OPTION = 0.5               # an option that no relative has is read as the nearest one, if it is this much alike
 
 

@@ -22,7 +22,7 @@ them. On a CPU, 100 steps of the GNN of `random` on a generated program of 288 n
 The JSON file is replaced after each model, so a run that is killed keeps what it measured. The exit status is 1 if a
 check failed. `--device cpu --size tiny` tries the script itself without a GPU, on small programs and narrow networks.
 
-Copy `kit`, `notebooks/lab` and `tests/benchmarks` to the machine; no part of the kit is installed. Beside PyTorch and
+Copy `kit`, `tests/sample` and `tests/benchmarks` to the machine; no part of the kit is installed. Beside PyTorch and
 NumPy the script needs pandas, SciPy, filelock and protobuf. If the machine has no network, download the wheels
 elsewhere and carry them there (`--python-version` and `--platform` of `pip download` choose those of another machine):
 
