@@ -1,6 +1,9 @@
 """The benchmarks run: a case in a process of its own, the rehearsal and the script for a GPU in small."""
+import ast
 import importlib.util
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +126,26 @@ rehearsal.STEPS["greedy"] = lambda root, size: (len(bytearray(rehearsal.LIMIT)),
 rehearsal.one_step("greedy", ".", "tiny", 1)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == "MemoryError"
+
+
+def test_the_gpu_script_needs_only_what_its_head_has_carried_to_the_machine(tmp_path):
+    project = RUN.parents[2]
+    for name in ("kit", "tests/sample", "tests/benchmarks"):
+        shutil.copytree(project / name, tmp_path / name)
+    script = tmp_path / "tests" / "benchmarks" / "gpu.py"
+    code = f"""import runpy, sys
+runpy.run_path({str(script)!r})
+print(*(one.__file__ for one in sys.modules.values() if getattr(one, "__file__", None)))"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    found = set()
+    for path in [script, *(path for path in done.stdout.split() if path.startswith(str(tmp_path)))]:
+        for node in ast.parse(Path(path).read_text()).body:
+            found |= {one.name for one in node.names} if isinstance(node, ast.Import) else set()
+            found |= {node.module} if isinstance(node, ast.ImportFrom) else set()
+    local = {"kit", "sample", *(path.stem for path in script.parent.glob("*.py"))}
+    listed = re.search("pip install --no-index --find-links wheels (.*)", script.read_text())[1]
+    assert {name.partition(".")[0] for name in found} - local - {*sys.stdlib_module_names} == {
+        "torch", "numpy", *listed.replace("scikit-learn", "sklearn").split()}
 
 
 @pytest.fixture(scope="module")

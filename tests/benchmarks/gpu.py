@@ -23,11 +23,11 @@ The JSON file is replaced after each model, so a run that is killed keeps what i
 check failed. `--device cpu --size tiny` tries the script itself without a GPU, on small programs and narrow networks.
 
 Copy `kit`, `tests/sample` and `tests/benchmarks` to the machine; no part of the kit is installed. Beside PyTorch and
-NumPy the script needs pandas, SciPy, filelock and protobuf. If the machine has no network, download the wheels
-elsewhere and carry them there (`--python-version` and `--platform` of `pip download` choose those of another machine):
+NumPy the script needs the packages below. If the machine has no network, download the wheels elsewhere and carry them
+there (`--python-version` and `--platform` of `pip download` choose those of another machine):
 
-    pip download --only-binary=:all: -d wheels pandas scipy filelock protobuf
-    pip install --no-index --find-links wheels pandas scipy filelock protobuf
+    pip download --only-binary=:all: -d wheels pandas polars scipy scikit-learn filelock
+    pip install --no-index --find-links wheels pandas polars scipy scikit-learn filelock
 """
 import argparse
 import copy
@@ -46,7 +46,7 @@ import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parent), str(HERE.parents[1] / "notebooks")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE), str(HERE.parent)]
 from bench_recipes import LARGEST, MODELS, sized_program, step_on  # noqa: E402
 from run import MIB, timed  # noqa: E402
 from sample import LayoutSimulator  # noqa: E402
