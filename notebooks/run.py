@@ -1,11 +1,10 @@
 """Run the notebooks through papermill: from data to submission.csv.
 
 Without --data-root, the data set is searched for in the usual places (`kit.data.find_data_root`). If it is not found,
-the measured programs that come with the kit are read. The default of --out is submissions/measured for these,
-else submissions/data-HASH with a hash of the data root. So the same command
-finds its earlier work. Prepared files lie in data/ of the clone; if that cannot be written to, they go
-to data/ of --out. A finished step is not run again while its notebook, its parameters, the data, the kit and the steps
-that it needs stay the same.
+the measured programs that come with the kit are read. The default of --out is submissions/measured for these, else
+submissions/data-HASH with a hash of the data root. So the same command finds its earlier work. Prepared files lie in
+data/ of the clone; if that cannot be written to, they go to data/ of --out. A finished step is not run again while its
+notebook, its parameters, the data, the kit and the steps that it needs stay the same.
 
 The notebooks that lead to the submission run first. Two notebooks run at the same time, on the data set one.
 
@@ -24,6 +23,8 @@ import time
 from pathlib import Path
 from shlex import quote
 
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)                 # Ctrl-C while it imports ends it without a traceback
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
 from arguments import STUDIES, assignment, check, dataset, folder, machine, select, share_out
 from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python

@@ -186,11 +186,13 @@ def test_the_competition_averages_exactly_its_five_collections():
         competition_score({**scores, "tile:nlp": 1.0})
 
 
-def test_an_interval_is_the_one_of_scipy():
+@pytest.mark.parametrize("confidence", [0.95, 0.5])
+def test_an_interval_is_the_one_of_scipy(confidence):
     values = np.random.default_rng(0).normal(0.5, 0.2, 40)
-    ours = bootstrap_interval(values, draws=4000)
-    theirs = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=4000).confidence_interval
-    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.01)
+    ours = bootstrap_interval(values, confidence=confidence, draws=20_000)
+    theirs = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=20_000, confidence_level=confidence,
+                             rng=np.random.default_rng(1)).confidence_interval
+    assert ours == pytest.approx((theirs.low, theirs.high), abs=0.002)
     assert bootstrap_interval(values) == bootstrap_interval(values, rng=np.random.default_rng(0))
 
 

@@ -196,7 +196,7 @@ def test_held_out_configurations_are_a_partition():
             assert (np.diff(part.config_runtime) > 0).all() and part.node_feat is graph.node_feat
 
 
-@pytest.mark.parametrize("share", [-0.1, float("nan")])
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
 def test_a_share_is_between_0_and_1(share):
     with pytest.raises(ValueError, match=f"^share must be within 0 to 1, got {share}$"):
         hold_out_configs(SimpleNamespace(), share, np.random.default_rng(0))

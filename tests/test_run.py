@@ -402,6 +402,17 @@ def test_an_interrupted_run_leaves_no_process_behind_and_continues(clone):
     assert ran(clone) == ["00_first 3", "01_last 3"]
 
 
+def test_ctrl_c_while_it_imports_ends_it_without_a_traceback(project, tmp_path):
+    first = f"import time; time.sleep(60)\n{(project / 'notebooks' / 'arguments.py').read_text()}"     # a slow import
+    copy_programs(project, tmp_path / "notebooks")
+    (tmp_path / "notebooks" / "arguments.py").write_text(f"print('imports', flush=True)\n{first}")
+    with subprocess.Popen([sys.executable, "-c", HEARS_INTERRUPTS, "notebooks/run.py"], cwd=tmp_path, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as child:
+        assert child.stdout.readline() == "imports\n"
+        child.send_signal(signal.SIGINT)
+        assert child.communicate(timeout=30) == ("", "") and child.returncode == -signal.SIGINT
+
+
 @pytest.mark.long
 def test_run_py_started_inside_notebooks_finds_the_data_of_the_clone_and_leaves_its_results_there(clone):
     (clone / "root").rename(clone / "data")
