@@ -1,14 +1,12 @@
-"""The training loop: one for every model, device and number of processes.
+"""The training loop: one for every model and device.
 
 Read `TrainSettings`, `train` and `train_step` in this order. Everything below `train_step` is a helper.
 
 Each random draw is seeded by (seed, step, position of the graph within the step). So a run that was killed and resumed
-ends with the same weights as a run without a break; on a CPU, they are equal bit for bit. Several processes share the
-graphs of each step and follow the same loss curve as one process; `train_parallel` starts such processes.
+ends with the same weights as a run without a break; on a CPU, they are equal bit for bit.
 """
 import math
 import re
-import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed
 from torch.optim.swa_utils import AveragedModel
 
 from kit import training
@@ -45,7 +42,7 @@ class TrainSettings:
     validate_every: int = 100            # steps
     keep: str = "best"                   # weights with the best validation score, or "last": those after the last step
     seed: int = 0                        # of all random draws; the model's settings have the seed of initial weights
-    device: str = "cpu"                  # "cuda": several processes take one GPU each
+    device: str = "cpu"                  # or "cuda"
     precision: str = "float32"           # of matrix products; or "bfloat16", or "float16" with a scaled loss
     average: str = "none"                # "swa": validate and keep the mean of the weights over the last steps
     memory_budget: int | None = None     # most bytes that the forward pass of a step keeps for the backward pass
@@ -67,7 +64,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     """Train a model to rank the configurations of each graph.
 
     Dropout draws from PyTorch's global generator. So two trainings in two threads of one process disturb each other;
-    `train_parallel` uses processes.
+    `kit.training.run_jobs` uses processes.
 
     Parameters
     ----------
@@ -83,8 +80,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     score : callable, optional
         (cost (c,), runtime (c,)) -> float, higher is better; needed with `valid`.
     checkpoint : str or Path, optional
-        Written at each validation and about once per minute. If the file exists, training resumes from it, in any
-        number of processes.
+        Written at each validation and about once per minute. If the file exists, training resumes from it.
     report : callable, optional
         Called with one line of text at each validation.
     record : str or Path, optional
@@ -109,8 +105,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     ValueError
         If an argument is not as above, an array of a graph is not as `kit.data` documents, no graph has configurations
         of different runtimes, `valid` comes without `score`, the checkpoint is damaged or belongs to another run, the
-        device does not exist, the processes cannot share the graphs of a step evenly, or two configurations of a graph
-        exceed the memory budget.
+        device does not exist, or two configurations of a graph exceed the memory budget.
     FloatingPointError
         If the loss or its gradient is not finite.
     """
@@ -119,50 +114,49 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
                      {"checkpoint": checkpoint, "record": record})
     if deadline is not None:
         expect(hasattr(deadline, "passed"), "deadline", deadline, "a Deadline of kit.training, or None")
-    team, begun = training.join_team(s.device), time.monotonic()
-    graphs, valid = _usable(graphs, valid, score, s, team)
-    model.to(team.device)
+    device, begun = training.check_device(s.device), time.monotonic()
+    graphs, valid = _usable(graphs, valid, score)
+    model.to(device)
     if not model.fitted:
         model.fit_scale(graphs)
-    tasks = training.make_tasks(model, graphs, loss, s, team.device)
+    tasks = training.make_tasks(model, graphs, loss, s, device)
     if model.transductive:           # `predict` will score as many configurations together as training does
         model.set_size.fill_(tasks[0].most)
-    held_out = {place: (valid[place], model.prepare(valid[place]))          # this process validates on these
-                for place in range(team.rank, len(valid), team.size)}
+    held_out = [(graph, model.prepare(graph)) for graph in valid]
     identity = _identity(model, s, loss, graphs, valid)
-    run = _begin(model, s, team)
+    run = _begin(model, s, device)
     if checkpoint is not None and Path(checkpoint).exists():
         _resume(checkpoint, identity, model, run)
     start, saved = begun - run.history["seconds"], time.monotonic()
-    while run.step < s.steps and not training.is_over(deadline, team):
-        value, configs = train_step(model, tasks, loss, run.step, s, team, run.optimizer, run.scaler)
+    while run.step < s.steps and not (deadline is not None and deadline.passed()):
+        value, configs = train_step(model, tasks, loss, run.step, s, run.optimizer, run.scaler)
         if run.average and value is not None and run.step >= _first_averaged(s):
             run.average.update_parameters(model)
         run.count_step(value, configs)
         validates = run.step % s.validate_every == 0 or run.step == s.steps
         if validates:
             weights = run.average.module if run.average and run.average.n_averaged else model
-            now = _validation_score(weights, held_out, len(valid), score, s, team)
+            now = _validation_score(weights, held_out, score, s)
             run.note_validation(now, weights, s.keep if valid else "last")
         run.history["seconds"] = time.monotonic() - start
         if validates or time.monotonic() - saved > CHECKPOINT_SECONDS:
-            _save(checkpoint, identity, model, run, team, saving)
+            _save(checkpoint, identity, model, run, saving)
             saved = time.monotonic()
-        if validates and report and team.rank == 0:
+        if validates and report:
             report(f"step {run.step:>6} of {s.steps}  loss {run.history['loss'][-1]:.4f}  "
                    f"validation {now:.4f}  {run.history['seconds']:.0f} s")
     left = s.steps - run.step
     if left:
-        _save(checkpoint, identity, model, run, team, saving)
+        _save(checkpoint, identity, model, run, saving)
     model.load_state_dict(run.best)
-    about = training.run_record(model, s, identity["loss"], tasks, run.history, team)
-    if record is not None and team.rank == 0 and not left:
+    about = training.run_record(model, s, identity["loss"], tasks, run.history, device)
+    if record is not None and not left:
         write_json(record, about)
     return {**run.history, "unfinished": left, "record": about}
 
 
-def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
-    """One step of the optimiser -> loss (None: float16 overflowed), number of configurations over all processes."""
+def train_step(model, tasks, loss, step, settings, optimizer, scaler):
+    """One step of the optimiser -> loss (None: float16 overflowed), number of configurations."""
     s = settings
     for group in optimizer.param_groups:
         group["lr"] = float(s.learning_rate * schedule(step, s))
@@ -171,10 +165,9 @@ def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
         model.train()
     optimizer.zero_grad()
     drawn = training.draw_step(tasks, step, s)
-    value = _backward(model, drawn, loss, s, team, scaler)
-    training.add_up_gradients(parameters, team)
+    value = _backward(model, drawn, loss, s, scaler)
     scaler.unscale_(optimizer)
-    norm, value = float(torch.nn.utils.clip_grad_norm_(parameters, s.clip)), float(training.add_up(value, team))
+    norm, value = float(torch.nn.utils.clip_grad_norm_(parameters, s.clip)), float(value)
     finite = math.isfinite(norm) and math.isfinite(value)
     if not finite and not scaler.is_enabled():
         raise FloatingPointError(f"the loss is {value} at step {step}, its gradient has norm {norm}; "
@@ -187,12 +180,12 @@ def train_step(model, tasks, loss, step, settings, team, optimizer, scaler):
     return value if finite else None, sum(len(d.index) for d in drawn)
 
 
-def _backward(model, drawn, loss, settings, team, scaler):
-    """Compute the gradients of this process's graphs -> this process's part of the step's loss, a scalar."""
-    s, total = settings, torch.zeros((), dtype=torch.float64, device=team.device)
-    for one in drawn[team.rank::team.size]:              # one graph at a time is in memory
+def _backward(model, drawn, loss, settings, scaler):
+    """Compute the gradients of a step -> its loss, a scalar."""
+    s, total = settings, 0.0
+    for one in drawn:                                    # one graph at a time is in memory
         value = loss(training.costs_of(model, one, s.precision), one.task.runtime[one.index]) / s.graphs_per_step
-        total += value.detach()
+        total = total + value.detach().double()          # still on the device: a float would wait for a GPU here
         if value.requires_grad:
             scaler.scale(value).backward()
     return total
@@ -241,7 +234,7 @@ def _check_arguments(model, settings, functions, paths):
             as_path(path, name)
 
 
-def _usable(graphs, valid, score, settings, team):
+def _usable(graphs, valid, score):
     """The training and validation graphs that have something to rank; ValueError if training cannot start."""
     graphs = checked_graphs("graphs", graphs)
     usable, held_out = ([g for g in some if teaches(g)] for some in (graphs, checked_graphs("valid", valid)))
@@ -249,9 +242,6 @@ def _usable(graphs, valid, score, settings, team):
         raise ValueError(f"none of the {len(graphs)} training graphs has two configurations with different runtimes")
     if held_out and score is None:
         raise ValueError("validation graphs without a score; pass score=kendall_tau or tile_score")
-    if settings.graphs_per_step % team.size:
-        raise ValueError(f"graphs_per_step is {settings.graphs_per_step}, which {team.size} processes cannot share "
-                         f"evenly; pass a multiple of {team.size}")
     return usable, held_out
 
 
@@ -304,15 +294,14 @@ class _Run:
         return {name: part for name, part in parts.items() if part is not None}
 
 
-def _begin(model, settings, team):
+def _begin(model, settings, device):
     """A run before its first step."""
-    if team.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(team.device)          # so that the run record has the peak of this run only
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)          # so that the run record has the peak of this run only
     average = None
     if settings.average == "swa":            # Izmailov et al., Averaging weights leads to wider optima, UAI 2018
         average = AveragedModel(model, next(model.parameters()).device)      # of the count, too: no copies to a GPU
-    return _Run(_adamw(model, settings), grad_scaler(settings.precision, team.device), average,
-                _copy(model.state_dict()))
+    return _Run(_adamw(model, settings), grad_scaler(settings.precision, device), average, _copy(model.state_dict()))
 
 
 def _resume(path, identity, model, run):
@@ -331,89 +320,23 @@ def _resume(path, identity, model, run):
     run.history, run.best, run.step, run.losses = saved["history"], saved["best"], saved["step"], saved["losses"]
 
 
-def _save(path, identity, model, run, team, saving):
-    """Write the checkpoint if a path is given, within `saving`; only the first process writes."""
-    if path is not None and team.rank == 0:
+def _save(path, identity, model, run, saving):
+    """Write the checkpoint if a path is given, within `saving`."""
+    if path is not None:
         with nullcontext() if saving is None else saving(run.step):
             training.save_checkpoint(path, model, name=Path(path).name, best=run.best, step=run.step, made_by=identity,
                                      history=run.history, losses=run.losses,
                                      **{name: part.state_dict() for name, part in run.parts().items()})
 
 
-def _validation_score(model, held_out, count, score, settings, team):
-    """Mean score over `count` validation graphs, each scored by one process; NaN if there is none."""
-    scores = torch.zeros(count, dtype=torch.float64, device=team.device)
-    for place, (graph, tensors) in held_out.items():
-        scores[place] = score(predict(model, graph, precision=settings.precision, tensors=tensors), target(graph))
-    return float(np.mean(training.add_up(scores, team).tolist())) if count else math.nan
+def _validation_score(model, held_out, score, settings):
+    """Mean score over validation graphs, [(graph, prepared tensors)]; NaN if there is none."""
+    scores = [score(predict(model, graph, precision=settings.precision, tensors=tensors), target(graph))
+              for graph, tensors in held_out]
+    return float(np.mean(scores)) if scores else math.nan
 
 
 def _copy(state):
     """A state dict that training does not change."""
     return {name: value.detach().clone() for name, value in state.items()}
 
-
-def train_parallel(model, graphs, settings=None, processes=2, report=None, **as_for_train):
-    """Train as `train` does, in several processes that this call starts and ends.
-
-    The processes share the graphs of each step, so `graphs_per_step` must be a multiple of `processes`. In a script,
-    call this function below `if __name__ == "__main__":`, because each process imports the script again.
-
-    Parameters
-    ----------
-    model : Module
-        Gets the trained weights. Its class, like `loss` and `score`, must be defined in a module, not in a notebook.
-    graphs : sequence of LayoutGraph or TileGraph
-        Each process gets a copy.
-    settings : TrainSettings, optional
-        With `device` "cuda", each process has its own GPU; with "cpu", the processes share the threads of the caller.
-    processes : int
-    report : callable, optional
-        Called in this process with one line of text at each validation.
-    **as_for_train
-        `loss`, `valid`, `score`, `checkpoint`, `record`, `deadline` and `saving`, as for `train`.
-
-    Returns
-    -------
-    dict
-        As from `train`.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer GPUs than processes, or an argument cannot be sent to another process.
-    RuntimeError
-        If a process fails; the message contains its error. The other processes are ended.
-    """
-    s = TrainSettings() if settings is None else settings
-    _check_arguments(model, s, {"loss": as_for_train.get("loss", pairwise_hinge_loss), "report": report}, {})
-    check_whole(locals(), processes=1)
-    training.check_gpus(s.device, processes)
-    if processes == 1:
-        return train(model, graphs, s, report=report, **as_for_train)
-    device, threads = next(model.parameters()).device, max(1, torch.get_num_threads() // processes)
-    with tempfile.TemporaryDirectory() as folder:
-        jobs = [("all", (rank, processes, threads, folder)) for rank in range(processes)]
-        try:
-            shared = {"all": (model.to("cpu"), list(graphs), s, as_for_train)}
-            results = training.run_jobs(_train_in_team, jobs, shared, processes, report or (lambda line: None))
-        finally:
-            model.to(device)
-    history, weights = results[0]
-    model.to(s.device).load_state_dict(weights)
-    return history
-
-
-def _train_in_team(job, shared, report):
-    """What each process of a team does -> (history, weights) from the first process, None from the others."""
-    rank, size, threads, folder = job
-    model, graphs, settings, as_for_train = shared
-    torch.set_num_threads(threads)
-    on_gpus = str(settings.device).startswith("cuda")
-    torch.distributed.init_process_group("nccl" if on_gpus else "gloo", rank=rank, world_size=size,
-                                         init_method=f"file://{folder}/meeting")
-    if on_gpus:
-        settings = replace(settings, device=f"cuda:{rank}")
-    history = train(model, graphs, settings, report=report, **as_for_train)
-    torch.distributed.destroy_process_group()
-    return (history, {name: value.cpu() for name, value in model.state_dict().items()}) if rank == 0 else None

@@ -156,7 +156,7 @@ EXPECTED = {
     **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step",
                      "lightgbm_rounds", "programs", "queries", "trials", "shown", "most_graphs"), whole(1)),
     "folds": whole(2, 1000),
-    **dict.fromkeys(("seeds", "threads", "workers", "processes"), whole(1, 1000)),
+    **dict.fromkeys(("seeds", "threads", "workers"), whole(1, 1000)),
     **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)), "segments": whole(1),
     "lightgbm_leaves": whole(2), "models": models,
     **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
@@ -175,10 +175,9 @@ EXPECTED = {
 # run in its own process, because a process that has used a GPU holds a part of its memory until it ends
 PROBE = """import sys
 sys.path.insert(0, "")
-from kit.training import check_gpus, join_team
+from kit.training import check_device
 try:
-    join_team(sys.argv[1])
-    check_gpus(sys.argv[1], int(sys.argv[2]))
+    check_device(sys.argv[1])
 except ValueError as fault:
     sys.exit(str(fault))"""
 
@@ -199,8 +198,8 @@ def check(notebooks, asked, there=False):
         if not re.fullmatch(r"cpu|cuda(:\d+)?", str(asked["device"])):
             raise RunError(f"-p device={asked['device']}: expected cpu or cuda, as on Kaggle's machines")
     elif asked.get("device", "cpu") != "cpu":
-        probe = subprocess.run([sys.executable, "-c", PROBE, str(asked["device"]), str(asked.get("processes", 1))],
-                               cwd=PROJECT, text=True, capture_output=True)
+        probe = subprocess.run([sys.executable, "-c", PROBE, str(asked["device"])], cwd=PROJECT, text=True,
+                               capture_output=True)
         if probe.returncode:
             raise RunError(f"-p device={asked['device']}: {probe.stderr.strip().splitlines()[-1]}")
 

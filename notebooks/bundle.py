@@ -87,7 +87,7 @@ ANY_GPU = """from pathlib import Path
 from kit.training import find_device
 
 device = find_device(needs_gpu=Path("/kaggle/working").is_dir())"""
-THIS_DEVICE = "from kit.training import join_team\n\njoin_team(device)"
+THIS_DEVICE = "from kit.training import check_device\n\ncheck_device(device)"
 
 
 def place(name):

@@ -109,9 +109,9 @@ def training_hours(collections, parameters, gpu, count):
     """Hours that notebook 03 or 04 trains for some collections; None if one of the networks is unknown here.
 
     `parameters`: as for `planned_models`. `gpu`: of `CARDS`; there are `count` of them. Each trains one model at a
-    time, as `run_jobs` hands them out; with `processes`, all of them train the same model.
+    time, as `run_jobs` hands them out.
     """
-    free = [0.0] * (1 if parameters.get("processes", 1) > 1 else count)      # when each GPU is free, in hours
+    free = [0.0] * count                                         # when each GPU is free, in hours
     for collection in collections:
         for one in planned_models(collection, parameters):
             work = step_work(one.shape, usual_nodes(collection), one.configs, one.graphs)

@@ -193,7 +193,7 @@ def test_the_gpu_script_notices_a_broken_ranking_a_crash_and_the_end_of_its_time
 
 
 @pytest.mark.long
-def test_the_gpu_script_in_small_goes_through_every_model_and_two_processes(tmp_path):
+def test_the_gpu_script_in_small_goes_through_every_model_and_two_side_by_side(tmp_path):
     # in float32 alone; the test above has the other precisions
     code = f"""import sys; sys.path.insert(0, {str(RUN.parent)!r}); import gpu
 gpu.PRECISIONS = gpu.PRECISIONS[:1]
@@ -201,4 +201,4 @@ sys.exit(gpu.main(["--device", "cpu", "--size", "tiny", "--out", {str(tmp_path /
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     cases = json.loads((tmp_path / "gpu.json").read_text())["cases"]
-    assert [case["processes"] for case in cases] == [1] * 6 + [2] and not any("not_judged" in case for case in cases)
+    assert len(cases) == 6 and not any("not_judged" in case for case in cases)

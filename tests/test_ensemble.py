@@ -94,6 +94,8 @@ def test_predictions_that_do_not_fit_are_named():
         combine([{"a": [1], "b": [1]}, {"a": [1], "b": [1, 2]}])
     with pytest.raises(ValueError, match="^no prediction to combine"):
         combine([])
+    with pytest.raises(ValueError, match="^how is 'mean'; expected"):
+        combine([{"a": [1]}], "mean")
 
 
 def drawn_kinds(seed, names="abc", graphs=5, c=40):
@@ -184,6 +186,8 @@ def test_several_copies_of_a_graph_weaken_the_prior_as_its_strength_does(copies)
 
 @pytest.mark.parametrize("change, words", [
     ({"kinds": {}}, "kinds is {}; expected a dict with at least one entry"),
+    ({"kinds": {"a": {}}}, "costs of a is {}; expected a dict with at least one entry"),
+    ({"kinds": {"a": [1]}}, r"costs of a is \[1\]; expected a dict with at least one entry"),
     ({"runtimes": []}, r"runtimes is \[\]; expected a dict"),
     ({"prior": [1, 2]}, r"prior is \[1, 2\]; expected a dict {kind: weight} or None"),
     ({"prior": {"a": -1}}, "prior holds -1; expected at least 0"),

@@ -116,7 +116,7 @@ def lanes(seconds, count):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("given", [{}, {"seeds": 3}, {"seeds": 1, "recipe": "full"}, {"processes": 2, "seeds": 2}])
+@pytest.mark.parametrize("given", [{}, {"seeds": 3}, {"seeds": 1, "recipe": "full"}])
 def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, count):
     length = {"token": 3, "lightgbm": 1, "gnn": 11, "GNN without edges": 7}
     monkeypatch.setattr(hours, "step_work", lambda shape, *_: shape)
@@ -125,7 +125,7 @@ def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, coun
     monkeypatch.setattr(hours, "planned_models", lambda *_: [
         hours.Planned(name, wait, 3600, 1, 1) for name, wait in zip(models, waits)])
     monkeypatch.setattr(hours, "seconds_on", lambda card, wait: wait)
-    expected = lanes(waits, 1 if "processes" in given else count)
+    expected = lanes(waits, count)
     assert training_hours([RANDOM], given, "T4", count) == pytest.approx(expected)
 
 

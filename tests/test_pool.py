@@ -21,7 +21,7 @@ import lab.run.members as members_of_a_run
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
-from kit.training import default_workers, find_device, join_team, pool, run_jobs
+from kit.training import check_device, default_workers, find_device, pool, run_jobs
 from lab.run.members import Material, Member, train_members
 
 SHARED = {"a": 10, "b": 20}
@@ -260,4 +260,4 @@ def test_a_gpu_that_pytorch_is_not_built_for_is_one_sentence_with_what_to_choose
                                          "here: .* pass 'cpu' or .*; on Kaggle choose the accelerator GPU T4 x2"):
         find_device()
     if len(names) == 2:
-        assert join_team("cuda:0").size == 1
+        assert check_device("cuda:0")

@@ -15,7 +15,7 @@ HOMES = {
     "kit.pad": "repad_layout tensor_rank pad_batch",
     "kit.metrics": "kendall_tau slowdown tile_score opa collection_score competition_score score_for",
     "kit.noise": "noise_ceiling bootstrap_interval",
-    "kit.train": "train predict TrainSettings train_parallel",
+    "kit.train": "train predict TrainSettings",
     "kit.models": "LayoutGNN ConfigTokenModel TileModel",
     "kit.recipes": "recipes_for",
     "kit.ensemble": "mean_rank mean_zscore combine choose_weights",

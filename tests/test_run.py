@@ -304,7 +304,7 @@ def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a
             arguments.check([notebook], {name: ast.literal_eval(default)})
     assert arguments.EXPECTED.keys() <= {name for own in arguments.declared(notebooks).values() for name in own}
     given = {"held_out": 0.3, "budgets": [5, 10], "aggregation": "sparse", "how": "mean_rank", "network": "bert",
-             "recipe": "full", "precision": "float16", "device": "cpu", "processes": 2, "submit_to_kaggle": True}
+             "recipe": "full", "precision": "float16", "device": "cpu", "submit_to_kaggle": True}
     arguments.check(notebooks, given)
 
 

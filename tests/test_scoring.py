@@ -59,11 +59,11 @@ def test_layout_material_holds_out_a_share_of_each_graph_and_few_validation_conf
 
 def test_an_adapted_recipe_changes_what_is_given_and_validates_four_times():
     one = recipes_for("layout:xla:random", "quick")["gnn"]
-    found = adapted(one, "cpu", None, 1, steps=40, configs_per_step=None).settings
+    found = adapted(one, "cpu", None, steps=40, configs_per_step=None).settings
     assert (found.steps, found.validate_every, found.precision) == (40, 10, one.settings.precision)
     assert found.configs_per_step == one.settings.configs_per_step and one.settings.steps != 40
-    found = adapted(one, "cuda", "bfloat16", 3, steps=2).settings
-    assert (found.validate_every, found.device, found.precision, found.graphs_per_step) == (1, "cuda", "bfloat16", 3)
+    found = adapted(one, "cuda", "bfloat16", steps=2).settings
+    assert (found.validate_every, found.device, found.precision) == (1, "cuda", "bfloat16")
     trees = adapted(recipes_for("layout:xla:random", "quick")["lightgbm"], rounds=7, leaves=None)
     assert (trees.shape.rounds, trees.shape.leaves) == (7, BoostedTreesSettings().leaves)
 

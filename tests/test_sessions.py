@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from run_folder import World, in_process
@@ -24,13 +23,13 @@ RECIPE = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
 RANKED = {"test": {g.graph_id: g for g in VALID}}
 
 
-def members_of(out, deadline=None, seeds=(0, 1, 2), lines=None, recipe=RECIPE, processes=1, inputs=None):
+def members_of(out, deadline=None, seeds=(0, 1, 2), lines=None, recipe=RECIPE, inputs=None):
     """Train some members one after another; `inputs`: a folder with the outputs of earlier sessions."""
     materials = {("x",): Material(GRAPHS, VALID, kendall_tau, RANKED)}
     some = [Member(("x",), "gnn", seed, recipe, ("test",)) for seed in seeds]
     heard = [] if lines is None else lines
     run = SimpleNamespace(out=out, step="step", store=Store(out / "store", earlier_stores(inputs) if inputs else ()))
-    return train_members(some, materials, run, 1, processes, heard.append, deadline)
+    return train_members(some, materials, run, 1, heard.append, deadline)
 
 
 def ticking(seconds):
@@ -140,40 +139,6 @@ def test_a_checkpoint_of_an_earlier_session_that_cannot_be_used_is_named_and_tra
     said = [line for line in [*lines, *capsys.readouterr().out.splitlines()] if line.startswith("note  ")]
     assert len(said) == note and all("x-gnn-1-" in line and "is damaged, or was changed" in line for line in said)
     assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
-
-
-# --- several processes that train one model together
-
-class Uneven:
-    """A clock that tells one second more at each look, and is ahead in one process of a team; it notes its looks."""
-    def __init__(self, folder, ahead):
-        self.folder, self.ahead, self.looks = folder, ahead, 0       # ahead: {rank: seconds}
-
-    def __call__(self):
-        if not torch.distributed.is_initialized():                   # before the team has met
-            return 0
-        self.looks += 1
-        rank = torch.distributed.get_rank()
-        (self.folder / f"looks-{rank}").write_text(str(self.looks))
-        return self.looks + self.ahead.get(rank, 0)
-
-
-@pytest.mark.long
-def test_a_team_stops_at_one_step_when_the_time_of_one_process_is_over_and_ends_with_the_same_weights(tmp_path):
-    # after the first step, where there is neither a validation nor the end
-    recipe = RECIPE._replace(settings=replace(RECIPE.settings, graphs_per_step=2))
-    one, out = tmp_path / "one", tmp_path / "out"
-    assert members_of(out, Deadline(1 + 1 + 5, Uneven(tmp_path, {1: 5})), (0,), recipe=recipe, processes=2) == [None]
-    assert [(tmp_path / f"looks-{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
-    path, = (out / "store").glob("*.pt")
-    assert steps_trained(path.with_suffix(".json")) == torch.load(path, weights_only=True)["step"] == 1
-    assert unfinished(out) == {"step": ["x, gnn, seed 0"]}
-    lines = []
-    (left,), (whole,) = (members_of(folder, None, (0,), lines, recipe, 2) for folder in (out, one))
-    assert [line.split(" of ")[0].split()[-1] for line in lines] == ["2", "4", "2", "4"]     # validations of each
-    assert equal(weights(out), weights(one)) and unfinished(out) == {}
-    assert {**left.history, "seconds": 0, "record": 0} == {**whole.history, "seconds": 0, "record": 0}
-    assert all(np.array_equal(left.costs["test"][i], whole.costs["test"][i]) for i in RANKED["test"])
 
 
 # --- the notebooks, in the folder of a run

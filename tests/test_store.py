@@ -110,6 +110,28 @@ def test_a_result_under_the_name_of_another_is_not_taken_for_it(tmp_path):
     assert read_kept(store.path("k-0123456789abcdef", ".npz")) is None           # its name is no digest of it
 
 
+def test_a_store_knows_what_a_run_needs_of_it(tmp_path):
+    store = Store(tmp_path)
+    named, kept = store.name("ranked", [1]), store.keep("costs", ARRAYS)
+    assert store.used == {named, kept}           # what --clean leaves, whether or not it was read
+
+
+class Hostile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_a_file_with_pickled_objects_is_taken_for_a_damaged_one_and_nothing_is_run(tmp_path):
+    lines, odd = [], np.empty(1, object)
+    odd[0] = Hostile(tmp_path / "run")
+    np.savez(tmp_path / "costs-0.npz", odd=odd)
+    assert Store(tmp_path, report=lines.append).find("costs-0") is None
+    assert len(lines) == 1 and not (tmp_path / "run").exists()
+
+
 def test_other_stores_are_read_and_never_written(tmp_path):
     others = [tmp_path / "one", tmp_path / "two"]
     name = [Store(other).keep("k", ARRAYS) for other in others][0]

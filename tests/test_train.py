@@ -36,7 +36,6 @@ from kit.predict import predict
 from kit.train import TrainSettings, train
 from kit.training import Deadline, deadlines, find_deadline
 from kit.training.checkpoints import load_checkpoint, save_checkpoint
-from kit.training.processes import Team
 
 # learning
 
@@ -266,18 +265,6 @@ def test_a_device_that_is_not_there_is_named_with_the_cure(device):
     with pytest.raises(ValueError, match=f"^device is '{device}', and PyTorch .* cannot compute on it here: it sees "
                                          f"{gpus or 'no'} GPUs?; pass 'cpu'"):
         trained(settings=dataclasses.replace(SHORT, device=device))
-
-
-def test_graphs_that_the_processes_cannot_share_out_are_refused(monkeypatch):
-    monkeypatch.setattr(kit.training, "join_team", lambda device: Team(0, 2, torch.device("cpu")))
-    with pytest.raises(ValueError, match="^graphs_per_step is 3, which 2 processes cannot share evenly; pass a "
-                                         "multiple of 2$"):
-        trained(settings=dataclasses.replace(SHORT, graphs_per_step=3))
-
-
-def test_validation_takes_a_score():
-    with pytest.raises(ValueError, match="^validation graphs without a score; pass score=kendall_tau or tile_score$"):
-        train(LayoutGNN(TINY), GRAPHS, SHORT, valid=VALID)
 
 
 @pytest.mark.parametrize("name, value, expected", [

@@ -16,7 +16,6 @@ from kit.data import LayoutGraph, TileGraph
 from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings, TileModelSettings
 from kit.train import TrainSettings, grad_scaler, train, train_step
-from kit.training.processes import Team
 from kit.training.sampling import make_tasks
 from lab.run import Store
 
@@ -71,11 +70,11 @@ def same(one, other):
 
 def stepped(model, graphs, settings, loss=pairwise_hinge_loss, step=0, optimizer=None):
     """One training step; by default with plain gradient descent at a rate of 1 -> its loss, its configurations."""
-    team = Team(0, 1, torch.device("cpu"))
-    tasks = make_tasks(model, graphs, loss, settings, team.device)
+    device = torch.device("cpu")
+    tasks = make_tasks(model, graphs, loss, settings, device)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=1.0)
     settings = replace(settings, learning_rate=1.0, warmup=0.0)              # at its peak in step 0
-    return train_step(model, tasks, loss, step, settings, team, optimizer, grad_scaler(settings.precision, team.device))
+    return train_step(model, tasks, loss, step, settings, optimizer, grad_scaler(settings.precision, device))
 
 
 def interrupted_loss(at):

@@ -158,7 +158,7 @@ class HistoryTable(nn.Module):
 
     Rows are float16: the rounding of 2e-4 is small beside the 2% to 6% by which configurations differ in segments of
     1,000 nodes of a public graph. The table lives on the CPU and is part of the state dict, so that a resumed run ends
-    like a run that was never killed. Each of several processes keeps a table; a checkpoint has the table of the first.
+    like a run that was never killed.
     """
 
     def __init__(self, size):

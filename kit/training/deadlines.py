@@ -4,10 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
-from kit.training.processes import add_up
-
 KAGGLE_HOURS = 8.0               # of at least 9; the rest is for predictions, and for Kaggle to keep the files
 now = time.time                  # () -> seconds since 1970; tests replace it
 _BEGAN = time.time()             # about when this process began; all notebooks of a bundle run in one process
@@ -32,10 +28,3 @@ def find_deadline(time_budget=None):
         time_budget = KAGGLE_HOURS
     return None if time_budget is None else Deadline(_BEGAN + 3600 * time_budget, now)
 
-
-def is_over(deadline, team):
-    """Whether training stops now: in all processes of a team, as soon as the deadline has passed in one of them."""
-    if deadline is None:
-        return False
-    late = deadline.passed()
-    return late if team.size == 1 else bool(add_up(torch.tensor(float(late), device=team.device), team))

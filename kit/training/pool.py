@@ -1,4 +1,4 @@
-"""Run jobs in several processes: the models of an ensemble side by side, or the parts of one team.
+"""Run jobs in several processes: the models of an ensemble side by side.
 
 Each process computes with one PyTorch thread, so the results do not depend on the number of processes. Arrays that
 jobs share are in memory once for all processes.

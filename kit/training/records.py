@@ -9,23 +9,18 @@ import numpy as np
 import torch
 
 from kit.files import plain
-from kit.training.processes import add_up
 
 
-def run_record(model, settings, loss_name, tasks, history, team):
+def run_record(model, settings, loss_name, tasks, history, device):
     """Describe a training run -> dict of plain data; numbers that are not finite are None."""
-    # bytes, in the process that took most: on a GPU what PyTorch allocated for this training, else all that the
-    # process ever held; None if the system does not say
-    peaks = torch.zeros(team.size, dtype=torch.float64, device=team.device)
-    peaks[team.rank] = peak_memory(team.device) or 0
     most = [min(task.most, len(task.runtime)) for task in tasks]
     return plain({
         "settings": asdict(settings), "model": type(model).__name__, "model_settings": asdict(model.settings),
         "loss": loss_name, "parameters": sum(p.numel() for p in model.parameters()),
         "graphs": len(tasks), "configs_per_step": {"least": min(most), "most": max(most)},
         "configs_seen": history["configs"], "overflows": history["overflows"],
-        "seconds": history["seconds"], "peak_memory": int(add_up(peaks, team).max()) or None,
-        "device": device_name(team.device), "processes": team.size, "versions": versions(),
+        "seconds": history["seconds"], "peak_memory": peak_memory(device),
+        "device": device_name(device), "versions": versions(),
         "best_step": history["best_step"], "curve": {name: history[name] for name in ("step", "loss", "score")}})
 
 
@@ -61,7 +56,7 @@ def cpu_fields():
 
 
 def peak_memory(device):
-    """The most bytes that this process held at one time; on a GPU, that PyTorch allocated there."""
+    """The most bytes that this process ever held; on a GPU, that PyTorch allocated for this training; None: unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with suppress(OSError, StopIteration):

@@ -52,14 +52,14 @@ def full_step(collection, name, nodes=None, device="cuda", precision="float32"):
 
 def step_on(graphs, recipe, settings):
     """One step of a recipe's new model on these graphs -> the step, and how many configurations it takes."""
-    team = training.join_team(settings.device)
-    model = recipe.network(recipe.shape).to(team.device)
+    device = training.check_device(settings.device)
+    model = recipe.network(recipe.shape).to(device)
     model.fit_scale(graphs)
-    tasks = training.make_tasks(model, graphs, recipe.loss, settings, team.device)
-    run = train._begin(model, settings, team)
+    tasks = training.make_tasks(model, graphs, recipe.loss, settings, device)
+    run = train._begin(model, settings, device)
 
     def step():
-        train.train_step(model, tasks, recipe.loss, run.step, settings, team, run.optimizer, run.scaler)
+        train.train_step(model, tasks, recipe.loss, run.step, settings, run.optimizer, run.scaler)
         run.step += 1
     return step, sum(len(draw.index) for draw in training.draw_step(tasks, 0, settings))
 

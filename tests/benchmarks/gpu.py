@@ -12,8 +12,8 @@ middle size. The tile model is trained on generated kernels. For each model and 
 - ranks configurations that training did not see, and scores their order (Kendall's tau);
 - ranks configurations with the same weights on the CPU in float32, and compares costs and order.
 
-With two GPUs, two models are then trained side by side, one per GPU, and one model is trained on both GPUs. With one
-GPU the script says that this was not tried.
+With two GPUs, two models are then trained side by side, one per GPU. With one GPU the script says that this was not
+tried.
 
 Runtimes are those of the tests' generated programs, without noise: a formula that a model can learn
 (`tests/sample/runtimes.py`, `tests/sample/kernels.py`). Weights that were not trained score a tau between -.5 and .5 on
@@ -59,11 +59,11 @@ from kit.metrics import kendall_tau  # noqa: E402
 from kit.predict import PRECISIONS, predict  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from kit.train import train, train_parallel  # noqa: E402
+from kit.train import train  # noqa: E402
 
 MODELS = MODELS | {"tile model": ("tile:xla", "tile")}
-PAIR = "GNN, random"             # the model that two processes train
-WEIGHTS = {"GNN, random": 6, "GNN, default": 3, "token model": 1, "tile model": 2, "two processes": 1}    # of time
+PAIR = "GNN, random"             # the model that is trained side by side with another
+WEIGHTS = {"GNN, random": 6, "GNN, default": 3, "token model": 1, "tile model": 2, "side by side": 1}    # of time
 TRAINING = 0.5                   # share of a model's time; the rest is for timing, ranking and the CPU
 HELD_OUT = 0.2                   # share of a program's configurations that training does not see
 FALLS = 0.8                      # the loss at the end, as a share of the loss at the start, at most
@@ -280,8 +280,7 @@ def training_facts(history):
     record = history["record"]
     return {"steps": record["settings"]["steps"] - history["unfinished"], "steps_planned": record["settings"]["steps"],
             "training_seconds": history["seconds"], "training_peak_memory": record["peak_memory"],
-            "overflows": history["overflows"], "loss": history["loss"], "validation_tau": history["score"],
-            "processes": record["processes"]}
+            "overflows": history["overflows"], "loss": history["loss"], "validation_tau": history["score"]}
 
 
 # --- checks
@@ -324,7 +323,7 @@ def training_faults(case, size):
     return faults
 
 
-# --- two processes
+# --- two models side by side
 
 
 def train_alone(seed, data, report):
@@ -346,17 +345,8 @@ def two_side_by_side(cases, programs, size, device, seconds, report):
         fill_pair(case, history, model, program, parts, size)
 
 
-def two_together(case, programs, size, device, seconds, report):
-    """Train one model in two processes, which share the programs of each step, on the smallest program."""
-    recipe, settings, program, parts = pair_task(programs, size, device)
-    model = recipe.network(recipe.shape)
-    history = train_parallel(model, [part.seen for part in parts], replace(settings, graphs_per_step=2), 2, report,
-                             loss=recipe.loss)
-    fill_pair(case, history, model, program, parts, size)
-
-
 def pair_task(programs, size, device):
-    """What two processes train: recipe, settings, name and parts of the smallest program."""
+    """What is trained side by side: recipe, settings, name and parts of the smallest program."""
     recipe, (program, parts) = recipe_of(PAIR, size), list(programs.items())[-1]
     settings = replace(recipe.settings, device=device, steps=size.judged, keep="last",
                        validate_every=max(1, size.judged // 5))
@@ -410,8 +400,7 @@ def planned(programs, kernels, has_pair):
              for precision in PRECISIONS for name in MODELS]
     if has_pair:
         pair = [new_case(f"{PAIR}, model {number} of two side by side") for number in (1, 2)]
-        found += [(WEIGHTS["two processes"], pair, two_side_by_side, programs),
-                  (WEIGHTS["two processes"], [new_case(f"{PAIR}, one model in two processes")], two_together, programs)]
+        found.append((WEIGHTS["side by side"], pair, two_side_by_side, programs))
     return found
 
 
@@ -431,7 +420,7 @@ def run_all(found, size, device, clock, keep):
     clock.say(f"generated: {', '.join([*programs, *kernels])}")
     has_pair = device == "cpu" or torch.cuda.device_count() > 1
     if not has_pair:
-        found["not_tried"].append("two processes: there is one GPU here")
+        found["not_tried"].append("two models side by side: there is one GPU here")
     plan = planned(programs, kernels, has_pair)
     for number, (weight, cases, work, data) in enumerate(plan):
         if clock.left() <= 0:
@@ -470,7 +459,7 @@ def main(argv=None):
     if size.threads:
         torch.set_num_threads(size.threads)
     try:
-        device = training.join_team(args.device).device
+        device = training.check_device(args.device)
     except ValueError as fault:
         raise SystemExit(str(fault)) from fault
     found = {"card": training.device_name(device), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda,

@@ -18,8 +18,8 @@ from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.prune import hold_out_configs
 from kit.recipes import Recipe
-from kit.train import train, train_parallel
-from kit.training import CheckpointError, default_workers, join_team, read_checkpoint, run_jobs
+from kit.train import train
+from kit.training import CheckpointError, check_device, default_workers, read_checkpoint, run_jobs
 from lab.run.code import code_digest, things_digest
 from lab.run.estimate import minutes_ahead
 from lab.run.store import Store
@@ -63,19 +63,17 @@ class Trained(NamedTuple):
     model: str               # name of the checkpoint in the store; "" for the models of all folds
 
 
-def adapted(recipe, device="cpu", precision=None, processes=1, **settings):
+def adapted(recipe, device="cpu", precision=None, **settings):
     """A recipe with other settings; a setting that is None stays as it is.
 
     `settings`: fields of the network's settings, or of `TrainSettings`. Validation comes four times in a training.
-    `processes`: a step has at least as many graphs, one per process.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     shape = {name: given.pop(name) for name in [*given] if hasattr(recipe.shape, name)}
     given |= {} if precision is None else {"precision": precision}
     changed = replace(recipe.settings, **given)
     return recipe._replace(shape=replace(recipe.shape, **shape), settings=replace(
-        changed, validate_every=max(changed.steps // 4, 1), device=device,
-        graphs_per_step=max(changed.graphs_per_step, processes)))
+        changed, validate_every=max(changed.steps // 4, 1), device=device))
 
 
 def layout_material(graphs, valid, held_out, ranked=None):
@@ -160,17 +158,16 @@ def without_fold(material, fold):
     return material._replace(graphs=[g for g in material.graphs if material.folds[g.graph_id] != fold], ranked=ranked)
 
 
-def train_members(members, materials, run, workers=None, processes=1, report=print, deadline=None, ahead=False):
+def train_members(members, materials, run, workers=None, report=print, deadline=None, ahead=False):
     """Train models, several at the same time; each then ranks the graphs that it is asked for.
 
     `materials`: {collections that are trained on: Material}. `run`: the Run of the step. `workers`: models that are
-    trained at the same time; None: one per CPU core, or one per GPU. With `processes` above 1, models are trained one
-    after another, each by this number of processes. A member with `correct`, such as `kit.baselines.rank_by_relatives`,
-    also gives the Specialists of validation and test graphs. A member that ranks "train" is trained once per fold of
-    its Material (`in_folds`); its costs are means of the z-scores of these models, and each program of "train" is
-    ranked by the model that was trained without its fold. Returns one Trained per member, in the order of `members`;
-    the costs do not depend on `workers`. What was trained or ranked before is read from the store, and an interrupted
-    training goes on. RuntimeError if training fails in another process.
+    trained at the same time; None: one per CPU core, or one per GPU. A member with `correct`, such as
+    `kit.baselines.rank_by_relatives`, also gives the Specialists of validation and test graphs. A member that ranks
+    "train" is trained once per fold of its Material (`in_folds`); its costs are means of the z-scores of these models,
+    and each program of "train" is ranked by the model that was trained without its fold. Returns one Trained per
+    member, in the order of `members`; the costs do not depend on `workers`. What was trained or ranked before is read
+    from the store, and an interrupted training goes on. RuntimeError if training fails in another process.
 
     `deadline`: from `kit.training.find_deadline`. A member that is unfinished then has a checkpoint, and None in place
     of its Trained; a record in the folder of the run names these members, and one line says so. `ahead`: first say how
@@ -180,7 +177,7 @@ def train_members(members, materials, run, workers=None, processes=1, report=pri
              for one in members]
     each = [one._replace(fold=fold) for one, own in zip(members, folds) for fold in own or [one.fold]]
     known = {}                                           # digests of graphs, which many members share
-    jobs = [(member.trained_on, _job(member, materials, run, processes, deadline, known)) for member in each]
+    jobs = [(member.trained_on, _job(member, materials, run, deadline, known)) for member in each]
     if workers is None and members:
         workers = default_workers(members[0].recipe.settings.device)
     if ahead:
@@ -189,8 +186,8 @@ def train_members(members, materials, run, workers=None, processes=1, report=pri
         report(f"{len(jobs) - len(left)} of {len(jobs)} models are trained already"
                + "; timing a few steps of the others" * bool(left))
         if left:
-            report(minutes_ahead(left, materials, 1 if processes > 1 else workers))
-    trained = run_jobs(_train_member, jobs, materials, 1 if processes > 1 else workers, report) if jobs else []
+            report(minutes_ahead(left, materials, workers))
+    trained = run_jobs(_train_member, jobs, materials, workers, report) if jobs else []
     note_unfinished(run.out, run.step, {
         _title(job.member): (steps_trained(run.store.path(job.trained, ".json")), job.member.recipe.settings.steps)
         for (_, job), result in zip(jobs, trained) if result is None})
@@ -206,11 +203,10 @@ class _Job(NamedTuple):
     ranked: str              # name of the costs in the store
     code: str                # digest of the code that trains
     store: tuple             # folder of the store, and other stores
-    processes: int
     deadline: object
 
 
-def _job(member, materials, run, processes, deadline, known):
+def _job(member, materials, run, deadline, known):
     material, recipe = without_fold(materials[member.trained_on], member.fold), member.recipe
     recipe = with_seed(recipe, member.seed, material.valid)
     name = f"{'+'.join(member.trained_on)} {member.kind} {member.seed}{_fold_name(member)}"
@@ -218,7 +214,7 @@ def _job(member, materials, run, processes, deadline, known):
     ranked = {name: {i: _digest(graph, known) for i, graph in material.ranked[name].items()} for name in member.ranks}
     asked = [trained, ranked, ranking_code(), *[things_digest(member.correct)] * (member.correct is not None)]
     return _Job(member._replace(recipe=recipe), trained, run.store.name("ranked", asked), code_digest("kit.train"),
-                (run.store.folder, run.store.others), processes, deadline)
+                (run.store.folder, run.store.others), deadline)
 
 
 def ranking_code():
@@ -253,7 +249,7 @@ def _digest(graph, known):
     return known[id(graph)]
 
 
-def train_or_read(store, name, recipe, material, report=print, deadline=None, processes=1):
+def train_or_read(store, name, recipe, material, report=print, deadline=None):
     """A trained model: read if its training is finished in the store, else trained on from its checkpoint.
 
     Returns the model, and its history as `train` returns it: with "unfinished" steps if the deadline came first.
@@ -262,13 +258,12 @@ def train_or_read(store, name, recipe, material, report=print, deadline=None, pr
     model, saved = recipe.network(recipe.shape), _checkpoint(store, name)
     if saved and saved["step"] == recipe.settings.steps:
         model.load_state_dict(saved["best"])
-        return model.to(join_team(recipe.settings.device).device), {**saved["history"], "unfinished": 0}
+        return model.to(check_device(recipe.settings.device)), {**saved["history"], "unfinished": 0}
 
     saving = partial(_note_steps, record, recipe.settings.steps)
     fit = {"loss": recipe.loss, "valid": material.valid, "score": material.score, "checkpoint": path, "report": report,
            "record": record, "deadline": deadline, "saving": saving}
-    run = train if processes == 1 else partial(train_parallel, processes=processes)
-    return model, run(model, material.graphs, recipe.settings, **fit)
+    return model, train(model, material.graphs, recipe.settings, **fit)
 
 
 @contextmanager
@@ -333,7 +328,7 @@ def _train_member(job, material, report):
         if job.deadline is not None and job.deadline.passed():
             return None
         model, history = train_or_read(store, job.trained, member.recipe, material,
-                                       lambda line: report(f"{_title(member)}: {line}"), job.deadline, job.processes)
+                                       lambda line: report(f"{_title(member)}: {line}"), job.deadline)
         if history["unfinished"]:
             return None
         costs = store.made(job.ranked, lambda: _rank(model, member, material))
