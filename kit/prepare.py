@@ -73,7 +73,7 @@ COLUMNS = {
     "opcodes": pl.List(pl.Int64), "configurable_opcodes": pl.List(pl.Int64),
     "family": pl.String,                 # equal for programs with the same operations and edges; sizes may differ
     # per group, in the order of the graph: digests of its operations and of its options, whatever the sizes and the
-    # depth; see `kit.factored.structure_of`. Relatives agree in most of them; see `kit.baselines.structural_relatives`
+    # depth; see `kit.factored.structure_of`. Relatives agree in most of them; see `kit.relatives.structural_relatives`
     "structure": pl.List(pl.String),
 }
 _PLACE = ("collection", "split", "name")

@@ -25,7 +25,7 @@ from kit.data import DataError  # noqa: E402
 from kit.files import unwritable_named  # noqa: E402
 from kit.kaggle import COMPETITION, MACHINE, KaggleError  # noqa: E402
 from kit.kaggle.notebooks import TITLE_MOST, check_notebook  # noqa: E402
-from lab.run import wanted  # noqa: E402
+from lab.data import wanted  # noqa: E402
 
 HOMES = {"kit": PROJECT / "kit", "lab": PROJECT / "notebooks" / "lab"}        # the packages that travel
 STEPS = "03,04,05,06"                           # from the data to submission.csv
@@ -62,7 +62,7 @@ PREDICT = """import os
 import tempfile
 from pathlib import Path
 
-from lab.run import wanted
+from lab.data import wanted
 from lab.run.weights import find_weights, open_ranked, predict_from_weights
 
 weights, data_root, collections = {settings}

@@ -33,19 +33,9 @@ from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths, 
 from kit.files import as_text
 from kit.kaggle import MACHINE, KaggleError, gpu_quota
 from kit.prepare import is_prepared
+from lab.data import is_measured, left_out, locate_data, open_data, source_of, wanted
 from lab.jobs import plan_jobs
-from lab.run import (
-    Folder,
-    is_measured,
-    left_out,
-    locate_data,
-    open_data,
-    read_scores,
-    source_of,
-    unfinished,
-    wanted,
-    write_report,
-)
+from lab.run import Folder, read_scores, unfinished, write_report
 from lab.run.folder import data_digest
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written

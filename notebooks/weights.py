@@ -16,8 +16,8 @@ sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")         # a clone runs w
 from kit.data import DataError  # noqa: E402
 from kit.files import locked  # noqa: E402
 from kit.kaggle import KaggleError, push_dataset  # noqa: E402
+from lab.data import open_data  # noqa: E402
 from lab.jobs import fetch_checkpoints, read_jobs  # noqa: E402
-from lab.run import open_data  # noqa: E402
 from lab.run.weights import combined_by, models_of, pack_weights  # noqa: E402
 
 

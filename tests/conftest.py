@@ -80,7 +80,7 @@ def pytest_sessionfinish(session):
     """What runs have prepared in the clone's data/ from data of tests goes when all tests are done."""
     if hasattr(session.config, "workerinput"):
         return
-    from lab.run import locate_data
+    from lab.data import locate_data
     kept = Path(__file__).resolve().parents[1] / "data"
     for folder, names, _ in os.walk(session.config._tmp_path_factory.getbasetemp()):
         if {"tile", "layout"} & {*names}:

@@ -11,9 +11,8 @@ import pytest
 from scipy.stats import kendalltau
 from sklearn.linear_model import RidgeCV
 
-import kit.baselines.ridge
-from kit.baselines.frequency import frequency
-from kit.baselines.ridge import digit_counts, fit_digit_ridge
+import kit.baselines
+from kit.baselines import digit_counts, fit_digit_ridge, frequency
 from kit.data import LayoutGraph, dense_configs
 from kit.metrics import default_tile_score
 from kit.noise import noise_ceiling
@@ -82,8 +81,8 @@ def test_a_graph_weighs_the_same_however_often_its_configurations_are_listed():
 def test_of_many_configurations_an_even_share_of_each_graph_is_used(monkeypatch):
     rng = np.random.default_rng(6)
     graphs, seen = [made_up(rng, c=c) for c in (100, 10, 33)], []
-    monkeypatch.setattr(kit.baselines.ridge, "RIDGE_ROWS", 60)
-    monkeypatch.setattr(kit.baselines.ridge, "digit_counts", lambda graph: (seen.append(graph), digit_counts(graph))[1])
+    monkeypatch.setattr(kit.baselines, "RIDGE_ROWS", 60)
+    monkeypatch.setattr(kit.baselines, "digit_counts", lambda graph: (seen.append(graph), digit_counts(graph))[1])
     fit_digit_ridge(graphs)
     assert [g.config_runtime.tolist() for g in seen] == [
         graphs[0].config_runtime[::5].tolist(), graphs[1].config_runtime.tolist(),
@@ -98,7 +97,7 @@ def test_the_cost_is_that_of_scikit_learn_on_the_counts(monkeypatch):
         def fit(self, *args):
             fitted.append(self)
             return super().fit(*args)
-    monkeypatch.setattr(kit.baselines.ridge, "RidgeCV", Ridge)
+    monkeypatch.setattr(kit.baselines, "RidgeCV", Ridge)
     cost = fit_digit_ridge([made_up(rng) for _ in range(3)])
     for graph in (made_up(rng), made_up(rng, c=1, groups=1), made_up(rng, opcodes=(1,))):
         assert cost(graph) == pytest.approx(fitted[0].predict(slow_counts(graph)), abs=1e-12)

@@ -155,7 +155,7 @@ def test_no_token_is_left_anywhere(made):
 def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
     written = unpacked(cells)
-    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/run/data.py"} <= set(written)
+    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/data.py"} <= set(written)
     assert not {"kit/search/droplet.py", "lab/kernels/study.py"} & set(written)
     place = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["place"]
     for name, source in written.items():

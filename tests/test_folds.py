@@ -14,15 +14,16 @@ from torch import nn
 from training import GRAPHS, drawn_layout, drawn_tile, step_of_a_run
 
 import kit.recipes
-from kit.baselines import families, fold_numbers, nearest_relatives
-from kit.baselines.specialists import Specialist
 from kit.data import DataError, npz_paths, read_layout, read_tile, target
 from kit.ensemble import mean_zscore
 from kit.metrics import kendall_tau
 from kit.prune import fewer_configs
 from kit.recipes import Recipe
+from kit.relatives import families, fold_numbers, nearest_relatives
+from kit.relatives.specialists import Specialist
 from kit.train import TrainSettings
-from lab.run import Folder, Prediction, Run, gather_predictions, read_weights, runtimes_of
+from lab.data import runtimes_of
+from lab.run import Folder, Prediction, Run, gather_predictions, read_weights
 from lab.run.folder import step_of
 from lab.run.members import Material, Member, in_folds, train_members, without_fold
 

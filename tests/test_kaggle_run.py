@@ -12,7 +12,8 @@ from run_folder import run_clone
 
 from kit.data import npz_paths
 from kit.submit import write_submission
-from lab.run import Prediction, Run, known_truth
+from lab.data import known_truth
+from lab.run import Prediction, Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")

@@ -12,9 +12,9 @@ from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
 from kit.models import ConfigTokenModel
 from kit.prepare import open_prepared
 from kit.prune import drop_duplicate_configs
+from lab.data import MEASURED, known_truth, measured_table, open_data, source_of
 from lab.measured import SEARCHES, SECOND
-from lab.run import Run, known_truth, measured_table, open_data, source_of
-from lab.run.data import MEASURED
+from lab.run import Run
 from lab.run.store import Store
 from lab.studies import machines
 from lab.studies import measured as study

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 
 from kit.data import OPCODE_NAMES, SPLITS, npz_paths, read_tile
+from lab.data import MEASURED
 from lab.kernels import schedule_choices
 from lab.kernels.definitions import kernel_axes
 from lab.measured import tiles
-from lab.run.data import MEASURED
 
 LAYERS = tiles.measured_layers()
 SHIPPED = [path for split in SPLITS for path in npz_paths(MEASURED, "tile:xla", split)]

@@ -21,9 +21,9 @@ from run_folder import FULL, run_clone
 from sample import write_sample
 
 from kit.agreement import agreement_tables
-from kit.baselines import structural_relatives
 from kit.data import COLLECTIONS, target
 from kit.prepare import open_prepared, prepare
+from kit.relatives import structural_relatives
 from kit.submit import check_submission, read_submission
 from lab.run import Folder
 from lab.run.folder import COMBINES, step_of

@@ -9,9 +9,15 @@ from sample import write_sample
 from scipy.stats import rankdata
 from training import drawn_layout
 
-from kit.baselines import relatives as wing
-from kit.baselines import specialists
-from kit.baselines.relatives import (
+from kit.data import COLLECTIONS, LayoutGraph, dense_configs, npz_paths, read_layout
+from kit.ensemble import mean_zscore
+from kit.factored import structure_of
+from kit.metrics import kendall_tau
+from kit.prepare import prepare
+from kit.prune import drop_duplicate_configs, hold_out_configs
+from kit.relatives import nearest as wing
+from kit.relatives import specialists
+from kit.relatives.nearest import (
     LEAST_ALIKE,
     NEAR,
     align_groups,
@@ -20,13 +26,7 @@ from kit.baselines.relatives import (
     nearest_relatives,
     structural_relatives,
 )
-from kit.baselines.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees, rank_by_relatives
-from kit.data import COLLECTIONS, LayoutGraph, dense_configs, npz_paths, read_layout
-from kit.ensemble import mean_zscore
-from kit.factored import structure_of
-from kit.metrics import kendall_tau
-from kit.prepare import prepare
-from kit.prune import drop_duplicate_configs, hold_out_configs
+from kit.relatives.specialists import Rows, common_codes, fit_codes, fit_pairs, fit_trees, rank_by_relatives
 
 CONV, DOT = 26, 34
 

@@ -17,8 +17,8 @@ from kaggle_server import PYTHON, QUICK, SIGNATURE, TOKEN, USER, fails, hurried
 from run_folder import run_clone
 from test_run import HEARS_INTERRUPTS
 
+import lab.data
 import lab.jobs.jobs
-import lab.run.data
 from kit.data import COLLECTIONS, find_data_root, npz_paths
 from lab.jobs.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from lab.jobs.results import collect_results, publish_jobs, tail
@@ -256,7 +256,7 @@ def test_a_dry_run_without_data_plans_for_the_whole_data_set(tmp_path, monkeypat
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     names = runpy.run_path(PROJECT / "notebooks" / "run.py")
-    monkeypatch.setattr(lab.run.data, "find_data_root", lambda root=None: root or find_data_root(tmp_path))
+    monkeypatch.setattr(lab.data, "find_data_root", lambda root=None: root or find_data_root(tmp_path))
     status = names["main"](["--on", "kaggle", "--owner", USER, "--dry-run", "--machine", "NvidiaH100", "--dataset",
                             f"{USER}/prepared-data"])
     lines = capfd.readouterr().out.splitlines()

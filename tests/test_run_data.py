@@ -10,19 +10,9 @@ from drawn import arrays_of, rewrite
 from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, read_layout, read_tile, teaches
 from kit.prepare import prepare
 from kit.prune import prune
-from lab.run import (
-    Prediction,
-    Run,
-    data,
-    known_truth,
-    left_out,
-    locate_data,
-    open_data,
-    read_split,
-    source_of,
-    training_graphs,
-    wanted,
-)
+from lab import data
+from lab.data import known_truth, left_out, locate_data, open_data, read_split, source_of, training_graphs, wanted
+from lab.run import Prediction, Run
 from lab.run.folder import data_digest
 
 LAYOUTS = COLLECTIONS[1:]

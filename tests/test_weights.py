@@ -21,12 +21,13 @@ from run_folder import FULL, run_clone
 from sample import write_sample
 from test_bundle import KERNEL, bundled
 
-from kit.baselines import rank_by_relatives
 from kit.data import DataError
 from kit.prepare import open_prepared, prepare
 from kit.recipes import recipes_for
+from kit.relatives import rank_by_relatives
 from kit.submit import read_submission
-from lab.run import Folder, Prediction, Run, Store, read_split, training_graphs
+from lab.data import read_split, training_graphs
+from lab.run import Folder, Prediction, Run, Store
 from lab.run.folder import COMBINES, step_of
 from lab.run.members import Material, Member, train_members
 from lab.run.store import read_kept

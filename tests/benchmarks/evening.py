@@ -31,7 +31,7 @@ from sample.kernels import tile_kernel  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import whole_file  # noqa: E402
 from kit.kaggle.downloads import FILES  # noqa: E402
-from lab.run import locate_data  # noqa: E402
+from lab.data import locate_data  # noqa: E402
 
 SIZES = {collection: Size(FILES[collection], *ranges, 1000) for collection, ranges in {
     "layout:xla:random": ((372, 43_615), (26, 3143), (20, 100_040)),

@@ -27,7 +27,7 @@ from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import TrainSettings, predict, train
-from lab.run import training_graphs
+from lab.data import training_graphs
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
 KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"

@@ -18,8 +18,8 @@ from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder
 from kit.files import file_sha256, part_name, plain, put_in_place, unwritable_named, write_json
 from kit.prepare import content_digests
 from kit.submit import write_submission
+from lab.data import open_data, report_problems, source_of, wanted
 from lab.run.code import code_digest
-from lab.run.data import open_data, report_problems, source_of, wanted
 from lab.run.store import Store, copy_whole, free_name
 from lab.run.unfinished import earlier_stores
 
@@ -28,7 +28,8 @@ TRAINS = {"tile": "03_train_tile", "layout": "04_train_layout"}         # {kind 
 COMBINES = "05_ensemble"
 _REMEMBERED = 20         # earlier versions of a view that are known to be of this run
 # the modules that decide what a step publishes; a change of others leaves it as it is
-_CODE = {**dict.fromkeys(TRAINS.values(), ("lab.run.members", "kit.recipes", "kit.models", "kit.baselines")),
+_TRAINING = "lab.run.members", "kit.recipes", "kit.models", "kit.baselines", "kit.relatives"
+_CODE = {**dict.fromkeys(TRAINS.values(), _TRAINING),
          COMBINES: ("kit.ensemble", "kit.metrics", "kit.prune")}
 
 

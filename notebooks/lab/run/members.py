@@ -35,7 +35,7 @@ class Material(NamedTuple):
     valid: list              # to choose the best weights by
     score: Callable          # (cost, runtime) -> float, higher is better
     ranked: dict             # {name of a set of graphs: {ID: graph}}
-    folds: dict = {}         # {graph_id of `graphs`: number of its fold}, as from `kit.baselines.fold_numbers`
+    folds: dict = {}         # {graph_id of `graphs`: number of its fold}, as from `kit.relatives.fold_numbers`
 
 
 class Member(NamedTuple):
@@ -50,7 +50,7 @@ class Member(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """What a Specialist says of a program; see `kit.baselines.Specialist`."""
+    """What a Specialist says of a program; see `kit.relatives.specialists.Specialist`."""
     cost: np.ndarray         # (c,)
     same: bool               # it learned from other configurations of the same program
 
@@ -129,7 +129,7 @@ def join_together(kinds, materials):
 def in_folds(materials, numbers, report=print):
     """Materials whose members with "train" among their ranks are trained once per fold, without the fold's programs.
 
-    `numbers`: {a key of `materials`: {graph_id: number of the fold}}, from `kit.baselines.fold_numbers` of its graphs;
+    `numbers`: {a key of `materials`: {graph_id: number of the fold}}, from `kit.relatives.fold_numbers` of its graphs;
     {} if its graphs cannot be split: its models are trained on all of them, and rank nothing out of fold.
     `ranked["train"]` of a Material is {ID: graph}, the programs to rank out of fold. Programs without a fold are taken
     out, because nothing is trained on them.
@@ -163,7 +163,7 @@ def train_members(members, materials, run, workers=None, report=print, deadline=
 
     `materials`: {collections that are trained on: Material}. `run`: the Run of the step. `workers`: models that are
     trained at the same time; None: one per CPU core, or one per GPU. A member with `correct`, such as
-    `kit.baselines.rank_by_relatives`, also gives the Specialists of validation and test graphs. A member that ranks
+    `kit.relatives.rank_by_relatives`, also gives the Specialists of validation and test graphs. A member that ranks
     "train" is trained once per fold of its Material (`in_folds`); its costs are means of the z-scores of these models,
     and each program of "train" is ranked by the model that was trained without its fold. Returns one Trained per
     member, in the order of `members`; the costs do not depend on `workers`. What was trained or ranked before is read

@@ -25,8 +25,8 @@ from kit.prepare import is_prepared, prepare
 from kit.prune import fewer_configs
 from kit.recipes import SCALES, recipes_for
 from kit.training import CheckpointError, default_workers, load_checkpoint, read_checkpoint, run_jobs
+from lab.data import left_out, read_split, wanted
 from lab.run.code import code_digest
-from lab.run.data import left_out, read_split, wanted
 from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of
 from lab.run.report import read_record
 from lab.run.store import Store, copy_whole, read_kept

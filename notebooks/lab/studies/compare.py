@@ -2,7 +2,7 @@
 from kit.data import content_digest, teaches
 from kit.noise import bootstrap_interval
 from kit.predict import predict
-from lab.run import read_split, teaching_graphs
+from lab.data import read_split, teaching_graphs
 from lab.run.members import Material, ranking_code, train_or_read, training_name, with_seed
 
 

@@ -19,8 +19,8 @@ PROJECT = Path(__file__).resolve().parents[3]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
 from kit.data import dense_configs  # noqa: E402
 from kit.prune import prune  # noqa: E402
+from lab.data import open_data  # noqa: E402
 from lab.measured import SECOND  # noqa: E402
-from lab.run import open_data  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.measured import (  # noqa: E402
     ALL_KINDS,

@@ -29,7 +29,7 @@ from kit.metrics import kendall_tau  # noqa: E402
 from kit.noise import bootstrap_interval, noise_ceiling  # noqa: E402
 from kit.prune import config_ids, drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from lab.run import measured_table, open_data, read_split, teaching_graphs  # noqa: E402
+from lab.data import measured_table, open_data, read_split, teaching_graphs  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.compare import rank_unseen  # noqa: E402
 

@@ -37,9 +37,9 @@ from kit.search import (  # noqa: E402
     random_search,
     relaxed_token_cost,
 )
+from lab.data import open_data  # noqa: E402
 from lab.measured import PROGRAMS  # noqa: E402
 from lab.measured.files import traced  # noqa: E402
-from lab.run import open_data  # noqa: E402
 from lab.run.members import Material, train_or_read, training_name, with_seed  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.measured import taught_programs  # noqa: E402

@@ -1,8 +1,9 @@
-"""The data of a run: found, prepared, and read split by split with bad files named and left out."""
+"""The data of a notebook or a run: found, prepared, and read split by split with bad files named and left out."""
 import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -22,15 +23,14 @@ from kit.data import (
     teaches,
 )
 from kit.factored import read_graph
-from kit.files import as_text, unwritable_named
+from kit.files import as_text, unwritable_named, whole_file
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
-from lab.run.store import copy_whole
 
 MEASURED_TABLE = "measured.csv"
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
-MEASURED = Path(__file__).resolve().parents[1] / "measured" / "cpu" / "npz"      # come with the kit
+MEASURED = Path(__file__).resolve().parent / "measured" / "cpu" / "npz"      # come with the kit
 
 
 def open_data(data_root=None, collections=None, folder=None):
@@ -56,7 +56,8 @@ def open_data(data_root=None, collections=None, folder=None):
         prepared = prepare(root, place, others)                  # `training_graphs` will read counterparts
     table, copy = measured_table(root), place / MEASURED_TABLE
     if table.is_file() and not (copy.is_file() and copy.read_bytes() == table.read_bytes()):
-        copy_whole(table, copy)                                  # new, or programs were measured since
+        with whole_file(copy) as part:                           # new, or programs were measured since
+            shutil.copyfile(table, part)
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")

@@ -9,8 +9,8 @@ from collections import Counter
 
 import numpy as np
 
-from kit.baselines.relatives import NEAR, align_groups, groups_of
 from kit.checks import check_whole, checked_graphs
+from kit.relatives.nearest import NEAR, align_groups, groups_of
 
 
 def families(graphs):

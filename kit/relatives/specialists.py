@@ -1,6 +1,6 @@
 """A cost model for one program, trained on the configurations of its nearest relatives alone.
 
-A relative has the same groups with the same options (`kit.baselines.relatives`), so what it measured of an option, or
+A relative has the same groups with the same options (`kit.relatives.nearest`), so what it measured of an option, or
 of a pair of options, holds for the program, too. Many programs of a test split have a relative in the training split.
 Several places of the competition ranked such programs by the relative alone.
 
@@ -15,13 +15,13 @@ import numpy as np
 from scipy.stats import rankdata
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from kit.baselines.relatives import MOST_RELATIVES, NEAR, groups_of, nearest_relatives, stretched
-from kit.baselines.ridge import evenly_spaced, fit_centred
+from kit.baselines import evenly_spaced, fit_centred
 from kit.checks import check_callable, check_graph, check_number, check_whole, checked_graphs
 from kit.data import teaches
 from kit.ensemble import choose_weights, mean_zscore
 from kit.metrics import kendall_tau
 from kit.prune import drop_duplicate_configs
+from kit.relatives.nearest import MOST_RELATIVES, NEAR, groups_of, nearest_relatives, stretched
 
 SPECIALIST_ROWS = 20_000         # configurations of all relatives together, the same number of each
 PAIR_COLUMNS = 400               # of a ridge regression; more columns take minutes on 20,000 configurations
