@@ -36,7 +36,7 @@ CONVOLUTION, DOT, TRANSPOSE = map(OPCODE_NAMES.index, ("convolution", "dot", "tr
 RESIZING = tuple(map(OPCODE_NAMES.index, ("concatenate", "dynamic-slice", "dynamic-update-slice", "pad",
                                           "reduce-window", "select-and-scatter", "slice")))
 INPUT_BATCH, KERNEL_OUTPUT, OUTPUT_BATCH = 93, 100, 105
-REACH = 12                       # edges within a pair; 6 to 10 in public U-Nets, mostly 1 to 6 in generated programs
+REACH = 12                       # edges within a pair; 6 to 10 in public U-Nets
 MAX_WALKS = 1 << 20              # walks followed at once, 70 MB; the largest public graph at hand needs 2,000
 MAX_PAIR_ROWS = 1 << 22          # 50,000 pairs with 9 codes per node, 200 MB; public graphs have some thousand pairs
 MEMORY_TILE = LANES, SUBLANES    # of the minor-most dimension and of the next one

@@ -144,7 +144,8 @@ def find_data_root(explicit=None):
     if explicit is not None and not places[0].exists():
         raise DataError(f"{said}{places[0]} does not exist; expected a folder with tile/ or layout/ in it")
     raise DataError(f"no folder with tile/ or layout/ in it; looked at {', '.join(map(str, looked))}"
-                    + ("; pass the data root or set TPUGRAPHS_ROOT" if explicit is None else ""))
+                    + ("; pass the data root or set TPUGRAPHS_ROOT; on Kaggle, add the competition with Add Input"
+                       if explicit is None else ""))
 
 
 def clone_folder():

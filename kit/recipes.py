@@ -2,8 +2,8 @@
 
 Each recipe has three scales:
 
-- "short": the notebooks' default on measured programs, minutes on two CPU cores. The GNN, which gets little weight in
-  the ensemble there, is trained least.
+- "short": the notebooks' default on measured programs, minutes on two CPU cores. The GNN is trained least, because its
+  steps take the most time.
 - "quick": the notebooks' default on real files; the studies used it, too.
 - "full": for the whole data set on a GPU. notebooks/recipes.md has its times, its memory and what to expect, and says
   which of these numbers are estimates.
@@ -92,7 +92,7 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
     steps = TrainSettings(125 if short else 400, 32)
     if full:
-        token = TrainSettings(20_000, 1024, learning_rate=5e-3)      # the rate of all studies, up to 200 programs
+        token = TrainSettings(20_000, 1024, learning_rate=5e-3)      # rate: of up to 200 simulated programs
         # like the first place: 64 configurations with attention for `default`, 128 without attention for `random`
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)

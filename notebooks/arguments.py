@@ -15,7 +15,7 @@ from steps import PROJECT, RunError, show
 from kit.kaggle import MACHINE
 
 OPTIONS = {"data_root": "--data-root", "out_dir": "--out", "collections": "--collections", "size": "--size"}
-STUDIES = "10"                                  # notebooks from here on compare models, for hours: only by --only
+STUDIES = "10"                                  # notebooks from here on run only by --only
 
 
 def assignment(text):

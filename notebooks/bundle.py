@@ -234,6 +234,9 @@ def main(argv=None):
                         help="a parameter, for every notebook that declares it")
     args = parser.parse_args(argv)
     try:
+        if args.data_root == "measured":
+            raise RunError("--data-root measured: measured programs do not travel in a bundle; run.py trains on them "
+                           "here, in minutes")
         notebooks = select(args.only or (COMBINES if args.weights else STEPS))[1]
         numbers = [n.stem[:2] for n in notebooks]
         if args.weights and numbers != COMBINES.split(","):

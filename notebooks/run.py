@@ -155,14 +155,14 @@ def open_root(args, collections, out):
             root = open_data(args.data_root, collections, out / "data")
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
-    return root.resolve(), run_name(root.resolve(), args.on)
+    return root.resolve(), run_name(root.resolve(), args)
 
 
 def refuse_measured(args):
     """RunError if Kaggle would train on the data set, and 05 and 06 combine measured programs here."""
-    if not args.dataset and is_measured(locate_data(args.data_root, PROJECT / "data")[0]):
-        raise RunError("--on kaggle trains on the data set, and 05 and 06 need it here, too: give --data-root. "
-                       "Measured programs: publish them as a Kaggle Dataset, and name it with --dataset")
+    if is_measured(locate_data(args.data_root, PROJECT / "data")[0]):
+        raise RunError("--on kaggle trains on the data set, and 05 and 06 need it here, too: --data-root names its "
+                       "folder. Measured programs train here, in minutes, without --on kaggle")
 
 
 def expect_token(args):
@@ -175,11 +175,11 @@ def expect_token(args):
                 raise RunError(str(fault), status=1) from None
 
 
-def run_name(root, on):
+def run_name(root, args):
     """The name of the folder of a run, after the folder where its data are prepared."""
     name = root.name.replace("prepared-", "data-") if root.parent == PROJECT / "data" else (
         root.parent.name if root.parent.parent == PROJECT / "data" else f"data-{digest(str(root))[:8]}")
-    return name + (f"-{on}" if on else "")
+    return "-".join([name, *[args.on] * bool(args.on), *[args.size] * (args.size == "tiny")])
 
 
 def run_options(args, root, out, collections):
@@ -197,11 +197,11 @@ def dry_run(args, planned, selected, collections):
     source, prepared = locate_data(args.data_root, PROJECT / "data")
     here = not is_measured(source) or args.data_root
     if not here:
-        print("the data set is not here; a run needs it for 05 and 06")
+        print("the data set is not here; without --dry-run this command needs it, for 05 and 06")
     missing = [c for c in collections if here and not any(own_files(source, c, split)[0] for split in SPLITS)]
     for name in missing:
         print(f"no files, left out: {name}")
-    out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args.on))
+    out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args))
     given = share_out(selected, run_options(args, prepared, out, collections), dict(args.p))
     there = {n: own for n, own in given.items() if n.stem.startswith(THERE)}
     try:
@@ -256,7 +256,8 @@ def summarise(out, root, source, notebooks, selected, problems, failed, ledger=N
     if judged:
         page = folder.view("run", "report.html", lambda path: write_report(
             path, out, next_command(out, root, source), problems + failed + stale,
-            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on {source}", ledger, [n.stem for n in selected]))
+            f"Notebooks {', '.join(n.stem[:2] for n in selected)} on "
+            f"{'measured programs' if source == 'measured' else source}", ledger, [n.stem for n in selected]))
         print(f"report: {show(page)}", flush=True)
     # without the notebook that writes it, the submission in this folder is of an earlier run
     print(show(submission if submission.is_file() and last and last[0] in selected else out), flush=True)
@@ -273,7 +274,9 @@ def run(args):
     if args.jobs is not None and args.jobs < 1:
         raise RunError(f"--jobs {args.jobs}: expected a whole number of at least 1")
     if args.data_root and args.data_root != "measured":
-        folder("--data-root", args.data_root, "the folder that holds tile/ and layout/")
+        if not folder("--data-root", args.data_root, "the folder that holds tile/ and layout/").exists():
+            raise RunError(f"--data-root {args.data_root} does not exist; expected a folder with tile/ or layout/ in "
+                           "it, or measured; README.md has the command that downloads the data set")
     out = folder("--out", args.out) if args.out else None
     shown = as_text(out.name) if out else ""
     if out and (len(shown) > 200 or shown != out.name or not shown.isprintable()):

@@ -638,7 +638,8 @@ def test_the_usual_places_are_searched_in_order_and_listed_when_all_are_empty(no
     with pytest.raises(DataError) as error:
         find_data_root()
     assert str(error.value) == (f"no folder with tile/ or layout/ in it; looked at {', '.join(looked)}; "
-                                "pass the data root or set TPUGRAPHS_ROOT")
+                                "pass the data root or set TPUGRAPHS_ROOT; on Kaggle, add the competition with Add "
+                                "Input")
     data_set(nowhere / "work" / "data" / "npz_all" / "npz", "tile")
     assert find_data_root() == Path("data/npz_all/npz")
     data_set(home / "data" / "tpugraphs" / "npz", "layout")

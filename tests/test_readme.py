@@ -1,4 +1,9 @@
-"""Each number of README.md is the one that its linked page or notebook shows, or that the kit's own table gives."""
+"""Each number of README.md is the one that its linked page or notebook shows, or that the kit's own table gives.
+
+Code on the pages imports what is there.
+"""
+import ast
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -6,8 +11,11 @@ from xml.etree import ElementTree
 
 import nbformat
 import numpy as np
+import pytest
 
+import kit.kaggle
 from kit.data import COLLECTIONS
+from kit.prepare import open_prepared
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT / "notebooks"))
@@ -72,7 +80,7 @@ def test_the_real_program_is_that_of_the_studies():
                                          r"ceiling is (\S+)\.", README).groups()
     assert f"The ensemble has {random} on the `random` file and {default} on the `default` file." in STUDIES
     assert f"default (ceiling {ceiling}" in STUDIES
-    long = re.search(r"the long form, which has (\S+ \(.+?\)) and (\S+ \(.+?\))\.", README).groups()
+    long = re.search(r"the long form, which .+?, has (\S+ \(.+?\)) and (\S+ \(.+?\))\.", README).groups()
     assert f"| all (long form) | {' | '.join(long)} |" in STUDIES
 
 
@@ -134,3 +142,28 @@ def test_searches_are_those_of_the_studies():
     rows = {name: cells for name, *cells in (line.strip("| ").split(" | ") for line in table)}
     assert rows["explore-then-droplet, learned model"][2].startswith(f"{ours} (")
     assert rows["random"][2].startswith(f"{random} (")
+
+
+PAGES = {path.relative_to(PROJECT).as_posix(): path.read_text("utf-8") for path in (
+    PROJECT / "README.md", PROJECT / "submissions" / "README.md", *(PROJECT / "notebooks").glob("*.md"))}
+COMMANDS = [code for text in PAGES.values() for code in re.findall(r'python -c "(.+?)"(?:`|\n)', text)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_code_on_the_pages_imports_what_is_there(page):
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGES[page], re.MULTILINE | re.DOTALL)
+    blocks += [code for code in COMMANDS if code in PAGES[page]]
+    for node in [node for code in blocks for node in ast.walk(ast.parse(code))]:
+        if isinstance(node, ast.ImportFrom) and node.module.partition(".")[0] in ("kit", "lab"):
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
+
+
+def test_the_command_that_carries_prepared_data_sends_their_folder(tiny_hidden, tmp_path, monkeypatch):
+    code, = (code for code in COMMANDS if "push_dataset" in code)
+    sent = []
+    monkeypatch.setattr(kit.kaggle, "push_dataset", lambda folder, name: sent.append((folder, name)))
+    monkeypatch.chdir(tmp_path)
+    exec(code.replace("path/to/npz_all", str(tiny_hidden / "npz")), {})
+    (folder, name), = sent
+    assert name == "tpugraphs-prepared" and len(open_prepared(folder).catalogue) == 40

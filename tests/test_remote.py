@@ -260,7 +260,8 @@ def test_a_dry_run_without_data_plans_for_the_whole_data_set(tmp_path, monkeypat
     status = names["main"](["--on", "kaggle", "--owner", USER, "--dry-run", "--machine", "NvidiaH100", "--dataset",
                             f"{USER}/prepared-data"])
     lines = capfd.readouterr().out.splitlines()
-    assert status == 0 and lines[0] == "the data set is not here; a run needs it for 05 and 06"
+    said = "the data set is not here; without --dry-run this command needs it, for 05 and 06"
+    assert status == 0 and lines[0] == said
     assert lines.count(f"    data: competition predict-ai-model-runtime, Dataset {USER}/prepared-data") == 5
     assert lines.count("    machine: NvidiaH100, private, no internet") == 5
     assert lines.count("    training: no estimate for this machine or model") == 5

@@ -3,9 +3,9 @@
 A graph is cut into segments, runs of nodes. A step computes one segment with gradient. The pooled values of the others
 come from a table of their last computed values. So a step's time and memory depend on the segment, not on the graph.
 
-As published, a segment ends at its borders: edges and layout agreements across them are left out. On sample data, this
-is why cutting lowers the score. With a `margin`, a segment is computed together with its neighbours, and with the
-configurable nodes whose layouts meet those of its own nodes, but only its own nodes are pooled.
+As published, a segment ends at its borders: edges and layout agreements across them are left out. With a `margin`, a
+segment is computed together with its neighbours, and with the configurable nodes whose layouts meet those of its own
+nodes, but only its own nodes are pooled.
 
 Letters: n nodes, k configurations in the call, c of the graph, j segments, width of what the network pools.
 """

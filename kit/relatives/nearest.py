@@ -22,9 +22,8 @@ from kit.pad import SHAPE_PRODUCT
 
 LEAST_ALIKE = 0.25       # two groups that are less alike are not aligned
 # A program is a relative if its similarity is at least this; set after the similarities of the real files were seen.
-# Known relatives that differ in batch size, width or depth reach .80 to 1 in the real files and mostly .93 to 1 in the
-# sample data; training and inference versions of a network at most .71. Strangers reach .68 in the real files and .75
-# in the sample data of size "small"
+# Known relatives that differ in batch size, width or depth reach .80 to 1 in the real files; training and inference
+# versions of a network at most .71. Strangers reach .68
 NEAR = 0.75
 MOST_RELATIVES = 5
 PLACE = ("collection", "split", "name")      # of a file, in a catalogue

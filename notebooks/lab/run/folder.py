@@ -163,9 +163,9 @@ class Folder:
         return path
 
     def view_table(self, step, name, table):
-        """Write a DataFrame as a view, as CSV with four decimals."""
+        """Write a DataFrame as a view, as CSV with six decimals."""
         return self.view(step, name, lambda path: path.write_text(
-            table.round(4).to_csv(index=False, lineterminator="\n"), "utf-8"))
+            table.round(6).to_csv(index=False, lineterminator="\n"), "utf-8"))
 
     def costs(self, step, collections, split="test"):
         """{ID: cost (c,)} that a step published for a split; collections that it did not publish are left out."""
@@ -283,7 +283,7 @@ class Run(Folder):
         return self.view(self.step, name, write)
 
     def save_table(self, name, table):
-        """Write a DataFrame as a view, as CSV with four decimals."""
+        """Write a DataFrame as a view, as CSV with six decimals."""
         return self.view_table(self.step, name, table)
 
     def save_submission(self, costs):
