@@ -275,9 +275,9 @@ def notebooks(only=None):
     return [path for path in paths if not starts or path.stem.startswith(starts)]
 
 
-def commands(paths, out, size, data_root, ledger, main=False):
+def commands(paths, out, size, ledger, main=False):
     """The calls of run.py that execute some notebooks; `main`: 00 to 09 all, as the first command of README.md."""
-    start = [sys.executable, str(PROJECT / "notebooks" / "run.py"), "--data-root", data_root, "--size", size,
+    start = [sys.executable, str(PROJECT / "notebooks" / "run.py"), "--data-root", "measured", "--size", size,
              "--out", str(out)]
     first = [path.stem[:2] for path in paths if path.stem[:2] not in OTHERS]
     given = ["-p", f"ledger={ledger}"] if main or "06" in first else []
@@ -290,8 +290,6 @@ def main(argv=None):
     """Execute what the command line asks for, and keep the outputs; gives back the exit status."""
     parser = argparse.ArgumentParser(prog="outputs.py", description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="03,04", help="only notebooks whose names start with these")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder of the run; default: as of run.py")
-    parser.add_argument("--data-root", default="measured", metavar="DIR", help="default: measured")
     parser.add_argument("--size", choices=("tiny", "small"), default="small", help="of the work")
     parser.add_argument("--check", action="store_true", help="only say which outputs are not of the code that is there")
     parser.add_argument("--clear", action="store_true", help="only take all outputs out")
@@ -309,17 +307,14 @@ def main(argv=None):
 
 def execute(paths, args):
     """Execute notebooks, and keep their outputs -> the exit status."""
-    usual = PROJECT / "submissions" / "measured"
-    out = (args.out / usual.name if args.out else usual).resolve()
+    out = (PROJECT / "submissions" / "measured").resolve()
     # an own ledger: the table of 06 then has this run alone, and not those of whoever executes it
-    for call in commands(paths, out, args.size, args.data_root, PROJECT / "data" / "outputs", not args.only):
+    for call in commands(paths, out, args.size, PROJECT / "data" / "outputs", not args.only):
         status = subprocess.run(call, cwd=PROJECT).returncode
         if status:
             return status
-    places = {f"{out}{os.sep}": f"submissions/{usual.name}/", str(out): f"submissions/{usual.name}",
+    places = {f"{out}{os.sep}": "submissions/measured/", str(out): "submissions/measured",
               f"{PROJECT}{os.sep}": "", str(PROJECT): "."}
-    if args.data_root != "measured":
-        places |= {str(Path(args.data_root).resolve()): f"data/{usual.name}"}
     for path in paths:
         executed = nbformat.read(out / "notebooks" / path.name, 4)
         try:

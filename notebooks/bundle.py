@@ -87,6 +87,7 @@ ANY_GPU = """from pathlib import Path
 from kit.training import find_device
 
 device = find_device(needs_gpu=Path("/kaggle/working").is_dir())"""
+NOT_THERE = ", else the measured programs that come with the kit"       # a bundle has no room for them
 THIS_DEVICE = "from kit.training import check_device\n\ncheck_device(device)"
 
 
@@ -169,6 +170,7 @@ def bundle(parameters, datasets=(), machine=MACHINE, weights=None):
     for path, own in books.items():
         for cell in own:
             if "parameters" in cell.metadata.get("tags", []):
+                cell.source = cell.source.replace(NOT_THERE, "")
                 declared = {node.targets[0].id for node in ast.parse(cell.source).body if isinstance(node, ast.Assign)}
                 given = "\n".join(["# as bundled", *(f"{k} = {v!r}" for k, v in parameters[path].items())])
                 cell.source += f"\n\n{given}" if parameters[path] else ""

@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's 
 from arguments import STUDIES, assignment, check, dataset, folder, machine, select, share_out
 from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python
 
-from kit.data import COLLECTIONS, SPLITS, DataError, find_data_root, npz_paths, own_files
+from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths, own_files
 from kit.files import as_text
 from kit.kaggle import MACHINE, KaggleError, gpu_quota
 from kit.prepare import is_prepared
-from lab.data import is_measured, left_out, locate_data, open_data, source_of, wanted
+from lab.data import MEASURED, is_measured, left_out, locate_data, open_data, source_of, wanted
 from lab.jobs import plan_jobs
 from lab.run import Folder, read_scores, unfinished, write_report
 from lab.run.folder import data_digest
@@ -195,7 +195,7 @@ def dry_run(args, planned, selected, collections):
     if args.data_root:
         refuse_measured(args)
     source, prepared = locate_data(args.data_root, PROJECT / "data")
-    here = not is_measured(source) or args.data_root
+    here = not is_measured(source)
     if not here:
         print("the data set is not here; without --dry-run this command needs it, for 05 and 06")
     missing = [c for c in collections if here and not any(own_files(source, c, split)[0] for split in SPLITS)]
@@ -309,9 +309,8 @@ def run(args):
         basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
         problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
     print(f"finished in {time.monotonic() - start:.0f} s")
-    source = args.data_root or ("measured" if is_measured(root) else None)           # not where it is prepared
-    if source != "measured":
-        source = str(find_data_root(args.data_root))
+    found = locate_data(args.data_root, PROJECT / "data")[0]                         # not where it is prepared
+    source = "measured" if found == MEASURED else str(found)
     left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
     if all(step.startswith(MEASURES) for step in left) or combined(Folder(out, root)):
         summarise(out, root, source, notebooks, selected, problems, failed,

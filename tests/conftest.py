@@ -49,6 +49,8 @@ def _written(root, **options):
     from kit.prepare import prepare
     write_sample(root, **options)
     prepare(root, root / "prepared", progress=False)             # as other tests do at any moment
+    if not options:
+        shutil.copy(root / "measured.csv", root / "prepared")
     return root
 
 
@@ -78,11 +80,12 @@ def kaggle(tmp_path, monkeypatch, capfd):
 
 def pytest_sessionfinish(session):
     """What runs have prepared in the clone's data/ from data of tests goes when all tests are done."""
-    if hasattr(session.config, "workerinput"):
+    made = getattr(getattr(session.config, "_tmp_path_factory", None), "_basetemp", None)
+    if made is None or hasattr(session.config, "workerinput"):
         return
     from lab.data import locate_data
     kept = Path(__file__).resolve().parents[1] / "data"
-    for folder, names, _ in os.walk(session.config._tmp_path_factory.getbasetemp()):
+    for folder, names, _ in os.walk(made):
         if {"tile", "layout"} & {*names}:
             names.clear()
             if (place := locate_data(folder, kept)[1]).parent == kept:

@@ -30,7 +30,6 @@ import pytest
 import torch
 from disks import fill, mounted
 from filelock import FileLock
-from sample import write_sample
 from test_run import copy_programs, environment, write_notebook
 from training import SHORT, TINY, in_child, trained
 
@@ -86,16 +85,12 @@ def unpacking(folder):
     unpack(folder / "all.zip", folder / "data", [("tile:xla", split) for split in ("train", "valid", "test")])
 
 
-def sampling(folder):
-    write_sample(folder / "sample")
-
-
 def training(folder):
     weights, _ = trained(folder / "t.pt", settings=replace(SHORT, steps=40, validate_every=2))
     replace_file(folder / "weights", repr({name: value.tolist() for name, value in weights.items()}))
 
 
-JOBS = (submission, predictions, checkpoint, ledger, record, unpacking, sampling)
+JOBS = (submission, predictions, checkpoint, ledger, record, unpacking)
 
 
 # --- faults, for child processes
@@ -181,7 +176,7 @@ def survive(job, folder, before, faulted):
     left = [name for name in tree(folder) if ".part" in name]
     again, words = forked(job, folder)
     assert again == 0, words
-    if left and job in (unpacking, sampling):                        # the others are cleared away by the whole run
+    if left and job is unpacking:                        # the others are cleared away by the whole run
         assert "was half-written; made again" in words, words
     remove_leftovers(folder)
     assert tree(folder) == final
@@ -193,10 +188,7 @@ def killed_at_file_operations(job, folder):
     """Before each, or of many before the first, the second and some drawn ones."""
     def killed_before(number):
         return survive(job, folder, lambda: die_before(number), lambda status: status in (0, -signal.SIGKILL)) != 0
-    if job is sampling:
-        assert all(map(killed_before, (1, 2, *np.random.default_rng(0).integers(3, 90, 4).tolist())))
-    else:
-        assert next(number for number in itertools.count(1) if not killed_before(number)) > 3
+    assert next(number for number in itertools.count(1) if not killed_before(number)) > 3
 
 
 def killed_training(folder, kills):

@@ -34,18 +34,18 @@ def cut(server, steps, why=TIMED_OUT, **more):
 
 
 @pytest.fixture
-def season(kaggle, tmp_path, tiny_sample, notebook):
+def season(kaggle, tmp_path, tiny_hidden, notebook):
     """(what each push becomes, in order) -> a function that runs the command -> (what failed, sources of each push)."""
     def script(*sessions):
         coming = iter(sessions)
         kaggle.machine = lambda body: (lambda made: made(kaggle) if callable(made) else made)(next(coming))
 
         def command():
-            failed = watch(planned(TILE), notebook, tmp_path, tiny_sample)
+            failed = watch(planned(TILE), notebook, tmp_path, tiny_hidden)
             return failed, [body.get("kernelDataSources") or [] for body in kaggle.pushed]
         return command
-    script.server, script.folder, script.root = kaggle, tmp_path, tiny_sample
-    script.done = lambda server: finished(server, tiny_sample, TILE)
+    script.server, script.folder, script.root = kaggle, tmp_path, tiny_hidden
+    script.done = lambda server: finished(server, tiny_hidden, TILE)
     return script
 
 

@@ -102,11 +102,11 @@ def test_two_machines_are_compared_on_the_same_configurations(measured, tmp_path
             runtime, feat = file["config_runtime"], file["node_config_feat"]
         order = np.random.default_rng(0).permutation(len(runtime))
         rewrite(path, config_runtime=2 * runtime[order], node_config_feat=feat[order])
-    table = machines.study(measured, second, 1, Store(tmp_path / "store"), "ridge on digits")
+    table = machines.study(measured / "npz", second / "npz", 1, Store(tmp_path / "store"), "ridge on digits")
     own = {model: part.sort("program")["tau"].to_numpy() for (model,), part in table.group_by("model")}
     assert own.keys() == {machines.SAME, machines.OTHER, machines.BOTH, machines.RUNTIMES, study.NOISE, study.OWN_HALF}
     next(second.rglob("train/*.npz")).unlink()
-    part = machines.study(measured, second, 1, Store(tmp_path / "store"), "ridge on digits")
+    part = machines.study(measured / "npz", second / "npz", 1, Store(tmp_path / "store"), "ridge on digits")
     assert {*part["model"]} == {*table["model"], machines.ALL}
     assert own[machines.SAME] == pytest.approx(own[machines.OTHER], abs=0.02) and (own[machines.RUNTIMES] > 0.9).all()
 

@@ -124,12 +124,12 @@ def test_a_bundle_and_the_key_of_a_step_do_not_know_of_outputs(tmp_path):
 
 
 @pytest.mark.long
-def test_the_command_keeps_outputs_of_a_tiny_run(tmp_path, tiny_sample):
+def test_the_command_keeps_outputs_of_a_tiny_run(tmp_path):
     """In a copy of the project, because the notebooks themselves change."""
     for part in ("kit", "notebooks", ".ci"):
         shutil.copytree(PROJECT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    done = subprocess.run([sys.executable, tmp_path / ".ci" / "outputs.py", "--size", "tiny", "--only", "00",
-                           "--data-root", tiny_sample], cwd=tmp_path, text=True, capture_output=True)
+    done = subprocess.run([sys.executable, tmp_path / ".ci" / "outputs.py", "--size", "tiny", "--only", "00"],
+                          cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
     path = tmp_path / "notebooks" / "00_quickstart.ipynb"
     text = path.read_text()

@@ -148,7 +148,7 @@ def test_an_interrupted_run_goes_on_and_pushes_nothing_twice(kaggle, tmp_path, t
     assert states(tmp_path) == ["running", "pushing"]
     kaggle.answers.clear()
     ready.append(True)
-    status, lines, errors = run(*TWO)
+    status, lines, errors = run(*TWO, "-p", "partial=True")
     assert (status, errors) == (0, ""), lines
     assert states(tmp_path) == ["fetched", "fetched"] and len(kaggle.pushed) == 2
     assert kaggle.asked.count("SaveKernel") == 2

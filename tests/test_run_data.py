@@ -52,6 +52,29 @@ def test_open_data_takes_what_is_given_prepares_it_and_says_which_it_is(root, tm
     assert capsys.readouterr().out == f"data set: {root}\nprepared: {place}\n"
 
 
+def test_what_is_measured_follows_the_table_beside_the_data_root_and_nothing_else(root, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(root)
+    (tmp_path / "data" / "measured.csv").write_text("of other programs")     # beside the prepared folder
+    table, digests = root.parent / "measured.csv", {}
+    for there, source in ((True, "measured programs"), (False, "real files"), (True, "measured programs")):
+        table.write_text("collection\n") if there else table.unlink()
+        place = open_data(root, "tile:xla", tmp_path / "data")
+        assert source_of(place) == source_of(root) == source_of(tmp_path / "link") == source
+        assert bool(known_truth(place, "tile:xla")) == there
+        monkeypatch.chdir(root)
+        assert source_of(".") == source
+        digests.setdefault(source, set()).add(data_digest(place, "tile:xla", "test"))
+    assert [len(one) for one in digests.values()] == [1, 1] and len(set.union(*digests.values())) == 2
+
+
+def test_the_table_of_measured_programs_beside_files_of_the_competition_is_refused(tiny_hidden, tmp_path):
+    shutil.copytree(tiny_hidden / "npz", tmp_path / "npz")
+    (tmp_path / "measured.csv").write_text("collection\n")
+    with pytest.raises(DataError, match=f"^{tmp_path}/measured.csv: lies beside files of the competition, whose test"):
+        open_data(tmp_path, folder=tmp_path / "data")
+
+
 def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
     """A model of one collection may be trained on others, so what it was made from must be known to have changed."""
     first, other = "layout:xla:random", "layout:nlp:random"
@@ -65,6 +88,7 @@ def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
 
 
 def test_on_colab_the_prepared_data_live_on_a_mounted_drive(root, tmp_path, monkeypatch):
+    (root.parent / "measured.csv").unlink()
     monkeypatch.setattr(data, "DRIVE", tmp_path)
     assert open_data(root, collections="tile:xla") == tmp_path / "tpugraphs-prepared"
 

@@ -17,6 +17,7 @@ from kit.data import (
     DataError,
     clone_folder,
     find_data_root,
+    is_competition,
     npz_paths,
     own_files,
     target,
@@ -46,6 +47,9 @@ def open_data(data_root=None, collections=None, folder=None):
     DataError if `data_root` holds no data, or if the prepared folder holds something else.
     """
     root, place = locate_data(data_root, folder)
+    if is_measured(root) and is_competition(root):
+        raise DataError(f"{measured_table(root)}: lies beside files of the competition, whose test runtimes are "
+                        "hidden; move it away")
     print(f"{'measured programs' if is_measured(root) else 'data set'}: {root}")
     if place == root:
         return root
@@ -54,10 +58,7 @@ def open_data(data_root=None, collections=None, folder=None):
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
         others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
         prepared = prepare(root, place, others)                  # `training_graphs` will read counterparts
-    table, copy = measured_table(root), place / MEASURED_TABLE
-    if table.is_file() and not (copy.is_file() and copy.read_bytes() == table.read_bytes()):
-        with whole_file(copy) as part:                           # new, or programs were measured since
-            shutil.copyfile(table, part)
+    copy_table(root, place)
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
         print(f"left out: {name}: {reason}")
@@ -81,7 +82,7 @@ def locate_data(data_root=None, folder=None):
     if is_prepared(root):
         return root, root
     name = f"prepared-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
-    return root, DRIVE / "tpugraphs-prepared" if DRIVE.is_dir() else Path(folder, name)
+    return root, DRIVE / "tpugraphs-prepared" if DRIVE.is_dir() and not is_measured(root) else Path(folder, name)
 
 
 def _may_teach(catalogue, collection):
@@ -231,9 +232,18 @@ def is_measured(root):
 
 
 def measured_table(root):
-    """Where `notebooks/measure.py` says what was measured: beside a data root, and in a folder prepared from it."""
-    own = Path(root) / MEASURED_TABLE
-    return own if own.is_file() else Path(root).parent / MEASURED_TABLE
+    """Where `notebooks/measure.py` says what was measured: beside a data root, but in a folder prepared from it."""
+    return (Path(root) if is_prepared(root) else Path(root).resolve().parent) / MEASURED_TABLE
+
+
+def copy_table(root, place):
+    """Let a prepared folder say as much of what was measured as its data root does; it may be prepared anew."""
+    table, copy = measured_table(root), Path(place, MEASURED_TABLE)
+    if not table.is_file():
+        copy.unlink(missing_ok=True)
+    elif not (copy.is_file() and copy.read_bytes() == table.read_bytes()):       # new, or programs were measured since
+        with whole_file(copy) as part:
+            shutil.copyfile(table, part)
 
 
 def known_truth(data_root, collection):

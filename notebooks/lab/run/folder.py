@@ -311,8 +311,8 @@ def step_of(collection):
 
 
 def data_digest(root, collection, split):
-    """A digest of the content of all prepared graphs of a split, with their names."""
-    return _digest(content_digests(root, collection, split))
+    """A digest of the content of all prepared graphs of a split, with their names, and of their source."""
+    return _digest([source_of(root), content_digests(root, collection, split)])
 
 
 def _code_of(step):

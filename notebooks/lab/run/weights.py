@@ -25,7 +25,7 @@ from kit.prepare import is_prepared, prepare
 from kit.prune import fewer_configs
 from kit.recipes import SCALES, recipes_for
 from kit.training import CheckpointError, default_workers, load_checkpoint, read_checkpoint, run_jobs
-from lab.data import left_out, read_split, wanted
+from lab.data import copy_table, left_out, read_split, wanted
 from lab.run.code import code_digest
 from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of
 from lab.run.report import read_record
@@ -179,7 +179,9 @@ def open_ranked(data_root, collections, folder):
     """
     root = find_data_root(data_root)
     print(f"data set: {root}")
-    root = root if is_prepared(root) else prepare(root, folder, collections, splits=RANKED).folder
+    if not is_prepared(root):
+        source, root = root, prepare(root, folder, collections, splits=RANKED).folder
+        copy_table(source, root)
     for name, reason in left_out(root, wanted(collections)):
         print(f"left out: {name}: {reason}")
     return root
