@@ -461,6 +461,8 @@ DAMAGE = {
                                  (1 + 3e-16, "f8", 1 + 3e-16)]}
 TILE_DAMAGE = {
     "23 features": ({"config_feat": np.zeros((6, 23))}, "config_feat has shape (6, 23), expected (None, 24)"),
+    "no configuration": ({"config_feat": np.zeros((0, 24)), "config_runtime": np.arange(0),
+                          "config_runtime_normalizers": np.arange(0)}, "config_feat holds no configuration"),
     "a runtime too many": ({"config_runtime": np.arange(7)}, "config_runtime has shape (7,), expected (6,)"),
     "normalizer 0": ({"config_runtime_normalizers": np.arange(6)},
                      "config_runtime_normalizers holds 0, expected at least 1"),

@@ -54,6 +54,12 @@ def test_k_hop_nodes_are_those_of_networkx():
             assert k_hop_nodes(graph.edge_index, graph.node_config_ids, k).tolist() == expected
 
 
+@pytest.mark.parametrize("k", [-1, True, 1.5])
+def test_hops_are_a_whole_number(k):
+    with pytest.raises(ValueError, match=f"^k is {k}; expected a whole number of at least 0 hops$"):
+        k_hop_nodes(np.array([[1, 0]]), np.array([0]), k)
+
+
 def test_nothing_is_near_no_seed():
     assert k_hop_nodes(EDGES, np.array([], dtype=np.int64), 3).tolist() == []
     assert k_hop_nodes(np.zeros((0, 2), np.int64), np.array([4]), 3).tolist() == [4]
