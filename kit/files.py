@@ -66,6 +66,12 @@ def replace_file(path, text):
         part.write_bytes(text.encode("utf-8"))
 
 
+def copy_whole(source, place):
+    """Copy a file, all or nothing; the two may lie on two disks."""
+    with whole_file(place) as part:
+        shutil.copyfile(source, part)
+
+
 def write_json(path, value, indent=1):
     """Write a value as JSON, all or nothing; see `plain`."""
     replace_file(path, json.dumps(plain(value), indent=indent, allow_nan=False) + "\n")

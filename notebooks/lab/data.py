@@ -3,7 +3,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from kit.data import (
     teaches,
 )
 from kit.factored import read_graph
-from kit.files import as_text, unwritable_named, whole_file
+from kit.files import as_text, copy_whole, unwritable_named
 from kit.prepare import is_prepared, open_prepared, prepare
 from kit.prune import drop_duplicate_configs, fewer_configs, prune
 
@@ -242,8 +241,7 @@ def copy_table(root, place):
     if not table.is_file():
         copy.unlink(missing_ok=True)
     elif not (copy.is_file() and copy.read_bytes() == table.read_bytes()):       # new, or programs were measured since
-        with whole_file(copy) as part:
-            shutil.copyfile(table, part)
+        copy_whole(table, copy)
 
 
 def known_truth(data_root, collection):

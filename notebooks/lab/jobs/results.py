@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 
 from kit.data import DataError
+from kit.files import copy_whole
 from kit.kaggle import SECRET, KaggleError, notebook_output
-from lab.run import Folder, copy_whole, read_kept, step_of
+from lab.run import Folder, read_kept, step_of
 
 RESULTS = "results"              # the folder of a run in a pushed notebook, below Kaggle's working directory
 _LOG_LINES = 12                  # of a failed notebook that are shown

@@ -149,9 +149,9 @@ def rank_agreement(table, ax=None, title=""):
 def validation_against_leaderboard(points, ax=None, title=""):
     """Draw the leaderboard scores of submissions against their validation scores, in the order of the submissions.
 
-    `points`: (label, validation, low, high, public, private) per submission; where the ends
-    of the interval are NaN, no interval is drawn; a leaderboard score of None is not known yet. A line joins the
-    submissions in order, and the label stands beside each one. On the dashed line, both scores are equal.
+    `points`: (label, validation, low, high, public, private) per submission; where the ends of the interval are NaN, no
+    interval is drawn; a leaderboard score of None is not known yet. A line joins the submissions in order, and the
+    label stands beside each one. On the dashed line, both scores are equal.
     """
     points, ax = list(points), new_axes(ax, height=4.5)
     for place, name in enumerate(("public", "private")):

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder
-from kit.files import file_sha256, part_name, plain, put_in_place, unwritable_named, write_json
+from kit.files import copy_whole, file_sha256, part_name, plain, put_in_place, unwritable_named, write_json
 from kit.prepare import content_digests
 from kit.submit import write_submission
 from lab.data import open_data, report_problems, source_of, wanted
 from lab.run.code import code_digest
-from lab.run.store import Store, copy_whole, free_name
+from lab.run.store import Store, free_name
 from lab.run.unfinished import earlier_stores
 
 _RESULT = re.compile(r"(?!submission-)[A-Za-z0-9+_-]+-[0-9a-f]{16}\.(?:npz|pt|json)")

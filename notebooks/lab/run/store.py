@@ -6,7 +6,6 @@ digest of its content, with which a damaged or edited file is noticed; such a fi
 """
 import hashlib
 import io
-import shutil
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import joblib
 import numpy as np
 
 from kit.data import DataError
-from kit.files import whole_file
+from kit.files import copy_whole, whole_file
 from lab.run.unfinished import steps_trained
 
 DIGEST = "digest of the content"
@@ -114,12 +113,6 @@ class Store:
         # given a name, NumPy appends .npz to it
         with whole_file(self.path(name, ".npz")) as part, open(part, "wb") as file:
             np.savez_compressed(file, **arrays, **{DIGEST: np.array(f"{name} {content_of(arrays)}")})
-
-
-def copy_whole(source, place):
-    """Copy a file, all or nothing; the two may lie on two disks."""
-    with whole_file(place) as part:
-        shutil.copyfile(source, part)
 
 
 def read_whole(path):

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from kit.data import COLLECTIONS, DataError, find_data_root
-from kit.files import file_sha256, write_json
+from kit.files import copy_whole, file_sha256, write_json
 from kit.predict import predict
 from kit.prepare import is_prepared, prepare
 from kit.prune import fewer_configs
@@ -29,7 +29,7 @@ from lab.data import copy_table, left_out, read_split, wanted
 from lab.run.code import code_digest
 from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of
 from lab.run.report import read_record
-from lab.run.store import Store, copy_whole, read_kept
+from lab.run.store import Store, read_kept
 
 LIST, FORMAT = "weights.json", 2
 RANKED = ("valid", "test")
