@@ -288,11 +288,20 @@ class Run(Folder):
 
     def save_submission(self, costs):
         """Write submission.csv, a view; the store keeps each submission."""
+        self._keep_submission()                          # its copy may be gone or changed since it was written
         path = self.save("submission.csv", lambda place: write_submission(costs, place))
-        kept = self.store.path(f"submission-{file_sha256(path)[:16]}", ".csv")
-        if not kept.exists():
-            copy_whole(path, kept)
+        self._keep_submission()
         return path
+
+    def _keep_submission(self):
+        path = self.out / "submission.csv"
+        if path.is_file():
+            sha = file_sha256(path)
+            kept = self.store.path(f"submission-{sha[:16]}", ".csv")
+            if kept.is_file() and file_sha256(kept) != sha:
+                self.store.set_aside(kept)
+            if not kept.exists():
+                copy_whole(path, kept)
 
     def note(self, path, reason):
         """Say that something was left out, and report it as a problem of the run."""
