@@ -35,8 +35,9 @@ from kit.kaggle import MACHINE, KaggleError, gpu_quota
 from kit.prepare import is_prepared
 from lab.data import MEASURED, is_measured, left_out, locate_data, open_data, source_of, wanted
 from lab.jobs import plan_jobs
-from lab.run import Folder, read_scores, unfinished, write_report
+from lab.run import Folder, unfinished
 from lab.run.folder import data_digest
+from lab.season import read_scores, write_report
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here

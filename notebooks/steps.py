@@ -26,7 +26,7 @@ from kit.files import file_sha256, locked, remove_leftovers, replace_file, unwri
 from lab.run import UNFINISHED as RECORDS  # noqa: E402
 from lab.run import Folder  # noqa: E402
 from lab.run.code import OURS, all_sources, text_digest  # noqa: E402
-from lab.run.ledger import read_entry  # noqa: E402
+from lab.season.ledger import read_entry  # noqa: E402
 
 LOCK = Path(".run", "lock")
 LIMITS = ("time_budget", "minutes")             # parameters that end a step early, and change no result

@@ -37,7 +37,7 @@ def test_comments_docstrings_and_layout_are_no_code_and_all_else_is(text, same):
 def test_a_name_belongs_to_the_module_that_defines_it():
     assert imports("from kit.models import LayoutGNN, SparseMean\nimport numpy\nfrom kit import training") == [
         "kit.models.layers", "kit.models.layout_gnn", "kit.training"]
-    assert imports("import kit.data\nfrom lab.run import load_costs") == ["kit.data", "lab.run.gather"]
+    assert imports("import kit.data\nfrom lab.run import read_kept") == ["kit.data", "lab.run.store"]
 
 
 @pytest.fixture

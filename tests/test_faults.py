@@ -39,7 +39,7 @@ from kit.models import LayoutGNN
 from kit.submit import write_submission
 from kit.training.checkpoints import save_checkpoint
 from lab.run import Store
-from lab.run.ledger import record_run
+from lab.season.ledger import record_run
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks, limits and mounts of Linux")
 DROP_BOUND, DAC_OVERRIDE = 24, 1         # prctl.h and capability.h: what lets root pass over permission bits

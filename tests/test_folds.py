@@ -23,8 +23,9 @@ from kit.relatives import families, fold_numbers, nearest_relatives
 from kit.relatives.specialists import Specialist
 from kit.train import TrainSettings
 from lab.data import runtimes_of
-from lab.run import Folder, Prediction, Run, gather_predictions, read_weights
+from lab.run import Folder, Prediction, Run
 from lab.run.folder import step_of
+from lab.run.gather import gather_predictions, read_weights
 from lab.run.members import Material, Member, in_folds, train_members, without_fold
 
 

@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from lab.run import Folder, write_report
+from lab.run import Folder
+from lab.season import write_report
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 VOID = {"meta", "img"}

@@ -11,7 +11,8 @@ from run_folder import FULL, World, digests, finished_world, in_process, permute
 
 from kit.files import file_sha256
 from kit.training import Deadline
-from lab.run import Folder, record_leaderboard, steps_trained
+from lab.run import Folder, steps_trained
+from lab.season import record_leaderboard
 
 pytestmark = pytest.mark.long            # each test runs notebooks 03 to 06, most of them several times
 LAYOUT = ("layout:nlp:random", "layout_nlp_random")

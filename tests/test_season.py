@@ -9,16 +9,9 @@ import pytest
 from test_report import Page
 
 from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths
-from lab.run import (
-    Prediction,
-    Run,
-    graph_scores,
-    list_runs,
-    read_season,
-    record_run,
-    write_report,
-)
+from lab.run import Prediction, Run
 from lab.run.folder import data_digest
+from lab.season import graph_scores, list_runs, read_season, record_run, write_report
 
 
 @pytest.fixture

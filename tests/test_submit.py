@@ -19,7 +19,7 @@ from kit.files import file_sha256
 from kit.metrics import tile_score
 from kit.prepare import prepare
 from kit.submit import check_submission, read_submission, submission_problems, top_configs, write_submission
-from lab.run.ledger import list_runs, record_leaderboard, record_run
+from lab.season.ledger import list_runs, record_leaderboard, record_run
 
 REAL = Path(__file__).resolve().parents[2] / "shared/tpugraphs"
 # ID -> configurations of the drawn data root
@@ -551,7 +551,7 @@ class Repository:
 
 
 def commit_in_entry(monkeypatch, clone, ledger, csv):
-    monkeypatch.setattr("lab.run.ledger.CLONE", clone)
+    monkeypatch.setattr("lab.season.ledger.CLONE", clone)
     return json.loads(one_run(ledger, csv).read_text())["commit"]
 
 

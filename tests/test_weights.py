@@ -31,7 +31,7 @@ from lab.run import Folder, Prediction, Run, Store
 from lab.run.folder import COMBINES, step_of
 from lab.run.members import Material, Member, train_members
 from lab.run.store import read_kept
-from lab.run.weights import (
+from lab.weights import (
     LIST,
     combined_by,
     find_weights,

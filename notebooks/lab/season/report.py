@@ -17,7 +17,7 @@ from kit.data import COLLECTIONS, DataError
 from kit.files import replace_file
 from lab.run.folder import TRAINS, Folder
 from lab.run.scoring import SCORE_COLUMNS
-from lab.run.season import read_season
+from lab.season.history import read_season
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded
 _NUMBERS = ("score", "low", "high", "ceiling", "lead", "lead low", "lead high", "graphs", "seeds")      # in scores.csv

@@ -28,8 +28,8 @@ from kit.training import CheckpointError, default_workers, load_checkpoint, read
 from lab.data import copy_table, left_out, read_split, wanted
 from lab.run.code import code_digest
 from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of
-from lab.run.report import read_record
 from lab.run.store import Store, read_kept
+from lab.season.report import read_record
 
 LIST, FORMAT = "weights.json", 2
 RANKED = ("valid", "test")

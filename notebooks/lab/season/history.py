@@ -13,7 +13,7 @@ import numpy as np
 
 from kit.data import COLLECTIONS, DataError
 from kit.noise import bootstrap_interval
-from lab.run.ledger import entry_paths, read_entry
+from lab.season.ledger import entry_paths, read_entry
 
 SHOWN = 60               # letters of a changed value in the table
 MOST = 3                 # pairs of submissions that are named
