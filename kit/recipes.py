@@ -16,8 +16,6 @@ from kit.checks import check_choice, check_whole
 from kit.data import COLLECTIONS
 from kit.losses import list_mle_loss, pairwise_hinge_loss, standardised_hinge_loss
 from kit.models import (
-    BoostedTrees,
-    BoostedTreesSettings,
     ConfigTokenModel,
     ConfigTokenSettings,
     LayoutGNN,
@@ -27,6 +25,7 @@ from kit.models import (
     TileModel,
     TileModelSettings,
 )
+from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
 from kit.train import TrainSettings
 
 SCALES = ("short", "quick", "full")

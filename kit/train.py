@@ -64,7 +64,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     """Train a model to rank the configurations of each graph.
 
     Dropout draws from PyTorch's global generator. So two trainings in two threads of one process disturb each other;
-    `kit.training.run_jobs` uses processes.
+    `kit.training.pool.run_jobs` uses processes.
 
     Parameters
     ----------

@@ -6,7 +6,8 @@ results with measurements on one card; its tables of times come from these funct
 from dataclasses import replace
 from typing import NamedTuple
 
-from kit.models import BoostedTreesSettings, ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, without_edges
+from kit.models import ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, without_edges
+from kit.models.boosted_trees import BoostedTreesSettings
 from kit.recipes import recipes_for
 
 

@@ -8,8 +8,7 @@ from scipy.stats import kendalltau
 import kit.models.boosted_trees
 from kit.data import npz_paths, read_layout
 from kit.features import config_features
-from kit.models import BoostedTrees, BoostedTreesSettings
-from kit.models.boosted_trees import _PairLoss
+from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings, _PairLoss
 from kit.predict import predict
 from kit.train import TrainSettings, train
 from kit.training import load_checkpoint

@@ -21,7 +21,8 @@ import lab.run.members as members_of_a_run
 from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
-from kit.training import check_device, default_workers, find_device, pool, run_jobs
+from kit.training import check_device, find_device, pool
+from kit.training.pool import default_workers, run_jobs
 from lab.run.members import Material, Member, train_members
 
 SHARED = {"a": 10, "b": 20}
@@ -123,7 +124,7 @@ def test_the_first_failure_ends_all_processes(work, words):
 STARTER = """
 import sys, time
 sys.path[:0] = {paths!r}
-from kit.training import run_jobs
+from kit.training.pool import run_jobs
 from test_pool import wait
 if __name__ == "__main__":
     run_jobs(wait, [("a", 1), ("a", 2)], {{"a": 0}}, 2, lambda line: print(line, flush=True))

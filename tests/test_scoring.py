@@ -4,7 +4,7 @@ import pytest
 
 from kit.data import npz_paths, read_layout
 from kit.metrics import kendall_tau
-from kit.models import BoostedTreesSettings
+from kit.models.boosted_trees import BoostedTreesSettings
 from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs
 from kit.recipes import recipes_for

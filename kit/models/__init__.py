@@ -1,5 +1,7 @@
 """The networks. A model turns (graph, chosen configurations) into one cost per configuration; lower is faster.
 
+LightGBM, which is no network, has the same form and is imported from `kit.models.boosted_trees`.
+
 Training, prediction and checkpoints accept any `torch.nn.Module` with the attributes and methods listed here. To add a
 model, write its file, add it to `kit/recipes.py` and test it; `tests/test_add_a_model.py` does so with a small model.
 
@@ -41,7 +43,6 @@ A complete model: its cost is linear in the mean layout of the configurable node
 >>> MeanLayout()(torch.zeros(5, 18), torch.tensor([0, 3])).shape
 torch.Size([2])
 """
-from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
 from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
 from kit.models.explain import Explanation, explain, reasons
 from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages, rows_of
@@ -50,7 +51,7 @@ from kit.models.segments import SegmentGNN, SegmentGNNSettings
 from kit.models.tile import TileModel, TileModelSettings
 
 __all__ = [
-    "BoostedTrees", "BoostedTreesSettings", "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN",
+    "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN",
     "LayoutGNNSettings", "Sage", "SegmentGNN", "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings",
     "explain", "fastest_aggregation", "mean_messages", "without_edges", "reasons", "rows_of",
 ]

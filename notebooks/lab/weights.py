@@ -24,7 +24,8 @@ from kit.predict import predict
 from kit.prepare import is_prepared, prepare
 from kit.prune import fewer_configs
 from kit.recipes import SCALES, recipes_for
-from kit.training import CheckpointError, default_workers, load_checkpoint, read_checkpoint, run_jobs
+from kit.training import CheckpointError, load_checkpoint, read_checkpoint
+from kit.training.pool import default_workers, run_jobs
 from lab.data import copy_table, left_out, read_split, wanted
 from lab.run.code import code_digest
 from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of

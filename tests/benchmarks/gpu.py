@@ -60,6 +60,7 @@ from kit.predict import PRECISIONS, predict  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.train import train  # noqa: E402
+from kit.training.pool import run_jobs  # noqa: E402
 
 MODELS = MODELS | {"tile model": ("tile:xla", "tile")}
 PAIR = "GNN, random"             # the model that is trained side by side with another
@@ -338,7 +339,7 @@ def two_side_by_side(cases, programs, size, device, seconds, report):
     """Train two models side by side, each in a process with a GPU of its own, on the smallest program."""
     recipe, settings, program, parts = pair_task(programs, size, device)
     shared = {"all": (recipe, settings, [part.seen for part in parts])}
-    found = training.run_jobs(train_alone, [("all", seed) for seed in range(len(cases))], shared, len(cases), report)
+    found = run_jobs(train_alone, [("all", seed) for seed in range(len(cases))], shared, len(cases), report)
     for case, (history, weights) in zip(cases, found):
         model = recipe.network(recipe.shape).to(device)
         model.load_state_dict(weights)

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from kit.search import lowest_confirmed
-from kit.training import default_workers, processor_name
+from kit.training import processor_name
+from kit.training.pool import default_workers
 from lab.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from lab.kernels.schedules import schedule_kernel
 

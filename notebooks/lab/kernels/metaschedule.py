@@ -4,7 +4,7 @@ import sys
 import tempfile
 import types
 
-from kit.training import default_workers
+from kit.training.pool import default_workers
 from lab.kernels.definitions import kernel_function
 from lab.kernels.measure import TvmChild, kernel_target
 

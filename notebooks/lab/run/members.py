@@ -19,7 +19,8 @@ from kit.predict import predict
 from kit.prune import hold_out_configs
 from kit.recipes import Recipe
 from kit.train import train
-from kit.training import CheckpointError, check_device, default_workers, read_checkpoint, run_jobs
+from kit.training import CheckpointError, check_device, read_checkpoint
+from kit.training.pool import default_workers, run_jobs
 from lab.run.code import code_digest, things_digest
 from lab.run.estimate import minutes_ahead
 from lab.run.store import Store
