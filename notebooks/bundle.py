@@ -63,7 +63,7 @@ import tempfile
 from pathlib import Path
 
 from lab.data import wanted
-from lab.weights import find_weights, open_ranked, predict_from_weights
+from lab.packed_weights import find_weights, open_ranked, predict_from_weights
 
 weights, data_root, collections = {settings}
 {device}

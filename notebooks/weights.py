@@ -18,7 +18,7 @@ from kit.files import locked  # noqa: E402
 from kit.kaggle import KaggleError, push_dataset  # noqa: E402
 from lab.data import open_data  # noqa: E402
 from lab.jobs import fetch_checkpoints, read_jobs  # noqa: E402
-from lab.weights import combined_by, models_of, pack_weights  # noqa: E402
+from lab.packed_weights import combined_by, models_of, pack_weights  # noqa: E402
 
 
 def publish(out, dataset, data_root=None, timeout=7200.0, client=None):

@@ -1,8 +1,8 @@
-"""kit/programs/child.py with programs that fail: the first digit of a configuration says how."""
+"""kit/programs/timing_child.py with programs that fail: the first digit of a configuration says how."""
 import os
 import time
 
-from kit.programs import child
+from kit.programs import timing_child as child
 
 compiled = child.compiled
 

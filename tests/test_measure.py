@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from kit.data import DataError
-from kit.programs import BenchError, BenchSettings, MeasureSettings, child, measure, program_from_jax
-from kit.programs.bench import DEVICES, Bench, _exported
-from kit.programs.child import LEAST, MOST, difference
+from kit.programs import BenchError, BenchSettings, MeasureSettings, measure, program_from_jax, timing_child
 from kit.programs.measure import _Journal, _measure_block
+from kit.programs.timing import DEVICES, Bench, _exported
+from kit.programs.timing_child import LEAST, MOST, difference
 
 jax = pytest.importorskip("jax", reason="no JAX: pip install '.[own]'")
 jnp = jax.numpy
@@ -111,11 +111,11 @@ def test_a_measurement_is_of_the_samples_that_nothing_disturbed(monkeypatch):
     def run():                              # 5 ms, and in 7 of 10 runs another process has the core for a while
         took.append(round(5e6 * (1 + 1e-3 * rng.random()) + (rng.random() < 0.7) * 1e7 * rng.random()))
         clock.now += took[-1]
-    monkeypatch.setattr(child, "time", clock)
-    found = child.timed(run, 10.0)
+    monkeypatch.setattr(timing_child, "time", clock)
+    found = timing_child.timed(run, 10.0)
     assert 5e6 <= found["ns"] <= 5.01e6 and found["spread"] <= 0.005 and found["median"] > 5.1e6
     assert found["samples"] == len(took) - 1 < MOST
-    assert child.timed(run, 0.0)["samples"] == LEAST
+    assert timing_child.timed(run, 0.0)["samples"] == LEAST
 
 
 class FakeBench:

@@ -27,11 +27,7 @@ from kit.recipes import recipes_for
 from kit.relatives import rank_by_relatives
 from kit.submit import read_submission
 from lab.data import read_split, training_graphs
-from lab.run import Folder, Prediction, Run, Store
-from lab.run.folder import COMBINES, step_of
-from lab.run.members import Material, Member, train_members
-from lab.run.store import read_kept
-from lab.weights import (
+from lab.packed_weights import (
     LIST,
     combined_by,
     find_weights,
@@ -40,6 +36,10 @@ from lab.weights import (
     predict_from_weights,
     read_weights,
 )
+from lab.run import Folder, Prediction, Run, Store
+from lab.run.folder import COMBINES, step_of
+from lab.run.members import Material, Member, train_members
+from lab.run.store import read_kept
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = ("tile:xla", "layout:xla:default")

@@ -1,5 +1,4 @@
 """A program of one's own: from HLO or JAX to the layouts that its operations can choose, which JAX can then set."""
-from kit.programs.bench import Bench, BenchError, BenchSettings, this_machine
 from kit.programs.layouts import (
     JaxProgram,
     configured,
@@ -10,6 +9,7 @@ from kit.programs.layouts import (
 )
 from kit.programs.measure import Measurements, MeasureSettings, measure
 from kit.programs.own import layout_words, program_from_hlo, with_configs
+from kit.programs.timing import Bench, BenchError, BenchSettings, this_machine
 from kit.programs.tune import Tuned, tune
 
 __all__ = [

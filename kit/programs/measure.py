@@ -16,9 +16,9 @@ from tqdm import tqdm
 from kit.checks import as_path, check_number, check_whole
 from kit.data import DataError
 from kit.files import locked
-from kit.programs.bench import Bench, BenchSettings, this_machine
 from kit.programs.layouts import program_digest
 from kit.programs.own import with_configs
+from kit.programs.timing import Bench, BenchSettings, this_machine
 
 BASE_ROUNDS = 5                  # measurements of the default before all others; their median is the unit
 CHANGES = "date", "system", "python"         # of a machine, which may differ when a command goes on

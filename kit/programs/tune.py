@@ -9,9 +9,9 @@ import numpy as np
 from scipy import stats
 
 from kit.checks import check_callable, check_whole
-from kit.programs.bench import Bench
 from kit.programs.layouts import JaxProgram, configured, program_from_jax, save_layouts
 from kit.programs.own import layout_words
+from kit.programs.timing import Bench
 from kit.search import explore_then_droplet
 
 PROCESSES, ROUNDS = 4, 5         # new ones in which the winner runs again, and rounds of default and winner in each

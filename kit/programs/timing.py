@@ -51,7 +51,7 @@ class BenchError(RuntimeError):
 
 class Bench:
     """Times configurations of a JaxProgram with given arguments; a context manager."""
-    module = "kit.programs.child"
+    module = "kit.programs.timing_child"
 
     def __init__(self, program, args, settings=None):
         self.program, self.settings = program, settings or BenchSettings()
@@ -86,7 +86,7 @@ class Bench:
         return ""
 
     def time(self, code):
-        """Time a configuration -> {"ns", "median", "spread", "samples"}, see child.py, or {"fault": why}."""
+        """Time a configuration -> {"ns", "median", "spread", "samples"}, see timing_child.py, or {"fault": why}."""
         code = tuple(map(int, code))
         if fault := self.compile(code):
             return {"fault": fault}

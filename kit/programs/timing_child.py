@@ -1,6 +1,6 @@
-"""The process that compiles and runs programs for kit/programs/bench.py; JSON lines in, JSON lines out.
+"""The process that compiles and runs programs for kit/programs/timing.py; JSON lines in, JSON lines out.
 
-    python -m kit.programs.child FOLDER
+    python -m kit.programs.timing_child FOLDER
 
 It runs on its own, so that a crash, a hang or too much memory ends nothing else. FOLDER holds `inputs.json` and one
 file of `jax.export` per program. Requests: {"do": "compile", "name": NAME}, {"do": "time", "name": NAME, "seconds": S},
