@@ -262,6 +262,8 @@ def main(argv=None):
         else:
             book = bundle(parameters, datasets=args.dataset, machine=shape, weights=trained)
             print(show(write_bundle(out, book, about)))
+            if not args.owner:
+                print("note  `kaggle kernels push` needs your name on Kaggle: give it as --owner NAME", file=sys.stderr)
     except (RunError, DataError, KaggleError, OSError) as error:
         cure = "; --out DIR names another folder" if isinstance(error, OSError) else ""
         print(f"bundle.py: {error}{cure}", file=sys.stderr)

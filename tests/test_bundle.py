@@ -165,9 +165,10 @@ def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
 
 def test_metadata_is_ready_to_push(tmp_path, monkeypatch, capsys):
     assert main(monkeypatch, tmp_path, "--only", "03,06", "--owner", "someone", "--size", "tiny") == 0
-    place = tmp_path / capsys.readouterr().out.strip()
+    said = capsys.readouterr()
+    place = tmp_path / said.out.strip()
     about = json.loads((place / "kernel-metadata.json").read_text())
-    assert about["id"] == "someone/tpugraphs-kit-03-06" and (place / about["code_file"]).is_file()
+    assert not said.err and about["id"] == "someone/tpugraphs-kit-03-06" and (place / about["code_file"]).is_file()
     assert about["title"].replace(" ", "-") == place.name
     assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
     assert about["machine_shape"] == "NvidiaTeslaT4"                             # Kaggle's name for two T4
@@ -178,6 +179,7 @@ def test_metadata_is_ready_to_push(tmp_path, monkeypatch, capsys):
                                          (("--machine", "cpu"), None), (("-p", "device=cpu"), None)])
 def test_another_machine_or_none_with_a_gpu(tmp_path, monkeypatch, capsys, args, shape):
     assert main(monkeypatch, tmp_path, "--only", "03", *args) == 0
+    assert "--owner NAME" in capsys.readouterr().err
     about = json.loads((tmp_path / "bundle" / "tpugraphs-kit-03" / "kernel-metadata.json").read_text())
     assert (about["enable_gpu"], about.get("machine_shape")) == (shape is not None, shape)
     source = (tmp_path / "bundle" / "tpugraphs-kit-03" / "tpugraphs-kit-03.ipynb").read_text()

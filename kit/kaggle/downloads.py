@@ -25,11 +25,11 @@ from kit.data import COLLECTIONS, SPLITS
 from kit.files import locked, remove_leftovers, whole_file
 from kit.kaggle.client import BAR, COMPETITION, SECRET, KaggleError, ask_kaggle, retries_of, retrying
 from kit.prepare import is_prepared, open_prepared, prepare
+from kit.submit import TEST_GRAPHS
 
 MIRROR = "https://download.tensorflow.org/data/tpu_graphs/v0"     # google-research-datasets/tpu_graphs, README
-FILES = MappingProxyType({                                        # train, valid, test; counted in the published files
-    "tile:xla": (5709, 676, 844), "layout:xla:random": (69, 7, 8), "layout:xla:default": (61, 7, 8),
-    "layout:nlp:random": (207, 20, 17), "layout:nlp:default": (198, 20, 17)})
+_TAUGHT = (5709, 676), (69, 7), (61, 7), (207, 20), (198, 20)     # train, valid; counted in the published files
+FILES = MappingProxyType({c: (*taught, TEST_GRAPHS[c]) for c, taught in zip(COLLECTIONS, _TAUGHT)})
 BLOCK = 1 << 20                  # bytes read at a time
 _MEMBER = re.compile(r"(?:[^/]+/)*(tile/xla|layout/(?:xla|nlp)/(?:random|default))/(train|valid|test)/"
                      r"([^./\\:][^/\\:]*\.npz)")
