@@ -84,10 +84,11 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(320 if short else 1000, 64, 4)
         return {"tile": Recipe(TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
     few = programs is not None and programs < FEW_PROGRAMS
-    shape = ConfigTokenSettings(width=32 if short else 64)
+    together = short and not few                     # the one model then takes the steps of all collections
+    shape = ConfigTokenSettings()
     if few:
         shape = ConfigTokenSettings(features=False, digits=False, bytes=False, graph_blocks=0)
-    token = TrainSettings(850 if short else 1200, 256, learning_rate=5e-3)
+    token = TrainSettings(425 if together else 850 if short else 1200, 256, learning_rate=5e-3)
     gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
     steps = TrainSettings(125 if short else 400, 32)
     if full:
@@ -96,12 +97,12 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         random = collection.endswith("random")
         gnn = replace(gnn, config_attention=not random)
         steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")
-    # one model for all collections ranks better without the scale; few programs, or all, were not studied
-    loss = standardised_hinge_loss if scale == "quick" and not few else pairwise_hinge_loss
+    # with few programs, or all of them, the scale was not studied
+    loss = pairwise_hinge_loss if full or few else standardised_hinge_loss
     network = LayoutGNN
     if segments is not None:
         network, gnn = SegmentGNN, SegmentGNNSettings(**asdict(gnn), segment_nodes=segments)
         steps = replace(steps, steps=SEGMENT_STEPS * steps.steps)
-    return {"token": Recipe(ConfigTokenModel, shape, token, loss, together=short and not few),
-            "lightgbm": Recipe(BoostedTrees, BoostedTreesSettings(), TrainSettings(1), together=short and not few),
+    return {"token": Recipe(ConfigTokenModel, shape, token, loss, together=together),
+            "lightgbm": Recipe(BoostedTrees, BoostedTreesSettings(), TrainSettings(1), together=together),
             "gnn": Recipe(network, gnn, steps, seeds=1 if short else 2)}
