@@ -109,7 +109,7 @@ def test_code_of_the_kit_that_changed_makes_results_again_and_words_do_not(world
         assert change == "submit" or as_in_a_new_folder(world)
 
 
-@pytest.mark.parametrize("happened", ["nothing", "removed", "changed"])
+@pytest.mark.parametrize("happened", ["nothing", "removed", "changed", "a folder"])
 def test_a_narrower_run_keeps_the_wider_submission_and_its_trainings(world, happened):
     wide, trained = submission(world), files(world, "store/*.pt")
     copy, = (world.place / "out" / "store").glob("submission-*.csv")
@@ -117,9 +117,12 @@ def test_a_narrower_run_keeps_the_wider_submission_and_its_trainings(world, happ
         copy.unlink()
     elif happened == "changed":
         copy.write_text("mine")
+    elif happened == "a folder":
+        copy.unlink()
+        copy.mkdir()
     assert world.run(*FULL, "--collections", "tile:xla") == 0
     assert submission(world) == "".join(line for line in wide.splitlines(True) if not line.startswith("layout"))
-    kept = [path.read_text() for path in (world.place / "out" / "store").glob("submission-*.csv")]
+    kept = [path.read_text() for path in (world.place / "out" / "store").glob("submission-*.csv") if path.is_file()]
     assert wide in kept and ("mine" in kept) == (happened == "changed")
     assert world.run() == 0 and submission(world) == wide and files(world, "store/*.pt") == trained
 

@@ -28,8 +28,9 @@ from kit.prepare import is_prepared, open_prepared, prepare
 from kit.submit import TEST_GRAPHS
 
 MIRROR = "https://download.tensorflow.org/data/tpu_graphs/v0"     # google-research-datasets/tpu_graphs, README
-_TAUGHT = (5709, 676), (69, 7), (61, 7), (207, 20), (198, 20)     # train, valid; counted in the published files
-FILES = MappingProxyType({c: (*taught, TEST_GRAPHS[c]) for c, taught in zip(COLLECTIONS, _TAUGHT)})
+_LEARNED = {"tile:xla": (5709, 676), "layout:xla:random": (69, 7), "layout:xla:default": (61, 7),
+            "layout:nlp:random": (207, 20), "layout:nlp:default": (198, 20)}   # counted in the published files
+FILES = MappingProxyType({c: (*_LEARNED[c], TEST_GRAPHS[c]) for c in COLLECTIONS})                # train, valid, test
 BLOCK = 1 << 20                  # bytes read at a time
 _MEMBER = re.compile(r"(?:[^/]+/)*(tile/xla|layout/(?:xla|nlp)/(?:random|default))/(train|valid|test)/"
                      r"([^./\\:][^/\\:]*\.npz)")

@@ -1,4 +1,4 @@
-"""What the notebooks share: data, pictures, the store of a run, jobs on Kaggle, kernels, studies."""
+"""What the notebooks share: data, pictures, the store of a run, the ledger, jobs on Kaggle, kernels, studies."""
 from pathlib import Path
 
 # where tables and programs lie that come with the notebooks: beside the notebooks, or where a bundle is unpacked.

@@ -9,7 +9,7 @@ trained, and no training graph is needed. The folder holds:
 - `store/costs-*.npz`: costs that no checkpoint gives. These are the costs of specialists, which learn from training
   graphs, and the predictions of models without weights. Such costs hold for the same graphs alone
 
-Nothing is unpickled. Not imported by `lab.run` itself, because it loads PyTorch.
+Nothing is unpickled. No package of lab imports it, because it loads PyTorch.
 """
 import json
 import re

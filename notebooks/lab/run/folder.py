@@ -288,17 +288,18 @@ class Run(Folder):
 
     def save_submission(self, costs):
         """Write submission.csv, a view; the store keeps each submission."""
-        self._keep_submission()                          # its copy may be gone or changed since it was written
+        self._keep_submission()                          # the last one, whose copy may be gone or changed since then
         path = self.save("submission.csv", lambda place: write_submission(costs, place))
         self._keep_submission()
         return path
 
     def _keep_submission(self):
-        path = self.out / "submission.csv"
-        if path.is_file():
-            sha = file_sha256(path)
-            kept = self.store.path(f"submission-{sha[:16]}", ".csv")
-            if kept.is_file() and file_sha256(kept) != sha:
+        path, written = self.out / "submission.csv", self.record(self.step)["views"].get("submission.csv", ())
+        if not path.is_file() or (sha := file_sha256(path)) not in written:      # what is not of this run, `view` keeps
+            return
+        kept = self.store.path(f"submission-{sha[:16]}", ".csv")
+        with unwritable_named(kept):
+            if kept.exists() and not (kept.is_file() and file_sha256(kept) == sha):
                 self.store.set_aside(kept)
             if not kept.exists():
                 copy_whole(path, kept)

@@ -108,18 +108,14 @@ def join_together(kinds, materials):
 
     `kinds`: {collections that are trained on: {name: Recipe}}; `materials`: {the same keys: Material}. The new model
     trains on all graphs that the models in its place would train on, ranks all graphs that they would rank, and takes
-    as many steps as all of them. If there would be only one such model, nothing changes.
+    the steps of one of them. If there would be only one such model, nothing changes.
     """
     keys = [key for key, recipes in kinds.items() if any(one.together for one in recipes.values())]
     if len(keys) < 2:
         return kinds, materials
     # where two models share a collection, it is named twice, as its graphs are there twice: no key of `kinds` is equal
-    everything, joint = tuple(c for key in keys for c in key), {}
-    for name, one in kinds[keys[0]].items():
-        if one.together:
-            each = [kinds[key][name].settings for key in keys]
-            joint[name] = one._replace(settings=replace(one.settings, steps=sum(s.steps for s in each),
-                                                        validate_every=sum(s.validate_every for s in each)))
+    everything = tuple(c for key in keys for c in key)
+    joint = {name: one for name, one in kinds[keys[0]].items() if one.together}
     alone = {key: {name: one for name, one in recipes.items() if not one.together} for key, recipes in kinds.items()}
     parts = [materials[key] for key in keys]
     whole = Material([g for m in parts for g in m.graphs], [g for m in parts for g in m.valid], parts[0].score,

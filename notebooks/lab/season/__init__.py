@@ -1,4 +1,4 @@
-"""What is known of all runs: the ledger with a file per run, the season that it tells, and the report of a run."""
+"""What is known of all runs: the ledger, the history of a season, and the report of a run."""
 from lab.season.history import read_season
 from lab.season.ledger import graph_scores, list_runs, record_leaderboard, record_run
 from lab.season.report import read_record, read_scores, write_report

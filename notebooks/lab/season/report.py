@@ -150,7 +150,7 @@ def _season(out, ledger, unread):
 
 
 def _drawn(points):
-    """The picture of a season as base64 text; the imports take a second, which `import lab.run` need not take."""
+    """The picture of a season as base64 text; the imports take a second, which `import lab.season` need not take."""
     from matplotlib.figure import Figure
 
     from lab.plots import validation_against_leaderboard
