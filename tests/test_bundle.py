@@ -50,8 +50,8 @@ launch_new_instance()
 
 def bundled(folder, *args):
     """Run bundle.py -> the folders that it names."""
-    done = subprocess.run([sys.executable, PROJECT / "notebooks" / "bundle.py", "--out", "bundle", *args], cwd=folder,
-                          text=True, capture_output=True)
+    command = PROJECT / "notebooks" / "bundle.py", "--out", "bundle", "--owner", "me"
+    done = subprocess.run([sys.executable, *command, *args], cwd=folder, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, "")
     return [folder / line for line in done.stdout.splitlines()]
 
