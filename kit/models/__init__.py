@@ -51,7 +51,7 @@ from kit.models.segments import SegmentGNN, SegmentGNNSettings
 from kit.models.tile import TileModel, TileModelSettings
 
 __all__ = [
-    "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN",
-    "LayoutGNNSettings", "Sage", "SegmentGNN", "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings",
-    "explain", "fastest_aggregation", "mean_messages", "without_edges", "reasons", "rows_of",
+    "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN", "LayoutGNNSettings", "Sage", "SegmentGNN",
+    "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings", "explain", "fastest_aggregation",
+    "mean_messages", "without_edges", "reasons", "rows_of",
 ]

@@ -6,7 +6,7 @@ from kit.training.records import device_name, processor_name, run_record, versio
 from kit.training.sampling import costs_of, draw_step, make_tasks
 
 __all__ = [
-    "KAGGLE_HOURS", "CheckpointError", "Deadline", "check_device", "costs_of", "device_name",
-    "draw_step", "find_deadline", "find_device", "load_checkpoint", "make_tasks", "processor_name", "read_checkpoint",
-    "run_record", "save_checkpoint", "versions",
+    "KAGGLE_HOURS", "CheckpointError", "Deadline", "check_device", "costs_of", "device_name", "draw_step",
+    "find_deadline", "find_device", "load_checkpoint", "make_tasks", "processor_name", "read_checkpoint", "run_record",
+    "save_checkpoint", "versions",
 ]
