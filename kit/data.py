@@ -43,6 +43,7 @@ STRANGER = "its name is none of the data set's test files; if it is a copy, dele
 
 _KAGGLE_INPUT = Path("/kaggle/input")
 _SLUG = "predict-ai-model-runtime"
+_MEASURED = ("notebooks", "lab", "measured", "cpu")      # in a clone: the measured programs that come with the kit
 _TEST_NAME = re.compile("[0-9a-f]{32}")      # the competition's test files hide the name of their program
 _COPY_NAME = re.compile(r"(.*\s)?[0-9a-f]{32}", re.IGNORECASE)  # "HASH-Copy1", "HASH (1)", "Copy of HASH"
 _CHUNK_BYTES = 1 << 21            # bytes that are inflated at a time; they fit the L2 cache of a core
@@ -115,7 +116,8 @@ def find_data_root(explicit=None):
     explicit : str or Path, optional
         The only place to search. None: the place in the environment variable TPUGRAPHS_ROOT if it is set; otherwise,
         in this order, a prepared data set among the Kaggle Datasets of a notebook, the mounts of Kaggle and Colab,
-        `~/data/tpugraphs`, and `data` in the working directory and in the clone around it.
+        `~/data/tpugraphs`, `data` in the working directory and in the clone around it, and the measured programs that
+        come with the clone.
 
     Returns
     -------
@@ -136,7 +138,8 @@ def find_data_root(explicit=None):
     places = [Path(os.path.expanduser(explicit))] if explicit is not None else [
         *sorted(prepared), mount / "competitions" / _SLUG, mount / _SLUG,
         drive / "tpugraphs-prepared", Path("/content/tpugraphs"), drive / "tpugraphs",
-        Path(os.path.expanduser("~/data/tpugraphs")), Path("data"), clone_folder() / "data"]
+        Path(os.path.expanduser("~/data/tpugraphs")), Path("data"), clone_folder() / "data",
+        clone_folder().joinpath(*_MEASURED)]
     looked = [place / sub for place in dict.fromkeys(places) for sub in ("", "npz", "npz_all/npz", "npz_all")]
     for folder in looked:
         if (folder / "tile").is_dir() or (folder / "layout").is_dir():

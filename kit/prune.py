@@ -144,12 +144,16 @@ def hold_out_configs(graph, share, rng):
                  for part in (np.sort(order[cut:]), np.sort(order[:cut])))
 
 
+def drawn_rows(total, most):
+    """At most `most` of the rows 0 to `total` - 1, drawn at random, in their order; always the same ones."""
+    return np.sort(np.random.default_rng(0).permutation(total)[:most]) if total > most else np.arange(total)
+
+
 def fewer_configs(graph, most):
-    """At most `most` configurations of a graph, drawn at random, in their order; always the same ones."""
-    total = len(graph.config_runtime)
-    if total <= most:
+    """A layout graph with at most `most` of its configurations, those of `drawn_rows`."""
+    if len(graph.config_runtime) <= most:
         return graph
-    kept = np.sort(np.random.default_rng(0).permutation(total)[:most])
+    kept = drawn_rows(len(graph.config_runtime), most)
     return graph._replace(config_codes=graph.config_codes[kept], config_runtime=graph.config_runtime[kept])
 
 

@@ -1,7 +1,8 @@
 """Recipes: which networks are trained for each collection, with their sizes, optimisers and losses.
 
-Each recipe has three scales:
+Each recipe has four scales:
 
+- "tiny": a few steps, to try the cells.
 - "short": the notebooks' default on measured programs, minutes on two CPU cores. The GNN is trained least, because its
   steps take the most time.
 - "quick": the notebooks' default on real files; the studies used it, too.
@@ -9,13 +10,15 @@ Each recipe has three scales:
   which of these numbers are estimates.
 """
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import NamedTuple
 
 from kit.checks import check_choice, check_whole
 from kit.data import COLLECTIONS
 from kit.losses import list_mle_loss, pairwise_hinge_loss, standardised_hinge_loss
 from kit.models import (
+    BoostedTrees,
+    BoostedTreesSettings,
     ConfigTokenModel,
     ConfigTokenSettings,
     LayoutGNN,
@@ -25,10 +28,9 @@ from kit.models import (
     TileModel,
     TileModelSettings,
 )
-from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
 from kit.train import TrainSettings
 
-SCALES = ("short", "quick", "full")
+SCALES = ("tiny", "short", "quick", "full")
 FEW_PROGRAMS = 4         # with fewer, the token model has its short form: trained on 2 real programs, the short form
 #                          ranked a third program at tau 0.7, the long form at 0.4
 SEGMENT_STEPS = 2        # times as many steps on segments: a step takes less time, and at equal steps segments lose
@@ -43,6 +45,39 @@ class Recipe(NamedTuple):
     seeds: int = 2               # how many models to train; only their seeds differ
     together: bool = False       # True: one model for all layout collections of a run, trained on all their programs
 
+    def changed(self, **settings):
+        """The recipe with other settings of its network or of its training.
+
+        Parameters
+        ----------
+        **settings
+            Fields of `shape` and of `settings`, such as width=128 and steps=2000; "seeds", the number of models.
+
+        Returns
+        -------
+        Recipe
+
+        Raises
+        ------
+        ValueError
+            If the recipe has no such setting, or a value is out of range.
+
+        Examples
+        --------
+        >>> recipes_for("tile:xla")["tile"].changed(steps=10, width=32).settings.steps
+        10
+        """
+        network, training = ({field.name for field in fields(one)} for one in (self.shape, self.settings))
+        unknown = settings.keys() - network - training - {"seeds"}
+        if unknown:
+            raise ValueError(f"{self.network.__name__} has no setting {', '.join(sorted(unknown))}; there are "
+                             f"{', '.join(sorted({*network, *training, 'seeds'}))}")
+        check_whole(settings, **{"seeds": 1} if "seeds" in settings else {})
+        shape, steps = ({name: value for name, value in settings.items() if name in names}
+                        for names in (network, training - network))
+        return self._replace(shape=replace(self.shape, **shape), settings=replace(self.settings, **steps),
+                             seeds=settings.get("seeds", self.seeds))
+
 
 def recipes_for(collection, scale="quick", programs=None, segments=None):
     """The recipes for the ensemble of a collection.
@@ -51,7 +86,7 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     ----------
     collection : str
     scale : str
-        "short", "quick" or "full".
+        "tiny", "short", "quick" or "full".
     programs : int, optional
         The number of training programs. Below `FEW_PROGRAMS`, the token model reads only the opcode of a node and the
         agreement of layouts, because with two real programs it overfitted to its other inputs, the bytes among them.
@@ -78,11 +113,12 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     check_choice(locals(), collection=COLLECTIONS, scale=SCALES)
     given = {name: value for name, value in (("programs", programs), ("segments", segments)) if value is not None}
     check_whole(given, **{name: int(name == "segments") for name in given})
-    full, short = scale == "full", scale == "short"
+    full, tiny, short = scale == "full", scale == "tiny", scale in ("tiny", "short")
     if collection == "tile:xla":
         shape = TileModelSettings(width=128 if full else 64)
         settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(320 if short else 1000, 64, 4)
-        return {"tile": Recipe(TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
+        recipes = {"tile": Recipe(TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
+        return _tried(recipes) if tiny else recipes
     few = programs is not None and programs < FEW_PROGRAMS
     together = short and not few
     shape = ConfigTokenSettings()
@@ -103,6 +139,13 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     if segments is not None:
         network, gnn = SegmentGNN, SegmentGNNSettings(**asdict(gnn), segment_nodes=segments)
         steps = replace(steps, steps=SEGMENT_STEPS * steps.steps)
-    return {"token": Recipe(ConfigTokenModel, shape, token, loss, together=together),
-            "lightgbm": Recipe(BoostedTrees, BoostedTreesSettings(), TrainSettings(1), together=together),
-            "gnn": Recipe(network, gnn, steps, seeds=1 if short else 2)}
+    recipes = {"token": Recipe(ConfigTokenModel, shape, token, loss, together=together),
+               "lightgbm": Recipe(BoostedTrees, BoostedTreesSettings(), TrainSettings(1), together=together),
+               "gnn": Recipe(network, gnn, steps, seeds=1 if short else 2)}
+    return _tried(recipes) if tiny else recipes
+
+
+def _tried(recipes):
+    """Recipes with one seed and a few steps."""
+    return {name: one.changed(steps=min(one.settings.steps, 10 if name == "gnn" else 20), seeds=1)
+            for name, one in recipes.items()}

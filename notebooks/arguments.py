@@ -19,14 +19,29 @@ STUDIES = "10"                                  # notebooks from here on run onl
 
 
 def assignment(text):
-    """NAME=VALUE -> (name, Python value)."""
+    """NAME=VALUE, or MODEL.SETTING=VALUE -> (name, Python value)."""
     name, equals, value = text.partition("=")
-    if not (equals and name.isidentifier()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    if not (equals and 1 <= len(name.split(".")) <= 2 and all(map(str.isidentifier, name.split(".")))):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither NAME=VALUE nor MODEL.SETTING=VALUE")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):           # a word
         return name, value
+
+
+def collected(assignments):
+    """{name: value} of assignments; MODEL.SETTING=VALUE becomes a part of the parameter `changes`."""
+    found, changes = {}, {}
+    for name, value in assignments:
+        model, dot, setting = name.partition(".")
+        if dot:
+            changes.setdefault(model, {})[setting] = value
+        else:
+            found[name] = value
+    if changes and isinstance(found.get("changes", {}), dict):
+        given = found.get("changes", {})
+        found["changes"] = given | {model: {**given.get(model, {}), **own} for model, own in changes.items()}
+    return found
 
 
 def dataset(text):
@@ -131,7 +146,7 @@ def place(value):
 def models(value):
     """What is expected if a value does not name models of a recipe, else None."""
     from kit.recipes import recipes_for
-    names = (*recipes_for("layout:xla:random"), "GNN without edges")
+    names = [*recipes_for("layout:xla:random")]
     chosen = value.split(",") if isinstance(value, str) else value
     good = isinstance(chosen, (list, tuple)) and chosen and all(one in names for one in chosen)
     return None if good else f"one or more of {', '.join(names)}, joined by commas"
@@ -143,29 +158,37 @@ def network(value):
     return one_of(*network_names())(value)
 
 
-def aggregation(value):
-    """What is expected if messages cannot be added up in this way, else None."""
-    installed = value != "scatter" or find_spec("torch_scatter")
-    return None if value in ("sparse", "scatter") and installed else "sparse, or scatter if torch-scatter is installed"
+def changes(value):
+    """What is expected if a value does not change settings of models of a recipe, else None."""
+    from kit.recipes import recipes_for
+    known = recipes_for("tile:xla") | recipes_for("layout:xla:random")
+    if not isinstance(value, dict) or not all(isinstance(own, dict) for own in value.values()):
+        return '{model: {setting: value}}, such as {"token": {"steps": 2000}}; or -p token.steps=2000'
+    if unknown := [name for name in value if name not in known]:
+        return f"no {', '.join(unknown)}, but one or more of {', '.join(known)}"
+    try:
+        for name, own in value.items():
+            known[name].changed(**own)
+    except (ValueError, TypeError) as fault:
+        return f"other settings: {fault}"
+    if value.get("gnn", {}).get("aggregation") == "scatter" and not find_spec("torch_scatter"):
+        return "sparse, or scatter if torch-scatter is installed"
+    return None
 
 
 # parameter -> check of its value; these values a notebook would refuse, or misread, only hours later
 EXPECTED = {
     **dict.fromkeys(("first_seed", "seed", "k_hops"), whole(0)),
     "most_hops": whole(0, 20),                  # every hop prunes all graphs again
-    **dict.fromkeys(("steps", "token_steps", "gnn_steps", "tile_steps", "kernels_per_step",
-                     "lightgbm_rounds", "programs", "queries", "trials", "shown", "most_graphs"), whole(1)),
-    "folds": whole(2, 1000),
+    **dict.fromkeys(("steps", "gnn_steps", "programs", "queries", "trials", "shown", "most_graphs", "segments"),
+                    whole(1)),
+    "folds": whole(2, 1000), "width": whole(1, 100_000),
     **dict.fromkeys(("seeds", "threads", "workers"), whole(1, 1000)),
-    **dict.fromkeys(("width", "gnn_width"), whole(1, 100_000)), "segments": whole(1),
-    "lightgbm_leaves": whole(2), "models": models,
-    **dict.fromkeys(("configs_per_step", "token_configs", "gnn_configs", "most_configs"), whole(2)),      # pairs
+    "models": models, "changes": changes, "most_configs": whole(2),                              # pairs
     # a word would be true
-    **dict.fromkeys(("submit_to_kaggle", "partial", "choose", "tie", "relatives", "frequent", "use_valid"),
-                    one_of(True, False)),
+    **dict.fromkeys(("submit_to_kaggle", "partial", "choose", "tie", "use_valid"), one_of(True, False)),
     "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
-    "how": one_of("mean_zscore", "mean_rank"), "aggregation": aggregation, "held_out": number(0, 1),
-    "time_budget": number(0, 1000),
+    "how": one_of("mean_zscore", "mean_rank"), "hours": number(0, 1000),
     "budget": whole(3), "budgets": whole_ones, "network": network, "minutes": number(0),
     "score_within": number(0), "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place,
     "predictions_from": lambda value: None if isinstance(value, str) and (PROJECT / Path(value).expanduser()).is_dir()
@@ -188,7 +211,7 @@ def check(notebooks, asked, there=False):
     for name, value in asked.items():
         if value is None and {own[name] for own in defaults if name in own} == {"None"}:
             continue                            # the notebook chooses
-        if there and name in ("aggregation", "hlo", "sample_submission", "weights_from", "ledger",
+        if there and name in ("hlo", "sample_submission", "weights_from", "ledger",
                               "predictions_from"):
             continue                            # files and packages on Kaggle's machine are not known here
         expected = EXPECTED[name](value) if name in EXPECTED else None

@@ -3,11 +3,9 @@
 Only the time to start an operation is measured. recipes.md beside this file lists the assumptions, and compares the
 results with measurements on one card; its tables of times come from these functions.
 """
-from dataclasses import replace
 from typing import NamedTuple
 
-from kit.models import ConfigTokenSettings, LayoutGNNSettings, TileModelSettings, without_edges
-from kit.models.boosted_trees import BoostedTreesSettings
+from kit.models import BoostedTreesSettings, ConfigTokenSettings, LayoutGNNSettings, TileModelSettings
 from kit.recipes import recipes_for
 
 
@@ -19,7 +17,7 @@ class Card(NamedTuple):
 
 class Planned(NamedTuple):
     """One training that a notebook will do."""
-    name: str                    # of the model in its recipe, or "GNN without edges"
+    name: str                    # of the model in its recipe
     shape: object                # the network's settings
     steps: int
     configs: int                 # per program and step
@@ -44,10 +42,6 @@ KEPT = 0.16
 PASSES = {"linear": ((44, 91), (64, 111)), "graph": ((92, 158), (110, 194))}
 LAUNCHES = {ConfigTokenSettings: 171, TileModelSettings: 125,                # operations of PyTorch per program
             BoostedTreesSettings: 0}                                         # on the CPU, in seconds
-# per model, the notebooks' parameters for steps, configurations, programs and width, and the steps of size "tiny"
-GIVEN = {"tile": ("steps", "configs_per_step", "kernels_per_step", "width", 20),
-         "token": ("token_steps", "token_configs", None, None, 20),
-         "gnn": ("gnn_steps", "gnn_configs", None, "gnn_width", 10)}
 
 
 def step_work(shape, nodes, configs, graphs=1):
@@ -88,21 +82,14 @@ def planned_models(collection, parameters):
 
     `parameters`: of the notebook, {name: value}; what is not given is as in the recipe.
     """
-    tiny, found, chosen = parameters.get("size") == "tiny", [], parameters.get("models")
+    chosen, changes, found = parameters.get("models"), parameters.get("changes") or {}, []
     chosen = chosen.split(",") if isinstance(chosen, str) else chosen
-    scale = parameters.get("recipe") or "quick"
+    scale = "tiny" if parameters.get("size") == "tiny" else parameters.get("recipe") or "quick"
     for name, recipe in recipes_for(collection, scale).items():
-        steps, configs, programs, width, few = GIVEN.get(name, (None,) * 5)
-        shape, settings = recipe.shape, recipe.settings
-        if parameters.get(width):
-            shape = replace(shape, width=parameters[width])
-        one = Planned(name, shape, parameters.get(steps) or (tiny and few) or settings.steps,
-                      parameters.get(configs) or settings.configs_per_step,
-                      parameters.get(programs) or settings.graphs_per_step)
-        seeds = parameters.get("seeds") or (1 if tiny else recipe.seeds)
-        found += [one] * seeds * (parameters.get("folds") or 1)              # the baseline is trained on all programs
-        if name == "gnn" and (scale != "full" or chosen):      # as in notebook 04: hours for a row of a table
-            found += [one._replace(name="GNN without edges", shape=without_edges(shape))] * seeds
+        recipe = recipe.changed(**changes.get(name, {}))
+        one = Planned(name, recipe.shape, recipe.settings.steps, recipe.settings.configs_per_step,
+                      recipe.settings.graphs_per_step)
+        found += [one] * (parameters.get("seeds") or recipe.seeds) * (parameters.get("folds") or 1)
     return [one for one in found if chosen is None or one.name in chosen or one.name == "tile"]
 
 

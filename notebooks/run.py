@@ -9,7 +9,7 @@ notebook, its parameters, the data, the kit and the steps that it needs stay the
 The notebooks that lead to the submission run first. Two notebooks run at the same time, on the data set one.
 
 Exit status: 0 done; 1 a notebook failed; 2 wrong call or data root; 3 done, but a data file was unreadable, a notebook
-on Kaggle failed, time_budget ended a training, minutes ended the measuring of kernels, or the submission has a problem;
+on Kaggle failed, hours ended a training, minutes ended the measuring of kernels, or the submission has a problem;
 130 interrupted (Ctrl-C); 143 terminated (SIGTERM). After 130 and 143, and if a step is to be continued, the same
 command continues.
 """
@@ -22,21 +22,21 @@ import sys
 import time
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)                 # Ctrl-C while it imports ends it without a traceback
 sys.path.insert(0, str(Path(__file__).resolve().parent))         # not Python's own doing with PYTHONSAFEPATH
-from arguments import STUDIES, assignment, check, dataset, folder, machine, select, share_out
+from arguments import STUDIES, assignment, check, collected, dataset, folder, machine, select, share_out
 from steps import MEASURES, PROJECT, RunError, digest, lock, run_steps, show, use_this_python
 
-from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths, own_files
+from kit.data import COLLECTIONS, SPLITS, DataError, own_files
 from kit.files import as_text
 from kit.kaggle import MACHINE, KaggleError, gpu_quota
 from kit.prepare import is_prepared
-from lab.data import MEASURED, is_measured, left_out, locate_data, open_data, source_of, wanted
+from lab.data import MEASURED, Data, is_measured, locate_data, open_data, source_of, wanted
 from lab.jobs import plan_jobs
 from lab.run import Folder, unfinished
-from lab.run.folder import data_digest
 from lab.season import read_scores, write_report
 
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
@@ -58,7 +58,7 @@ def terminate(number, _):
 
 
 def parse(argv):
-    """Command line -> namespace; `p` holds (name, Python value)."""
+    """Command line -> namespace; `asked` is {parameter: Python value} of all -p."""
     parser = argparse.ArgumentParser(prog="run.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data-root", metavar="DIR", help="folder that holds tile/ and layout/; or "
                         "measured: the measured programs that come with the kit")
@@ -85,7 +85,9 @@ def parse(argv):
                         "measured programs if there are two cores, else 1, because the data set takes memory")
     parser.add_argument("--clean", choices=("list", "delete"), help="list, or delete, the results in the store of "
                         "--out that its last runs do not need, such as models of earlier settings; nothing is run")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.asked = collected(args.p)
+    return args
 
 
 def clean(args):
@@ -123,13 +125,17 @@ def plan(args, collections, asked):
         raise RunError(str(error)) from None
 
 
-def fetch(planned, there, args, out, root):
+def fetch(planned, parameters, args, out, data):
     """Have 03 and 04 run on Kaggle, and publish their results in the folder of the run -> [(notebook, why it failed)].
+
+    `parameters` loses these notebooks, because they do not run here.
     """
     from on_kaggle import train_on_kaggle
+    there = {n: parameters.pop(n) for n in [*parameters] if n.stem.startswith(THERE)}
+    planned = [job for job in planned if job["collection"] not in data.missing()]
     try:
-        jobs, failed = train_on_kaggle(planned, there, args.owner, out, root, args.dataset,
-                                       machine(args.machine, dict(args.p).get("device")))
+        jobs, failed = train_on_kaggle(planned, there, args.owner, out, data.root, args.dataset,
+                                       machine(args.machine, args.asked.get("device")))
     except KaggleError as error:
         raise RunError(f"{error}\npushed notebooks keep running; the same command resumes here", status=1) from None
     if not any(job["section"] for job in jobs.values()):
@@ -138,7 +144,7 @@ def fetch(planned, there, args, out, root):
 
 
 def open_root(args, collections, out):
-    """Find the data and prepare it -> (folder, a name for runs).
+    """Find the data and prepare it -> (Data, a name for runs).
 
     Prepared files lie in data/ of the clone; where that cannot be written to, in data/ of --out.
     """
@@ -156,7 +162,7 @@ def open_root(args, collections, out):
             root = open_data(args.data_root, collections, out / "data")
     except RuntimeError as fault:                # a process that prepared files died
         raise RunError(str(fault), status=1) from fault
-    return root.resolve(), run_name(root.resolve(), args)
+    return Data(root.resolve(), collections), run_name(root.resolve(), args)
 
 
 def refuse_measured(args):
@@ -203,11 +209,11 @@ def dry_run(args, planned, selected, collections):
     for name in missing:
         print(f"no files, left out: {name}")
     out = folder("--out", args.out or PROJECT / "submissions" / run_name(prepared.resolve(), args))
-    given = share_out(selected, run_options(args, prepared, out, collections), dict(args.p))
+    given = share_out(selected, run_options(args, prepared, out, collections), args.asked)
     there = {n: own for n, own in given.items() if n.stem.startswith(THERE)}
     try:
         show_push([job for job in planned if job["collection"] not in missing], there, args.owner, out, prepared,
-                  args.dataset, machine(args.machine, dict(args.p).get("device")))
+                  args.dataset, machine(args.machine, args.asked.get("device")))
     except KaggleError as error:
         raise RunError(str(error), status=1) from None
     return 0
@@ -268,54 +274,77 @@ def run(args):
     """The whole run; gives back the exit status."""
     if args.clean:
         return clean(args)
-    start, asked, collections = time.monotonic(), dict(args.p), wanted(args.collections)
+    start, call = time.monotonic(), check_call(args)
+    if args.dry_run:
+        return dry_run(args, call.planned, call.selected, call.collections)
+    data, name = open_root(args, call.collections, call.out)
+    if data.missing() == call.collections:
+        raise RunError(f"{data.root}: no npz file of {', '.join(call.collections)}")
+    out = call.out or folder("--out", PROJECT / "submissions" / name)
+    parameters = share_out(call.selected, run_options(args, data.root, out, call.collections), args.asked)
+    with lock(out):
+        print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in data.missing()], sep="\n", flush=True)
+        use_this_python(out / ".run")
+        failed = fetch(call.planned, parameters, args, out, data) if args.on else []
+        basis = digest([data.digest(c, split) for c in call.collections for split in SPLITS])
+        problems = run_steps(call.notebooks, parameters, out, data.root, call.collections, basis,
+                             notebooks_at_once(args, data), data.left_out())
+    print(f"finished in {time.monotonic() - start:.0f} s")
+    return report(args, call, parameters, Folder(out, data.root), problems, failed)
+
+
+class Call(NamedTuple):
+    """A checked command line."""
+    notebooks: list          # all notebooks, in order
+    selected: list           # those to run
+    collections: list
+    out: Path                # the folder of the run, or None
+    planned: list            # what --on kaggle trains
+
+
+def check_call(args):
+    """Refuse what cannot run, before anything is read or written -> Call."""
+    collections = wanted(args.collections)
     notebooks, selected = select(",".join(THERE + HERE) if args.on else args.only)
-    share_out(selected, {}, asked)              # wrong names stop here, before anything is written
-    check(selected, asked, args.on)
+    share_out(selected, {}, args.asked)
+    check(selected, args.asked, args.on)
     if args.jobs is not None and args.jobs < 1:
         raise RunError(f"--jobs {args.jobs}: expected a whole number of at least 1")
     if args.data_root and args.data_root != "measured":
         if not folder("--data-root", args.data_root, "the folder that holds tile/ and layout/").exists():
             raise RunError(f"--data-root {args.data_root} does not exist; expected a folder with tile/ or layout/ in "
                            "it, or measured; README.md has the command that downloads the data set")
-    out = folder("--out", args.out) if args.out else None
-    shown = as_text(out.name) if out else ""
-    if out and (len(shown) > 200 or shown != out.name or not shown.isprintable()):
+    return Call(notebooks, selected, collections, folder_of_run(args.out), plan(args, collections, args.asked))
+
+
+def folder_of_run(out):
+    """The folder that --out names; None without --out."""
+    if not out:
+        return None
+    out = folder("--out", out)
+    shown = as_text(out.name)
+    if len(shown) > 200 or shown != out.name or not shown.isprintable():
         raise RunError(f"--out {shown!a:.60}: the folder names the run; give a shorter name of letters in UTF-8")
     if out == PROJECT.resolve():
         raise RunError(f"--out {show(out)}: is the clone, whose notebooks would be replaced; name a folder in it, such "
                        "as submissions/my-run")
-    planned = plan(args, collections, asked)
-    if args.dry_run:
-        return dry_run(args, planned, selected, collections)
-    root, name = open_root(args, collections, out)
-    out = out or folder("--out", PROJECT / "submissions" / name)
-    files = {c: [p for split in SPLITS for p in npz_paths(root, c, split)] for c in collections}
-    bad = left_out(root, collections)
-    damaged = {name.rpartition("/")[0].rpartition("/")[0].replace("/", ":") for name, _ in bad}
-    missing = [c for c in collections if not files[c] and c not in damaged]
-    if missing == collections:
-        raise RunError(f"{root}: no npz file of {', '.join(collections)}")
-    parameters = share_out(selected, run_options(args, root, out, collections), asked)
-    on_cpu = asked.get("device", "cpu") == "cpu"                 # else two notebooks would share a GPU
-    at_once = args.jobs or (min(2, os.cpu_count() or 1) if is_measured(root) and on_cpu else 1)
-    with lock(out):
-        print(f"results: {show(out)}", *[f"no files, left out: {c}" for c in missing], sep="\n", flush=True)
-        use_this_python(out / ".run")
-        failed = []
-        if args.on:
-            there = {n: parameters.pop(n) for n in selected if n.stem.startswith(THERE)}
-            planned = [job for job in planned if job["collection"] not in missing]
-            failed = fetch(planned, there, args, out, root)
-        basis = digest([data_digest(root, c, split) for c in collections for split in SPLITS])
-        problems = run_steps(notebooks, parameters, out, root, collections, basis, at_once, bad)
-    print(f"finished in {time.monotonic() - start:.0f} s")
+    return out
+
+
+def notebooks_at_once(args, data):
+    """How many notebooks run at the same time; two would share a GPU, or the memory that the data set takes."""
+    alone = args.asked.get("device", "cpu") != "cpu" or not is_measured(data.root)
+    return args.jobs or (1 if alone else min(2, os.cpu_count() or 1))
+
+
+def report(args, call, parameters, done, problems, failed):
+    """Print what came of a run, and write its page -> the exit status."""
     found = locate_data(args.data_root, PROJECT / "data")[0]                         # not where it is prepared
     source = "measured" if found == MEASURED else str(found)
-    left = {step: names for step, names in unfinished(out).items() if step in {n.stem for n in parameters}}
-    if all(step.startswith(MEASURES) for step in left) or combined(Folder(out, root)):
-        summarise(out, root, source, notebooks, selected, problems, failed,
-                  asked.get("ledger") and PROJECT / Path(asked["ledger"]).expanduser())
+    left = {step: names for step, names in unfinished(done.out).items() if step in {n.stem for n in parameters}}
+    if all(step.startswith(MEASURES) for step in left) or combined(done):
+        summarise(done.out, done.root, source, call.notebooks, call.selected, problems, failed,
+                  args.asked.get("ledger") and PROJECT / Path(args.asked["ledger"]).expanduser())
     for step, names in left.items():
         named = f" ({'; '.join(names[:4])}{'; ...' * (len(names) > 4)})" if names else ""
         print(f"to be continued: {step}{named}; run the same command again", file=sys.stderr)

@@ -29,7 +29,7 @@ from lab.run.code import OURS, all_sources, text_digest  # noqa: E402
 from lab.season.ledger import read_entry  # noqa: E402
 
 LOCK = Path(".run", "lock")
-LIMITS = ("time_budget", "minutes")             # parameters that end a step early, and change no result
+LIMITS = ("hours", "minutes")              # parameters that end a step early, and change no result
 UNFINISHED = "unfinished"                       # in place of the key of a step, while it runs
 IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
@@ -99,6 +99,7 @@ def use_this_python(folder):
     os.environ.pop("PYTHONSTARTUP", None)        # IPython runs this file, too
     for name, first in (("JUPYTER_PATH", folder), ("PYTHONPATH", PROJECT / "notebooks"), ("PYTHONPATH", PROJECT)):
         os.environ[name] = os.pathsep.join([str(first), *filter(None, [os.environ.get(name)])])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")          # models are small, and several train side by side
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")        # a debugger's warning per notebook
 
 

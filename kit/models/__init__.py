@@ -1,6 +1,7 @@
 """The networks. A model turns (graph, chosen configurations) into one cost per configuration; lower is faster.
 
-LightGBM, which is no network, has the same form and is imported from `kit.models.boosted_trees`.
+A name of this package loads the file that defines it, and no other network. LightGBM (`BoostedTrees`) is no network,
+but has the same form.
 
 Training, prediction and checkpoints accept any `torch.nn.Module` with the attributes and methods listed here. To add a
 model, write its file, add it to `kit/recipes.py` and test it; `tests/test_add_a_model.py` does so with a small model.
@@ -43,15 +44,34 @@ A complete model: its cost is linear in the mean layout of the configurable node
 >>> MeanLayout()(torch.zeros(5, 18), torch.tensor([0, 3])).shape
 torch.Size([2])
 """
-from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
-from kit.models.explain import Explanation, explain, reasons
-from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages, rows_of
-from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings, without_edges
-from kit.models.segments import SegmentGNN, SegmentGNNSettings
-from kit.models.tile import TileModel, TileModelSettings
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ConfigTokenModel", "ConfigTokenSettings", "Explanation", "LayoutGNN", "LayoutGNNSettings", "Sage", "SegmentGNN",
-    "SegmentGNNSettings", "SparseMean", "TileModel", "TileModelSettings", "explain", "fastest_aggregation",
-    "mean_messages", "without_edges", "reasons", "rows_of",
-]
+if TYPE_CHECKING:                        # for editors, and for digests of code
+    from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
+    from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
+    from kit.models.explanation import Explanation, explain, reasons
+    from kit.models.layers import Sage, SparseMean, fastest_aggregation, mean_messages, rows_of
+    from kit.models.layout_gnn import LayoutGNN, LayoutGNNSettings, without_edges
+    from kit.models.segments import SegmentGNN, SegmentGNNSettings
+    from kit.models.tile import TileModel, TileModelSettings
+
+_HOMES = {
+    "boosted_trees": ("BoostedTrees", "BoostedTreesSettings"),
+    "config_token": ("ConfigTokenModel", "ConfigTokenSettings"),
+    "explanation": ("Explanation", "explain", "reasons"),
+    "layers": ("Sage", "SparseMean", "fastest_aggregation", "mean_messages", "rows_of"),
+    "layout_gnn": ("LayoutGNN", "LayoutGNNSettings", "without_edges"),
+    "segments": ("SegmentGNN", "SegmentGNNSettings"),
+    "tile": ("TileModel", "TileModelSettings"),
+}
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+
+
+def __getattr__(name):
+    """Load the file that defines a name, once."""
+    home = next((file for file, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    globals()[name] = found = getattr(import_module(f"{__name__}.{home}"), name)
+    return found

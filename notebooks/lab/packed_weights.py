@@ -26,9 +26,10 @@ from kit.prune import fewer_configs
 from kit.recipes import SCALES, recipes_for
 from kit.training import CheckpointError, load_checkpoint, read_checkpoint
 from kit.training.pool import default_workers, run_jobs
-from lab.data import copy_table, left_out, read_split, wanted
+from lab.data import MOST_CONFIGS, Data, copy_table, data_digest, left_out, read_split, wanted
+from lab.predictions import Prediction, Predictions
 from lab.run.code import code_digest
-from lab.run.folder import COMBINES, TRAINS, Folder, Prediction, Run, data_digest, step_of
+from lab.run.folder import COMBINES, TRAINS, Folder, Run, step_of
 from lab.run.store import Store, read_kept
 from lab.season.report import read_record
 
@@ -124,7 +125,8 @@ def _pack_costs(store, one, has_checkpoint, folder):
     """An entry of the list for predictions; costs that the checkpoint does not give are stored."""
     costs = store.read(one["file"])
     stored = {name: cost for name, cost in costs.items() if not has_checkpoint or name in one["specialists"]}
-    return {"member": one["member"], "split": one["split"], "model": one["model"] if has_checkpoint else "",
+    named = {name: one[name] for name in ("member", "kind", "seed", "trains_on", "split")}
+    return {**named, "model": one["model"] if has_checkpoint else "",
             "stored": Store(Path(folder, "store")).keep("costs", stored) if stored else ""}
 
 
@@ -281,8 +283,10 @@ def predict_from_weights(folder, data_root, out, collections=COLLECTIONS, device
     ranked = _rank_all(weights, graphs, device, workers, report)
     for c in asked:
         own = weights.collections[c]
-        runs[step_of(c)].publish([_prediction(weights, c, one, ranked, graphs[c]) for one in own["predictions"]],
-                                 collections=[c], **{**own["settings"], "weights": weights.digest})
+        rows = [_prediction(weights, c, one, ranked, graphs[c]) for one in own["predictions"]]
+        settings = {name: value for name, value in own["settings"].items() if name != "k_hops"}
+        data = Data(runs[step_of(c)].root, [c], own["settings"]["k_hops"])
+        runs[step_of(c)].publish(Predictions(data, rows), **settings, weights=weights.digest)
 
 
 def _check_data(weights, collection, data_root):
@@ -304,7 +308,7 @@ def _graphs(own, run, collection):
     for split in dict.fromkeys(one["split"] for one in own["predictions"]):
         graphs = read_split(run.root, collection, split, run.problems, None if is_tile else own["settings"]["k_hops"])
         if split == "valid" and not is_tile:
-            graphs = [fewer_configs(graph, own["settings"]["most_configs"]) for graph in graphs]
+            graphs = [fewer_configs(graph, MOST_CONFIGS) for graph in graphs]
         found[split] = {f"{collection}:{graph.graph_id}": graph for graph in graphs}
     return found
 
@@ -314,7 +318,7 @@ def _prediction(weights, collection, one, ranked, graphs):
     stored = read_kept(weights.path(one["stored"], ".npz")) if one["stored"] else {}
     costs = ranked[collection, one["model"]][one["split"]] | stored if one["model"] else stored
     costs = {name: costs[name] for name in graphs[one["split"]] if name in costs}
-    return Prediction(collection, one["member"], one["split"], costs, one["model"],
+    return Prediction(collection, one["split"], one["kind"], one["seed"], costs, tuple(one["trains_on"]), one["model"],
                       tuple(stored) if one["model"] else ())
 
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "notebooks"))
 
 from kit.data import COLLECTIONS, OPCODE_NAMES, find_data_root, npz_paths, read_layout, target, teaches
 from kit.metrics import kendall_tau
-from kit.models.explain import explain
+from kit.models.explanation import explain
 from kit.pad import SHAPE
 from kit.prune import drop_duplicate_configs, fewer_configs, hold_out_configs, prune
 from kit.recipes import recipes_for

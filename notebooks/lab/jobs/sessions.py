@@ -56,7 +56,7 @@ def session_ended(job, names, log, why=None, client=None, may_go_on=True):
                      f"goes on from its checkpoints, {_words(known['reached'])}")
     if why is None:
         return {**known, "state": "failed", "log": tail(log), "reason": "the session made no progress, so another one "
-                "would make none: give each session more hours with -p time_budget=HOURS, or shorten the recipe"}
+                "would make none: give each session more hours with -p hours=HOURS, or shorten the recipe"}
     if cut and may_go_on and job["idle"] == 0:
         where = f"from the session before, {_words(before)}" if before else "from the beginning"
         return _next(job, known, 1, f"was cut ({why}) and left nothing new; the next session starts again {where}")

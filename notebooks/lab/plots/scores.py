@@ -1,10 +1,9 @@
 """Pictures of training and of scores."""
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.lines import Line2D
 
-from kit.data import COLLECTIONS
 from lab.plots.style import (
-    MARKS,
-    MODELS,
     QUIET,
     dress,
     literal,
@@ -42,12 +41,38 @@ def learning_curve(histories, ax=None, title=""):
     return dress(ax, title, "seconds of training (mark: weights kept; thin: one seed)", "validation score")
 
 
+def learning_curves(histories, title=""):
+    """Draw the learning curves of all models, with one picture for each set of collections that they learned from.
+
+    `histories`: {what was learned from: {kind: one history of `kit.train.train` per training}}. Returns the axes.
+    """
+    rows = -(-len(histories) // 2)
+    figure, axes = plt.subplots(max(rows, 1), 2, figsize=(8, 0.5 + 2.2 * max(rows, 1)), dpi=100, layout="constrained",
+                                sharey=True, squeeze=False)
+    axes = [*axes.flat]
+    for ax, (name, own) in zip(axes, histories.items()):
+        learning_curve(own, ax, name)
+        ax.get_legend().remove()
+        ax.set(xlabel="seconds of training", ylabel="validation score" if ax in axes[::2] else "")
+        ax.title.set_fontsize("small")
+    for ax in axes[len(histories):]:
+        ax.set_axis_off()
+    kinds = dict.fromkeys(kind for own in histories.values() for kind in own)
+    marks = [Line2D([], [], label=literal(kind), **style) for kind, style in model_styles([*kinds]).items()]
+    figure.legend(handles=marks, loc="outside lower center", ncols=max(len(marks), 1), frameon=False, fontsize="small")
+    figure.suptitle(literal(title), x=0.01, ha="left", fontsize="medium")
+    return axes[:len(histories)]
+
+
 def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
     """Draw the score of each model on each collection with its interval, beside the noise ceiling.
 
-    `rows`: (collection, model, score, low, high); where the ends of the interval are NaN, no interval is drawn.
-    `ceilings`: {collection: noise ceiling}; NaN or absent: no mark.
+    `rows`: (collection, model, score, low, high), or a DataFrame of `lab.scores.score_table`; where the ends of the
+    interval are NaN, no interval is drawn. `ceilings`: {collection: noise ceiling}; NaN or absent: no mark.
     """
+    if hasattr(rows, "columns"):
+        ceilings = rows.groupby("collection")["ceiling"].first().to_dict() if "ceiling" in rows else None
+        rows = rows[["collection", "model", "score", "low", "high"]].itertuples(index=False)
     rows, bottom, blocks = list(rows), 0, {}
     collections, models = (list(dict.fromkeys(row[i] for row in rows)) for i in (0, 1))
     placed = []                                        # (place of the row, row); a block of rows per collection
@@ -73,77 +98,64 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
     return dress(ax, title, "score (1 is perfect; lines: intervals)", "collection", grid="x")
 
 
+def leads_with_intervals(rows, ax=None, title="", words="lead in score"):
+    """Draw differences between models with their intervals, beside a line at 0; `rows`: as `scores_with_intervals`."""
+    ax = scores_with_intervals(rows, ax=ax, title=title)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.locator_params(axis="x", nbins=6)
+    ax.set_xlabel(literal(words))
+    return ax
+
+
 def per_graph_scores(scores, ceilings=None, ax=None, title="", most=30):
     """Draw the score of each model on each graph, with its range over several seeds, beside the noise ceiling.
 
     `scores`: {model: {graph: one score, or one score per seed}}; the graphs are sorted by the mean of the first model.
+    A graph is its ID or its name. The marks of a graph stand below each other, so that none hides another.
     `ceilings`: {graph: noise ceiling}. Of more than `most` graphs, an evenly spaced choice is drawn.
     """
     models = list(scores)
     every = sorted({g for model in models for g in scores[model]})
     every.sort(key=lambda g: np.nan_to_num(np.mean(scores[models[0]].get(g, np.nan)), nan=-np.inf))
     graphs = spaced(every, most)
-    ax = new_axes(ax, height=max(1.9, 1.2 + 0.2 * len(graphs)))         # the legend needs 1.9
+    # the legend needs 1.9; a mark, 0.07
+    ax = new_axes(ax, height=max(1.9, 1.2 + max(0.2, 0.07 * len(models)) * len(graphs)))
     styles = model_styles(models)
-    for model in models:
+    for place, model in enumerate(models):
         values = [np.atleast_1d(scores[model].get(g, np.nan)) for g in graphs]
-        style, y = styles[model], range(len(graphs))
+        style, y = styles[model], np.arange(len(graphs)) + 0.7 * (0.5 - (place + 0.5) / len(models))
         ax.hlines(y, [v.min() for v in values], [v.max() for v in values], color=style["color"], linewidth=1)
         ax.plot([v.mean() for v in values], y, linestyle="", markersize=5, alpha=0.85, label=model, **style)
     row_marks(ax, [(ceilings or {}).get(g, np.nan) for g in graphs], "noise ceiling")
-    name_rows(ax, [shortened(g) for g in graphs], top_first=False)
+    name_rows(ax, [shortened(g.rpartition(":")[2]) for g in graphs], top_first=False)
     shown = "graph" if len(graphs) == len(every) else f"graph ({len(graphs)} of {len(every)})"
     several = any(np.size(score) > 1 for own in scores.values() for score in own.values())
     return dress(ax, title, "score (1 is perfect" + "; lines: range over seeds)" * several + ")" * (not several), shown,
                  grid="x")
 
 
-def ensemble_gain(members, ensembles, weights=None, ax=None, title=""):
-    """Draw the scores of ensembles beside the scores of their members.
+def rank_agreement(agreement, title=""):
+    """Draw how alike the kinds of models order the configurations, with one square of numbers per collection.
 
-    `members`: {collection: score of each member}. `ensembles`: {way to combine: {collection: score}}. `weights`:
-    {collection: weight of each member} of the mean that is drawn of the members' scores; None: equal weights.
+    `agreement`: {collection: (kinds, matrix (k, k) of Kendall's tau between their costs)}; on the diagonal, between two
+    seeds of a kind, or NaN. Returns the axes.
     """
-    collections = list(members)
-    ax = new_axes(ax, height=1.2 + 0.45 * len(collections))
-    points = [(score, y) for y, c in enumerate(collections) for score in members[c]]
-    if points:
-        ax.plot(*zip(*points), linestyle="", marker="|", markersize=11, color=QUIET, label="score of one member")
-        means = [np.average(members[c], weights=weights and weights[c]) if len(members[c]) else np.nan
-                 for c in collections]
-        label = "mean of these scores,\nweighted as the ensemble" if weights else "mean of these scores"
-        ax.plot(means, range(len(collections)), linestyle="", marker="o", markersize=5, color=QUIET, label=label)
-    for place, (way, scores) in enumerate(ensembles.items()):
-        y = np.arange(len(collections)) - 0.18 * (place + 1) / max(1, len(ensembles))       # above its members
-        style = {"color": MODELS["ensemble"][0], "marker": MARKS[(place + 1) % len(MARKS)]}     # members have the first
-        ax.plot([scores.get(c, np.nan) for c in collections], y, linestyle="", markersize=6, label=way,
-                markerfacecolor=("white", style["color"])[place % 2], **style)
-    name_rows(ax, collections)
-    return dress(ax, title, "score (1 is perfect)", "collection", grid="x")
-
-
-def rank_agreement(table, ax=None, title=""):
-    """Draw how alike pairs of models order the configurations: a cell with a number per pair and collection.
-
-    `table`: {pair of models: {collection: Kendall's tau between their costs}}; a collection without a pair has a grey
-    cell.
-    """
-    found = dict.fromkeys(c for by_collection in table.values() for c in by_collection)
-    columns = [*filter(found.__contains__, COLLECTIONS), *(c for c in found if c not in COLLECTIONS)]
-    ax = new_axes(ax, height=1.3 + 0.27 * len(table))
-    if table:
-        values = np.array([[own.get(c, np.nan) for c in columns] for own in table.values()], dtype=float)
-        ax.imshow(values, cmap="Blues", vmin=0, vmax=1.6, aspect="auto", interpolation="none")      # dark text on all
-        ax.set_facecolor("0.88")                 # of an empty cell
-        ax.update_datalim([(-0.5, -0.5), (len(columns) - 0.5, len(table) - 0.5)])
-        for y, x in np.argwhere(np.isfinite(values)):
-            ax.text(x, y, f"{values[y, x]:.2f}", ha="center", va="center", fontsize="small")
-    ax.set_xticks(range(len(columns)), [*map(literal, columns)], fontsize="small")
-    name_rows(ax, list(table))
-    ax.set_ylim(max(len(table), 1) - 0.5, -0.5)
-    dress(ax, title, "collection", "two models")
-    ax.grid(False)
-    return ax
+    shown = {c: own for c, own in agreement.items() if len(own[0]) > 1}
+    rows = -(-len(shown) // 2)
+    figure, axes = plt.subplots(max(rows, 1), 2, figsize=(8, 0.4 + 2.6 * max(rows, 1)), dpi=100, layout="constrained",
+                                squeeze=False)
+    axes = [*axes.flat]
+    for ax, (collection, (kinds, matrix)) in zip(axes, shown.items()):
+        ax.imshow(matrix, cmap="Blues", vmin=0, vmax=1.6, interpolation="none")      # dark text on all
+        for y, x in np.argwhere(np.isfinite(matrix)):
+            ax.text(x, y, f"{matrix[y, x]:.2f}", ha="center", va="center", fontsize="small")
+        ax.set_xticks(range(len(kinds)), [*map(literal, kinds)], fontsize="small", rotation=30, ha="right")
+        ax.set_yticks(range(len(kinds)), [*map(literal, kinds)], fontsize="small")
+        ax.set_title(literal(collection), loc="left", fontsize="small")
+    for ax in axes[len(shown):]:
+        ax.set_axis_off()
+    figure.suptitle(literal(title), x=0.01, ha="left", fontsize="medium")
+    return axes[:len(shown)]
 
 
 def validation_against_leaderboard(points, ax=None, title=""):

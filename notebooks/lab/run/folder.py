@@ -12,13 +12,11 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import NamedTuple
 
 from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder
 from kit.files import copy_whole, file_sha256, part_name, plain, put_in_place, unwritable_named, write_json
-from kit.prepare import content_digests
 from kit.submit import write_submission
-from lab.data import open_data, report_problems, source_of, wanted
+from lab.data import Data, data_digest, open_data, report_problems, source_of, wanted
 from lab.run.code import code_digest
 from lab.run.store import Store, free_name
 from lab.run.unfinished import earlier_stores
@@ -28,20 +26,10 @@ TRAINS = {"tile": "03_train_tile", "layout": "04_train_layout"}         # {kind 
 COMBINES = "05_ensemble"
 _REMEMBERED = 20         # earlier versions of a view that are known to be of this run
 # the modules that decide what a step publishes; a change of others leaves it as it is
-_TRAINING = "lab.run.members", "kit.recipes", "kit.models", "kit.baselines", "kit.relatives"
+_TRAINING = ("lab.training.members", "lab.training.relatives", "lab.predictions", "kit.recipes", "kit.models",
+             "kit.baselines", "kit.relatives")
 _CODE = {**dict.fromkeys(TRAINS.values(), _TRAINING),
          COMBINES: ("kit.ensemble", "kit.metrics", "kit.prune")}
-
-
-class Prediction(NamedTuple):
-    """What one model says of the graphs of a split."""
-    collection: str
-    member: str              # KIND_seedK
-    split: str               # "train": out of fold
-    costs: dict              # {ID: cost (c,)}
-    model: str = ""          # name of the checkpoint in the store, if one gives these costs
-    specialists: tuple = ()  # IDs whose costs are those of specialists
-    baseline: bool = False   # compared with, and not combined
 
 
 class Folder:
@@ -207,8 +195,7 @@ class Folder:
         """Paths of the checkpoints of a kind of model, such as "token", by seed; [] if they cannot be used now."""
         step = step_of(collection)
         found = {} if self.results_fault(step, [collection]) else self.record(step)["sections"].get(collection, {})
-        names = {int(one["member"].rpartition("_seed")[2]): one["model"] for one in found.get("costs", ())
-                 if one["model"] and one["member"].rpartition("_seed")[0] == kind}
+        names = {one["seed"]: one["model"] for one in found.get("costs", ()) if one["model"] and one["kind"] == kind}
         return [path for _, name in sorted(names.items()) if (path := self.store.path(name, ".pt")).is_file()]
 
 
@@ -224,6 +211,10 @@ class Run(Folder):
         The folder of the run. None: `submissions/by-hand` in the clone around the working directory.
     collections : str or sequence of str, optional
         As for `open_data`, like `data_root`.
+    size : str
+        "tiny" only tries the cells: the recipes of scale "tiny".
+    recipe : str, optional
+        The scale of recipes (`kit.recipes`); None: "quick" on real files, "short" on measured programs.
 
     Attributes
     ----------
@@ -233,29 +224,34 @@ class Run(Folder):
         "measured programs" or "real files", for tables and pictures.
     scored : str
         "test" where the runtimes of test graphs are known, else "valid": the split that tables of scores are of.
+    scale : str
+        What `recipe` and `size` come to.
     collections : list of str
     problems : Path
         The log for `read_split`.
     """
 
-    def __init__(self, step, data_root=None, out_dir=None, collections=None):
+    def __init__(self, step, data_root=None, out_dir=None, collections=None, size="small", recipe=None):
         super().__init__(run_folder(out_dir), open_data(data_root, collections))
         self.step, self.collections = step, wanted(collections)
         self.source = source_of(self.root)
         self.scored = "valid" if self.source == "real files" else "test"
+        self.scale = "tiny" if size == "tiny" else recipe or ("quick" if self.source == "real files" else "short")
         self.problems = self.out / "problems" / f"{step}.jsonl"
         self._data = {f"{c} {split}": data_digest(self.root, c, split) for c in COLLECTIONS for split in SPLITS}
 
-    def publish(self, predictions, sources=(), collections=None, **settings):
+    def data(self, kind="", k_hops=None, use_valid=False):
+        """The Data of this step: of its collections whose names begin with `kind`; other arguments as for `Data`."""
+        collections = [c for c in self.collections if c.startswith(kind)]
+        return Data(self.root, collections, k_hops, use_valid, self.problems)
+
+    def publish(self, made, **settings):
         """Publish predictions; what this step published for these collections before is replaced.
 
         Parameters
         ----------
-        predictions : sequence of Prediction
-        sources : sequence of str
-            Collections that the models were trained on.
-        collections : sequence of str, optional
-            None: those of the step. A collection without predictions is published as such.
+        made : lab.predictions.Predictions
+            A collection of its data without predictions is published as such.
         **settings
             Plain values, for the ledger.
 
@@ -265,17 +261,18 @@ class Run(Folder):
             If the data changed while the step ran.
         """
         record = self.record(self.step)
-        for c in self.collections if collections is None else collections:
-            data = {f"{one} {split}": data_digest(self.root, one, split)
-                    for one in dict.fromkeys([c, *sources]) for split in SPLITS}
+        for c in made.data.collections:
+            rows = [row for row in made.rows if row.collection == c]
+            names = dict.fromkeys([c, *(one for row in rows for one in row.trains_on)])
+            data = {f"{one} {split}": data_digest(self.root, one, split) for one in names for split in SPLITS}
             changed = [name for name, digest in data.items() if self._data.get(name, digest) != digest]
             if changed:
                 raise DataError(f"{self.root}: {', '.join(changed)} changed while {self.step} ran; run it again")
-            costs = [one._asdict() | {"costs": None, "file": self.store.keep("costs", one.costs)}
-                     for one in predictions if one.collection == c]
+            costs = [row._asdict() | {"member": row.member, "costs": None, "file": self.store.keep("costs", row.costs)}
+                     for row in rows]
             record["sections"][c] = plain({
-                "settings": settings, "data": data, "code": _code_of(self.step), "read": self.read.get(c, {}),
-                "costs": costs, "used": sorted(self.store.used)})
+                "settings": {**settings, "k_hops": made.data.k_hops}, "data": data, "code": _code_of(self.step),
+                "read": self.read.get(c, {}), "costs": costs, "used": sorted(self.store.used)})
         self.write_record(self.step, record)
 
     def save(self, name, write):
@@ -318,11 +315,6 @@ def run_folder(out_dir=None):
 def step_of(collection):
     """The step that publishes predictions for a collection."""
     return TRAINS[collection.partition(":")[0]]
-
-
-def data_digest(root, collection, split):
-    """A digest of the content of all prepared graphs of a split, with their names, and of their source."""
-    return _digest([source_of(root), content_digests(root, collection, split)])
 
 
 def _code_of(step):

@@ -16,7 +16,7 @@ import pandas as pd
 from kit.data import COLLECTIONS, DataError
 from kit.files import replace_file
 from lab.run.folder import TRAINS, Folder
-from lab.run.scoring import SCORE_COLUMNS
+from lab.scores import SCORE_COLUMNS
 from lab.season.history import read_season
 
 SHOWN = ("03", "04", "05")       # the pictures of these notebooks are open; the others are folded

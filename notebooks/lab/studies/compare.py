@@ -1,9 +1,7 @@
 """Compare ways of training by their scores on programs that no model was trained on; differences with intervals."""
-from kit.data import content_digest, teaches
+from kit.data import teaches
 from kit.noise import bootstrap_interval
-from kit.predict import predict
 from lab.data import read_split, teaching_graphs
-from lab.run.members import Material, ranking_code, train_or_read, training_name, with_seed
 
 
 def compared_programs(data_root, collections, problems=None, k_hops=None):
@@ -21,23 +19,6 @@ def compared_programs(data_root, collections, problems=None, k_hops=None):
         unseen += [graph for split in ("valid", "test")
                    for graph in read_split(data_root, collection, split, problems, k_hops) if teaches(graph)]
     return {name: both for name, both in found.items() if all(both)}
-
-
-def rank_unseen(recipe, name, seed, graphs, unseen, store, passes=1, report=None):
-    """Train by a `recipe` and rank `unseen` programs -> {graph_id: cost (c,)}; what was made before is read.
-
-    The last weights are kept, because the unseen programs must choose nothing. `name`, of the recipe and its training
-    data, is for readers. `seed` is that of the initial weights and of the draws in training. `store`: a Store. `passes`
-    is as for `predict`, `report` as for `train`; None: nothing is reported.
-    """
-    material, one = Material(graphs, (), None, {}), with_seed(recipe, seed)
-    trained = training_name(store, f"{name} {seed}", one, material)
-    ranked = store.name("ranked", [trained, [content_digest(g) for g in unseen], ranking_code(), passes])
-
-    def rank():
-        model, _ = train_or_read(store, trained, one, material, report or (lambda line: None))
-        return {g.graph_id: predict(model, g, passes=passes) for g in unseen}
-    return store.made(ranked, rank)
 
 
 def differences(scores, reference):

@@ -31,7 +31,7 @@ from kit.prune import config_ids, drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from lab.data import measured_table, open_data, read_split, teaching_graphs  # noqa: E402
 from lab.run.store import Store  # noqa: E402
-from lab.studies.compare import rank_unseen  # noqa: E402
+from lab.training import rank_unseen  # noqa: E402
 
 SOURCES = "xla", "nlp"
 COUNT = "count of deviations"

@@ -40,9 +40,10 @@ from kit.search import (  # noqa: E402
 from lab.data import open_data  # noqa: E402
 from lab.measured import PROGRAMS  # noqa: E402
 from lab.measured.files import traced  # noqa: E402
-from lab.run.members import Material, train_or_read, training_name, with_seed  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.measured import taught_programs  # noqa: E402
+from lab.training import train_or_read, training_name  # noqa: E402
+from lab.training.plan import with_seed  # noqa: E402
 
 SEEDS = 3                        # networks whose mean cost guides a search
 ROUNDS = 3                       # of default and winners, in each of the new processes
@@ -76,12 +77,11 @@ def strategies(learned):
 def trained_models(store):
     """Token models that learned from the measured training programs, one per seed."""
     graphs = taught_programs(open_data("measured"), "random")
-    recipe, material = recipes_for("layout:xla:random", programs=len(graphs))["token"], Material(graphs, (), None, {})
-    found = []
+    recipe, found = recipes_for("layout:xla:random", programs=len(graphs))["token"], []
     for seed in range(SEEDS):
         one = with_seed(recipe, seed)
-        name = training_name(store, f"measured random token model {seed}", one, material)
-        found.append(train_or_read(store, name, one, material, print)[0])
+        name = training_name(store, f"measured random token model {seed}", one, graphs)
+        found.append(train_or_read(store, name, one, graphs, report=print)[0])
     return found
 
 

@@ -1,14 +1,19 @@
 """Rows of tables about searches among the rows of files, and about tiles."""
+from dataclasses import replace
+
 import numpy as np
 
+from kit.data import target
 from kit.metrics import default_tile_score, slowdown
 from kit.noise import bootstrap_interval
 from kit.prune import config_ids
 from kit.search import search_rows
 from kit.training import versions
 from lab.run.code import code_digest
+from lab.training import rank_unseen, train_recipes
 
 ROW_BUDGET = 100           # measurements among the rows of a file, at most; and half of its rows
+FEW_KERNELS, PARTS = 5, 4  # with fewer unseen kernels, all kernels are ranked, in this many parts
 REPEATED = 10              # the data set measures the default about 40 times per file; a part of a file may hold fewer
 
 
@@ -75,6 +80,31 @@ def _searched(graph, cost, budgets, seeds, store):
     return {name: np.array([one[name] for one in found]) for name in ("searched", "searched with model")}
 
 
+def tile_predictions(run, data, recipes, device="cpu"):
+    """What the tile model, seed 0, says of kernels that it has not seen -> ({ID: cost (c,)}, {ID: runtime (c,)}).
+
+    They are the kernels that scores are of, and 03's model is read if it was trained. With fewer than five of them, all
+    kernels are split into four parts, and each is ranked by a model that was trained on the other three.
+    """
+    costs, runtimes = {}, {}
+    for c, own in recipes.items():
+        known = data.runtimes(c, data.scored)
+        if data.scored == "test" or len(known) >= FEW_KERNELS:
+            ranked = train_recipes(run, data, {c: own}, seeds=1, device=device).seeds(c, data.scored)
+            costs |= {i: cost for i, cost in ranked["tile"][0].items() if i in known} if ranked else {}
+            runtimes |= known
+            continue
+        every = [g._replace(graph_id=f"{number} {g.graph_id}")           # two splits may use one name
+                 for number, g in enumerate([*data.train[c], *data.valid[c]])]
+        one = own["tile"]._replace(settings=replace(own["tile"].settings, device=device))
+        for part in range(PARTS):
+            print(f"{part + 1} of {PARTS}  {c} tile part {part}")
+            taught = [g for number, g in enumerate(every) if number % PARTS != part]
+            costs |= rank_unseen(one, f"{c} tile part {part}", 0, taught, every[part::PARTS], run.store)
+        runtimes |= {g.graph_id: target(g) for g in every}
+    return costs, {i: runtime for i, runtime in runtimes.items() if i in costs}
+
+
 def tile_rows(costs, runtimes, has_default=True):
     """The model's five first tile sizes against five at random and the compiler's default.
 
@@ -111,7 +141,7 @@ def row_speed_ups(rows):
     Parameters
     ----------
     rows : sequence of dict
-        As from `file_rows`, and "collection", "rows of a", and "default", the slowdown of the default.
+        As from `file_rows`, and "collection" and "default", the slowdown of the default.
 
     Returns
     -------
@@ -122,7 +152,7 @@ def row_speed_ups(rows):
     ups = {}
     for row in rows:
         for search, name in (("with model", "searched with model"), ("random", "random")):
-            key = row["collection"], f"rows: {row['rows of a']}", search, row["budget"]
+            key = row["collection"], "rows", search, row["budget"]
             if np.isfinite(row["default"]):
                 ups.setdefault(key, []).append((1 + row["default"]) / (1 + row[name]))
     return {key: np.array(one) for key, one in ups.items()}

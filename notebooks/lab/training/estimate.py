@@ -11,22 +11,21 @@ STEPS = 4, 40                    # the second where the first take too little
 LEAST = 1.0                      # s
 
 
-def minutes_ahead(members, materials, workers):
+def minutes_ahead(members, data, workers):
     """One sentence on the minutes until models are trained.
 
     Parameters
     ----------
-    members : sequence of lab.run.members.Member
-    materials : dict
-        As for `lab.run.members.train_members`.
+    members : sequence of lab.training.Member
+    data : lab.data.Data
     workers : int
         Models trained at the same time.
     """
     timed, each = {}, {}
     for member in members:
-        key = member.trained_on, member.kind
+        key = member.trains_on, member.kind
         if key not in timed:
-            timed[key] = _minutes(member.recipe, materials[member.trained_on].graphs)
+            timed[key] = _minutes(member.recipe, data.graphs(member.trains_on))
         each[member.kind] = each.get(member.kind, 0.0) + timed[key]
     together = max(*timed.values(), sum(each.values()) / workers)
     return (f"about {together:.0f} min to train {len(members)} model{'s' * (len(members) > 1)}; one after another: "

@@ -1,36 +1,18 @@
-"""The data of a notebook or a run: found, prepared, and read split by split with bad files named and left out."""
+"""Where the data of a notebook or a run are: found, and prepared in a folder."""
 import hashlib
 import json
 import os
-import re
-import time
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
-from kit.data import (
-    COLLECTIONS,
-    SPLITS,
-    STRANGER,
-    DataError,
-    clone_folder,
-    find_data_root,
-    is_competition,
-    npz_paths,
-    own_files,
-    target,
-    teaches,
-)
-from kit.factored import read_graph
-from kit.files import as_text, copy_whole, unwritable_named
-from kit.prepare import is_prepared, open_prepared, prepare
-from kit.prune import drop_duplicate_configs, fewer_configs, prune
+from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder, find_data_root, is_competition, own_files
+from kit.files import copy_whole, plain, unwritable_named
+from kit.prepare import content_digests, is_prepared, open_prepared, prepare
 
 MEASURED_TABLE = "measured.csv"
-UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 DRIVE = Path("/content/drive/MyDrive")          # Google Drive, mounted on Colab
-MEASURED = Path(__file__).resolve().parent / "measured" / "cpu" / "npz"      # come with the kit
+MEASURED = Path(__file__).resolve().parents[1] / "measured" / "cpu" / "npz"      # come with the kit
 
 
 def open_data(data_root=None, collections=None, folder=None):
@@ -56,7 +38,7 @@ def open_data(data_root=None, collections=None, folder=None):
     prepared = prepare(root, place, [c for c in COLLECTIONS if c in wanted(collections) or c in known])
     if any(not _may_teach(prepared.catalogue, c) for c in wanted(collections) if c.startswith("layout:")):
         others = [c for c in COLLECTIONS if c.startswith("layout:") or c in wanted(collections)]
-        prepared = prepare(root, place, others)                  # `training_graphs` will read counterparts
+        prepared = prepare(root, place, others)                  # `Data.train` will read counterparts
     copy_table(root, place)
     print(f"prepared: {prepared.folder}")
     for name, reason in left_out(prepared.folder, wanted(collections)):
@@ -71,12 +53,12 @@ def locate_data(data_root=None, folder=None):
     """
     folder = clone_folder() / "data" if folder is None else folder
     try:
-        root = None if data_root == "measured" else find_data_root(data_root)
+        root = MEASURED if data_root == "measured" else find_data_root(data_root)
     except DataError:
         if data_root is not None or os.environ.get("TPUGRAPHS_ROOT") or not MEASURED.is_dir():      # not in a bundle
             raise
-        root = None
-    if root is None:
+        root = MEASURED
+    if root.resolve() == MEASURED.resolve():
         return find_data_root(MEASURED), Path(folder, "measured")
     if is_prepared(root):
         return root, root
@@ -126,91 +108,10 @@ def wanted(collections=None):
     return [c for c in COLLECTIONS if c in names]
 
 
-def read_split(data_root, collection, split, problems=None, k_hops=None):
-    """Read every file of a split; a damaged file is reported and left out.
-
-    Files whose names cannot stand in a submission or in predictions are left out, too. `problems`: a JSON-lines file
-    that gets {"path", "reason"} per left-out file. `k_hops`: prune each layout graph to this neighbourhood when it is
-    read, so that a split takes little memory.
-    """
-    (own, strangers), graphs, start = own_files(data_root, collection, split), [], time.monotonic()
-    paths, shown = sorted(own + strangers), start
-    for number, path in enumerate(paths, 1):
-        try:
-            graph = _read_graph(path, collection, split, path in strangers)
-            graphs.append(graph if k_hops is None or collection == "tile:xla" else prune(graph, k_hops))
-        except DataError as fault:
-            print(f"left out: {fault}")
-            if problems is not None:
-                report_problems(problems, as_text(path), [str(fault)])
-        if time.monotonic() - shown > 10:
-            shown = time.monotonic()
-            print(f"{collection} {split}: read {number} of {len(paths)} files in {shown - start:.0f} s")
-    return graphs
-
-
-def _read_graph(path, collection, split, stranger=False):
-    """Read one file; DataError if it is damaged or cannot be used in its split."""
-    if as_text(path.name) != path.name:
-        raise DataError(f"{as_text(path)}: its name is not UTF-8; rename the file")
-    if split == "test" and not UNQUOTED.fullmatch(path.stem):
-        raise DataError(f"{path}: its name cannot stand in a submission; expected no space, comma, colon, semicolon or "
-                        "quote; if it is a copy, delete it")
-    if split == "valid" and ":" in path.stem:
-        raise DataError(f"{path}: its name holds a colon, which separates the collection from the name in predictions; "
-                        "rename the file")
-    if stranger:
-        raise DataError(f"{path}: {STRANGER}")
-    return read_graph(path, collection, split)
-
-
-def training_graphs(data_root, collection, problems=None, k_hops=None):
-    """The graphs to train on for a collection: its own, or those of its counterparts if its own teach nothing.
-
-    A layout collection has two sets of counterparts, tried in this order: the other search on the same source, then
-    both collections of the other source. Returns the list of graphs that `teaches` accepts, layout graphs deduplicated,
-    and the list of their collections; both are empty if there is nothing to train on.
-    """
-    sets = [[collection]]
-    if collection != "tile:xla":
-        _, source, search = collection.split(":")
-        other, opposite = {"xla": "nlp", "nlp": "xla"}[source], {"random": "default", "default": "random"}[search]
-        sets += [[f"layout:{source}:{opposite}"], [f"layout:{other}:{search}", f"layout:{other}:{opposite}"]]
-    for one in sets:
-        found = {c: teaching_graphs(data_root, c, "train", problems, k_hops) for c in one}
-        trained_on = [c for c in one if found[c]]
-        if trained_on:
-            break
-        print(f"{' and '.join(one)}: no training graph with two different configurations and runtimes")
-    graphs = [g for c in trained_on for g in found[c]]
-    if trained_on and trained_on != [collection]:
-        print(f"{collection} is therefore trained on {len(graphs)} graphs of {' and '.join(trained_on)}")
-    return graphs, trained_on
-
-
-def teaching_graphs(data_root, collection, split, problems=None, k_hops=None):
-    """The graphs of a split that `teaches` accepts, layout graphs deduplicated; arguments are as for `read_split`."""
-    graphs = read_split(data_root, collection, split, problems, k_hops)
-    if collection != "tile:xla":
-        graphs = [drop_duplicate_configs(g)[0] for g in graphs]
-    return [g for g in graphs if teaches(g)]
-
-
-def runtimes_of(data_root, collection, splits, predictions):
-    """The runtimes of the graphs of some splits that all models rank: {ID: runtime (c,)}, for tiles divided.
-
-    `predictions`: one {ID: cost (c,)} per model. Notebook 04 ranks a part of many configurations; the runtimes are of
-    the same part. Graphs with equal runtimes are left out, because nobody can rank their configurations.
-    """
-    predictions, found = list(predictions), {}
-    for graph in [g for split in splits for g in read_split(data_root, collection, split)] if predictions else ():
-        name = f"{collection}:{graph.graph_id}"
-        if all(name in costs for costs in predictions):
-            graph = graph if collection == "tile:xla" else fewer_configs(graph, len(predictions[0][name]))
-            runtime = target(graph)
-            if len(np.unique(runtime)) > 1 and all(len(costs[name]) == len(runtime) for costs in predictions):
-                found[name] = runtime
-    return found
+def data_digest(root, collection, split):
+    """A digest of the content of all prepared graphs of a split, with their names, and of their source."""
+    found = plain([source_of(root), content_digests(root, collection, split)])
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
 
 
 def report_problems(log, path, reasons):
@@ -242,12 +143,3 @@ def copy_table(root, place):
         copy.unlink(missing_ok=True)
     elif not (copy.is_file() and copy.read_bytes() == table.read_bytes()):       # new, or programs were measured since
         copy_whole(table, copy)
-
-
-def known_truth(data_root, collection):
-    """Runtimes of the test graphs, {ID: runtime (c,)}; for tiles divided by the normalizers.
-
-    Empty if only the competition knows them.
-    """
-    paths = npz_paths(Path(data_root), collection, "test") if is_measured(data_root) else ()
-    return {f"{collection}:{path.stem}": target(read_graph(path, collection)) for path in paths}

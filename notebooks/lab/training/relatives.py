@@ -1,0 +1,114 @@
+"""Correct the token model where training has a relative of a program: another program of its family, or itself."""
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from kit.data import content_digest
+from kit.ensemble import mean_zscore
+from kit.predict import predict
+from kit.relatives import rank_by_relatives
+from kit.training.pool import default_workers, run_jobs
+from lab.run import Store
+from lab.run.code import code_digest
+from lab.training.members import read_model
+from lab.training.plan import Member
+
+
+def correct_by_relatives(run, made, base="token", workers=None, report=print):
+    """Add the kind "relatives": the base as corrected on the nearest relatives of each program in training.
+
+    Each member of the kind `base` starts a specialist for each validation and test graph that has a relative among the
+    graphs that this member learned from (`kit.relatives.rank_by_relatives`); other graphs keep the cost of the base.
+    Where training holds other configurations of the same program, the specialist learns from them alone, and its costs
+    replace those of every kind that is there, because nothing else knows as much. Collections without any relative get
+    no such kind.
+
+    Parameters
+    ----------
+    run : Run
+    made : Predictions
+        From `train_recipes`; changed in place.
+    base : str
+    workers : int, optional
+        As for `train_recipes`.
+    report : callable
+    """
+    jobs = [(None, _Job(member, name, (run.store.folder, run.store.others), _name(run.store, member, name, made.data)))
+            for member, name in made.trained if member.kind == base]
+    if not jobs:
+        return
+    workers = 1 if run.scale == "tiny" and workers is None else workers or default_workers("cpu")
+    found = run_jobs(_specialists, jobs, {None: made.data}, workers, report)
+    by_member = {}                               # {(seed, what was learned from): what each fold's specialists say}
+    for (_, job), costs in zip(jobs, found):
+        by_member.setdefault((job.member.seed, job.member.trains_on), []).append(costs)
+    _put(made, base, by_member)
+
+
+class _Job(NamedTuple):
+    """What a process needs to correct one member, beside the data."""
+    member: Member
+    trained: str             # name of its checkpoint in the store
+    store: tuple             # folder of the store, and other stores
+    found: str               # name of the result in the store
+
+
+def _name(store, member, trained, data):
+    asked = [[i, content_digest(graph)] for (_, split), own in member.asked(data).items() if split != "train"
+             for i, graph in own.items()]
+    return store.name("relatives", [trained, asked, code_digest("kit.relatives", "kit.predict")])
+
+
+def _specialists(job, data, report):
+    """{"same|ID" or "near|ID": cost (c,)} of the graphs with a relative; the store is asked first."""
+    store = Store(*job.store, report)
+
+    def make():
+        model, graphs, found = read_model(store, job.member, job.trained), job.member.taught(data), {}
+        # no relative of "train" was trained on: families are in one fold
+        for (_, split), own in job.member.asked(data).items():
+            for i, graph in own.items() if split != "train" else ():
+                one = rank_by_relatives(graph, graphs, partial(predict, model))
+                if one is not None:
+                    found[f"{'same' if one.same else 'near'}|{split}|{i}"] = one.cost
+        return found
+    return store.made(job.found, make)
+
+
+def _put(made, base, by_member):
+    """Add the rows of "relatives", and replace the costs of programs that were trained on themselves."""
+    rows, same, related = [], {}, set()
+    for row in [row for row in made.rows if row.kind == base]:
+        parts = by_member[row.seed, row.trains_on]
+        said = {i: _one_specialist([_of(part, row.split, i) for part in parts], cost) for i, cost in row.costs.items()}
+        said = {i: one for i, one in said.items() if one is not None}
+        related |= {row.collection} if said else set()
+        same |= {(row.split, i): cost for i, (cost, known) in said.items() if known}
+        corrected = {i: cost for i, (cost, _) in said.items()}
+        rows.append(row._replace(kind="relatives", costs=row.costs | corrected, specialists=tuple(corrected)))
+    made.rows += [row for row in rows if row.collection in related]
+    for place, row in enumerate(made.rows):
+        known = {i: same[row.split, i] for i in row.costs if (row.split, i) in same}
+        if known and not row.baseline:
+            made.rows[place] = row._replace(costs=row.costs | known,
+                                            specialists=tuple(dict.fromkeys([*row.specialists, *known])))
+
+
+def _of(part, split, name):
+    """(cost, whether it learned from the same program) of one fold's specialist; None without a relative."""
+    return next(((part[f"{kind}|{split}|{name}"], kind == "same") for kind in ("same", "near")
+                 if f"{kind}|{split}|{name}" in part), None)
+
+
+def _one_specialist(found, cost):
+    """The mean of what the specialists of all folds say of a program -> (cost, same) or None.
+
+    A fold without a relative has None, and the cost of the base counts for it. If a fold has other configurations of
+    the same program, only such folds count.
+    """
+    if not any(found):
+        return None
+    same = [one[0] for one in found if one is not None and one[1]]
+    said = same or [cost if one is None else one[0] for one in found]
+    return (mean_zscore(said) if len(found) > 1 else np.asarray(said[0])), bool(same)
