@@ -1,7 +1,7 @@
 """Execute the notebooks, and keep their outputs in notebooks/*.ipynb, for readers of the repository.
 
 `python .ci/outputs.py` does what README.md's first command does with 00 to 09. Then it runs 10 to 13 in the same
-folder; the studies 10 to 12 take most of an hour. Work that is finished there is not repeated. Code and text of the
+folder; the studies 10 and 11 take most of an hour. Work that is finished there is not repeated. Code and text of the
 notebooks stay as they are; pictures become small PNGs. Paths are those of a clone. Nothing of a machine, of a moment or
 of a token is kept.
 
@@ -37,7 +37,7 @@ LAST = "14"                                     # 20 runs on Colab alone
 MOST_BYTES = 400_000                            # of a notebook
 WIDTH = 910                                     # pixels, as the widest picture of README.md
 COLOURS = 64, 32, 16, 8                         # of a picture; fewer where a notebook grows too large
-OTHERS = "10", "11", "12", "13"                 # one at a time: 13 shows seconds
+OTHERS = "10", "11", "13"                 # one at a time: 13 shows seconds
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")        # in memory
 STYLE = re.compile(r"T_[0-9a-f]{5}(?=[\"_ ])")   # pandas draws a name for each table
 NO_RULES = '<style type="text/css">\n</style>\n'

@@ -34,7 +34,7 @@ UNFINISHED = "unfinished"                       # in place of the key of a step,
 IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
 # what a notebook needs from other notebooks of the same run; one that is not named here needs all before it
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
-         "08": (), "09": (), "10": (), "11": (), "12": (), "13": ()}
+         "08": (), "09": (), "10": (), "11": (), "13": ()}
 MEASURES = "08"                                 # measures kernels, which its time may end
 PACKAGES = {MEASURES: ("apache-tvm", "torch"), "09": ("jax",)}            # what a step measures, or uses if installed
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
