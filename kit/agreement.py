@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kit.data import OPCODE_NAMES
+from kit.data import OPCODE_NAMES, Meetings
 from kit.pad import (
     DIMENSIONS,
     ELEMENT_TYPE,
@@ -45,16 +45,6 @@ BALANCE = 256                    # multiply-adds per byte with which arithmetic 
 
 
 BYTES, MOVED = 6, 3              # columns of Agreement.bytes and Agreement.moved
-
-
-class Meetings(NamedTuple):
-    """The p pairs of configurable nodes whose layouts meet, sorted."""
-    ends: np.ndarray             # (p, 2) int64; positions in node_config_ids: producer, then consumer or other producer
-    joins: np.ndarray            # (p,) bool; True: two producers whose outputs are operands of one operation
-    hops: np.ndarray             # (p,) int64; edges between the two nodes, through the place where their layouts meet
-    names: np.ndarray            # (p, 2, 6) int64; in that place, the name of each output dimension of either node
-    role: np.ndarray             # (p,) int64; what the consumer reads there, see operand_roles; 0 for two producers
-    size: np.ndarray             # (p,) float64; bytes of the tensor in that place / bytes of the producer's output
 
 
 class OwnColumns:

@@ -82,7 +82,17 @@ class LayoutGraph(NamedTuple):
     node_group: np.ndarray                   # (nc,) int64 in 0..g-1
     code_rows: np.ndarray                    # (nc, k, 18) int8; -1 throughout for codes that the group does not have
     config_runtime: np.ndarray               # (c,) int64, ns
-    meetings: tuple = None                   # result of `kit.agreement.find_meetings`; None until it is computed
+    meetings: tuple = None                   # Meetings, from `kit.agreement.find_meetings`; None until they are found
+
+
+class Meetings(NamedTuple):
+    """The p pairs of configurable nodes whose layouts meet, sorted."""
+    ends: np.ndarray             # (p, 2) int64; positions in node_config_ids: producer, then consumer or other producer
+    joins: np.ndarray            # (p,) bool; True: two producers whose outputs are operands of one operation
+    hops: np.ndarray             # (p,) int64; edges between the two nodes, through the place where their layouts meet
+    names: np.ndarray            # (p, 2, 6) int64; in that place, the name of each output dimension of either node
+    role: np.ndarray             # (p,) int64; what the consumer reads there, `operand_roles`; 0: two producers
+    size: np.ndarray             # (p,) float64; bytes of the tensor in that place / bytes of the producer's output
 
 
 def content_digest(graph):

@@ -8,7 +8,7 @@ space or less:
 - edges are stored as differences, because consumers come in order and producers are mostly near
 - numbers have the smallest integer type that holds them
 
-It also holds where layouts meet in the whole program (`kit.agreement.Meetings`), and in `about.json` what
+It also holds where layouts meet in the whole program (`kit.data.Meetings`), and in `about.json` what
 `kit.prepare` says of its source. Nothing is pickled.
 
 In factored form, groups of configurable nodes and their options can be read off. `structure_of` describes them so that
@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kit.agreement import Meetings
-from kit.data import DataError, NpzFile, layout_graph, tile_graph
+from kit.data import DataError, Meetings, NpzFile, layout_graph, tile_graph
 from kit.files import whole_file
 
 

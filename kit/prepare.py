@@ -27,7 +27,6 @@ import numpy as np
 import polars as pl
 from tqdm import tqdm
 
-from kit.agreement import find_meetings
 from kit.checks import as_path, check_whole
 from kit.data import (
     CATALOGUE,
@@ -346,6 +345,7 @@ def prepare_file(source, folder):
                 {"source_changed": None} if isinstance(fault, OSError) else {})
         row = _about(source) | {"content": _as_in_source(graph), "padding": npz.padding}
         if source.collection != "tile:xla" and graph.meetings is None:
+            from kit.agreement import find_meetings  # who only reads prepared files does not need it
             graph = graph._replace(meetings=find_meetings(graph))
         row |= describe(graph, source.collection)
         write_graph(path, graph, {name: row.get(name) for name in COLUMNS if name in _HELD})

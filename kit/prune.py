@@ -5,13 +5,16 @@ keeps 16% of the nodes and 9% of the edges of the public layout graphs.
 
 Letters: n nodes, m edges, c configurations, nc configurable nodes, g groups.
 """
+import warnings
+
 import numpy as np
 
 try:
-    from kit.agreement import find_meetings
     from kit.checks import check_graph
-except ImportError:              # pasted into a notebook, where nothing is checked and no meetings are found
-    find_meetings = globals().get("find_meetings", lambda graph: None)
+except ModuleNotFoundError as fault:
+    if fault.name != "kit":
+        raise
+    # pasted into a notebook without the kit: nothing is checked
     check_graph = globals().get("check_graph", lambda graph, tile, least: None)
 
 _FAR = np.iinfo(np.int64).max    # hops to a node that is not reached
@@ -79,7 +82,20 @@ def prune(graph, k=1):
         edge_index=np.searchsorted(kept, graph.edge_index[edges]),
         node_config_ids=np.searchsorted(kept, graph.node_config_ids),
         node_splits=np.searchsorted(kept, graph.node_splits),
-        meetings=graph.meetings or find_meetings(graph))
+        meetings=graph.meetings or _meetings(graph))
+
+
+def _meetings(graph):
+    """Where two layouts meet in the whole graph; None, with a warning, where this file is pasted without the kit."""
+    try:
+        from kit.agreement import find_meetings  # prepared files hold them
+    except ModuleNotFoundError as fault:
+        if fault.name != "kit":
+            raise
+        warnings.warn("the kit is not installed, so prune does not note where layouts meet; the token model needs "
+                      "that", stacklevel=3)
+        return None
+    return find_meetings(graph)
 
 
 def config_ids(graph):

@@ -13,21 +13,10 @@ from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from typing import NamedTuple
 
+from kit import models
 from kit.checks import check_choice, check_whole
 from kit.data import COLLECTIONS
 from kit.losses import list_mle_loss, pairwise_hinge_loss, standardised_hinge_loss
-from kit.models import (
-    BoostedTrees,
-    BoostedTreesSettings,
-    ConfigTokenModel,
-    ConfigTokenSettings,
-    LayoutGNN,
-    LayoutGNNSettings,
-    SegmentGNN,
-    SegmentGNNSettings,
-    TileModel,
-    TileModelSettings,
-)
 from kit.train import TrainSettings
 
 SCALES = ("tiny", "short", "quick", "full")
@@ -115,17 +104,17 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     check_whole(given, **{name: int(name == "segments") for name in given})
     full, tiny, short = scale == "full", scale == "tiny", scale in ("tiny", "short")
     if collection == "tile:xla":
-        shape = TileModelSettings(width=128 if full else 64)
+        shape = models.TileModelSettings(width=128 if full else 64)
         settings = TrainSettings(30_000, 128, 8) if full else TrainSettings(320 if short else 1000, 64, 4)
-        recipes = {"tile": Recipe(TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
+        recipes = {"tile": Recipe(models.TileModel, shape, settings, list_mle_loss, seeds=2 if short else 3)}
         return _tried(recipes) if tiny else recipes
     few = programs is not None and programs < FEW_PROGRAMS
     together = short and not few
-    shape = ConfigTokenSettings()
+    shape = models.ConfigTokenSettings()
     if few:
-        shape = ConfigTokenSettings(features=False, digits=False, bytes=False, graph_blocks=0)
+        shape = models.ConfigTokenSettings(features=False, digits=False, bytes=False, graph_blocks=0)
     token = TrainSettings(850 if short else 1200, 256, learning_rate=5e-3)
-    gnn = LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
+    gnn = models.LayoutGNNSettings(256 if full else 64, config_attention=False, both_directions=True, agreement=True)
     steps = TrainSettings(125 if short else 400, 32)
     if full:
         token = TrainSettings(20_000, 1024, learning_rate=5e-3)      # rate: of up to 200 simulated programs
@@ -135,12 +124,13 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         steps = TrainSettings(50_000, 128 if random else 64, memory_budget=10 << 30, average="swa")
     # the standardised loss was not studied with few programs, nor on the whole data set
     loss = pairwise_hinge_loss if full or few else standardised_hinge_loss
-    network = LayoutGNN
+    network = models.LayoutGNN
     if segments is not None:
-        network, gnn = SegmentGNN, SegmentGNNSettings(**asdict(gnn), segment_nodes=segments)
+        network, gnn = models.SegmentGNN, models.SegmentGNNSettings(**asdict(gnn), segment_nodes=segments)
         steps = replace(steps, steps=SEGMENT_STEPS * steps.steps)
-    recipes = {"token": Recipe(ConfigTokenModel, shape, token, loss, together=together),
-               "lightgbm": Recipe(BoostedTrees, BoostedTreesSettings(), TrainSettings(1), together=together),
+    recipes = {"token": Recipe(models.ConfigTokenModel, shape, token, loss, together=together),
+               "lightgbm": Recipe(models.BoostedTrees, models.BoostedTreesSettings(), TrainSettings(1),
+                                  together=together),
                "gnn": Recipe(network, gnn, steps, seeds=1 if short else 2)}
     return _tried(recipes) if tiny else recipes
 

@@ -20,7 +20,10 @@ try:
         own_files,
     )
     from kit.files import as_text, replace_file
-except ImportError:              # pasted into a notebook; names that a cell with data.py has defined before stay
+except ModuleNotFoundError as fault:
+    if fault.name != "kit":
+        raise
+    # pasted into a notebook without the kit; names that a cell with data.py has defined before stay
     _before = globals().get
     DataError, as_path, as_text = _before("DataError", ValueError), _before("as_path", Path), _before("as_text", str)
     own_files, find_sample = _before("own_files"), _before("find_sample")       # None: no check against test files

@@ -44,8 +44,9 @@ A complete model: its cost is linear in the mean layout of the configurable node
 >>> MeanLayout()(torch.zeros(5, 18), torch.tensor([0, 3])).shape
 torch.Size([2])
 """
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from kit.lazy import lazy_names
 
 if TYPE_CHECKING:                        # for editors, and for digests of code
     from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
@@ -56,22 +57,11 @@ if TYPE_CHECKING:                        # for editors, and for digests of code
     from kit.models.segments import SegmentGNN, SegmentGNNSettings
     from kit.models.tile import TileModel, TileModelSettings
 
-_HOMES = {
-    "boosted_trees": ("BoostedTrees", "BoostedTreesSettings"),
-    "config_token": ("ConfigTokenModel", "ConfigTokenSettings"),
-    "explanation": ("Explanation", "explain", "reasons"),
-    "layers": ("Sage", "SparseMean", "fastest_aggregation", "mean_messages", "rows_of"),
-    "layout_gnn": ("LayoutGNN", "LayoutGNNSettings", "without_edges"),
-    "segments": ("SegmentGNN", "SegmentGNNSettings"),
-    "tile": ("TileModel", "TileModelSettings"),
-}
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-
-
-def __getattr__(name):
-    """Load the file that defines a name, once."""
-    home = next((file for file, names in _HOMES.items() if name in names), None)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    globals()[name] = found = getattr(import_module(f"{__name__}.{home}"), name)
-    return found
+__getattr__, __all__ = lazy_names(__name__, {
+    "boosted_trees": "BoostedTrees BoostedTreesSettings",
+    "config_token": "ConfigTokenModel ConfigTokenSettings",
+    "explanation": "Explanation explain reasons",
+    "layers": "Sage SparseMean fastest_aggregation mean_messages rows_of",
+    "layout_gnn": "LayoutGNN LayoutGNNSettings without_edges",
+    "segments": "SegmentGNN SegmentGNNSettings",
+    "tile": "TileModel TileModelSettings"})

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from kit.data import COLLECTIONS, SPLITS, DataError, clone_folder
 from kit.files import copy_whole, file_sha256, part_name, plain, put_in_place, unwritable_named, write_json
-from kit.submit import write_submission
 from lab.data import Data, data_digest, open_data, report_problems, source_of, wanted
 from lab.run.code import code_digest
 from lab.run.store import Store, free_name
@@ -285,6 +284,7 @@ class Run(Folder):
 
     def save_submission(self, costs):
         """Write submission.csv, a view; the store keeps each submission."""
+        from kit.submit import write_submission  # of all notebooks, 06 alone writes one
         self._keep_submission()                          # the last one, whose copy may be gone or changed since then
         path = self.save("submission.csv", lambda place: write_submission(costs, place))
         self._keep_submission()

@@ -6,10 +6,10 @@ from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from kit import models
 from kit.data import content_digest
 from kit.files import write_json
 from kit.metrics import score_for
-from kit.models import LayoutGNN, fastest_aggregation, mean_messages
 from kit.predict import predict
 from kit.train import train
 from kit.training import CheckpointError, check_device, find_deadline, read_checkpoint
@@ -101,10 +101,10 @@ def with_fastest_messages(recipes, data, device="cpu"):
         return recipes
 
     def faster(recipe):
-        if not issubclass(recipe.network, LayoutGNN):
+        if not issubclass(recipe.network, models.LayoutGNN):
             return recipe
-        messages = mean_messages(graph.edge_index, len(graph.node_opcode), device)
-        way, seconds = fastest_aggregation(messages, recipe.shape.width * recipe.settings.configs_per_step)
+        messages = models.mean_messages(graph.edge_index, len(graph.node_opcode), device)
+        way, seconds = models.fastest_aggregation(messages, recipe.shape.width * recipe.settings.configs_per_step)
         print("time of message passing, forward and backward:",
               ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in seconds.items()))
         return recipe.changed(aggregation=way)

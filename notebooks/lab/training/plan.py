@@ -6,7 +6,6 @@ from kit.checks import check_whole
 from kit.data import COLLECTIONS
 from kit.prune import fewer_configs
 from kit.recipes import Recipe, recipes_for
-from kit.relatives import fold_numbers
 
 FEW_GRAPHS = 5           # with fewer validation graphs, their mean score is mostly chance
 VALID_CONFIGS = 200      # of each validation graph, while a model is trained; whole graphs are ranked at the end
@@ -53,11 +52,13 @@ def choose_recipes(data, scale, models=None, changes=None, segments=None):
     ----------
     data : lab.data.Data
     scale : str
-        As for `kit.recipes.recipes_for`, like `segments`.
+        As for `kit.recipes.recipes_for`.
     models : str or sequence of str, optional
         The kinds to train, such as "token,lightgbm"; None: all of the recipe.
     changes : dict of str to dict, optional
         {kind: {setting: value}}, as for `Recipe.changed`, such as {"token": {"steps": 2000}}.
+    segments : int, optional
+        As for `recipes_for`.
 
     Returns
     -------
@@ -115,6 +116,7 @@ def in_folds(members, data, folds, report=print):
 
     Members whose graphs are all of one family are not split: they learn from everything, and rank nothing out of fold.
     """
+    from kit.relatives import fold_numbers  # few runs have folds
     found, numbers = [], {}
     for member in members:
         if member.trains_on not in numbers:
