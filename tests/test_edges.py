@@ -27,7 +27,7 @@ from kit.recipes import recipes_for
 from kit.search import random_search
 from kit.submit import check_submission, read_submission, top_configs, write_submission
 from kit.train import TrainSettings, predict, train
-from lab.run.gather import load_costs
+from lab.predictions import load_costs
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Six files of the kit paste alone into an empty notebook, where the kit is not installed, and work."""
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,16 +45,26 @@ ANSWERS = {"data": True, "pad": [1, 0, -1, -1, -1, -1], "prune": [[1, 2, 3, 4], 
            "submit": [[], "ID,TopConfigs\nlayout:xla:random:a,1;2;0\n"]}
 
 
+# what Python raises where the kit is not installed
+HIDE = """
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "kit":
+            raise ModuleNotFoundError("No module named 'kit'", name="kit")
+sys.meta_path.insert(0, Hidden())"""
 # one process, because each start imports NumPy, pandas, SciPy and PyTorch anew; one namespace per file
 NOTEBOOK = """
-import json, sys, traceback
-sys.modules["kit"] = None
+import json, sys, traceback, warnings
+HIDE
 answers = {}
 for name, cell in json.load(sys.stdin).items():
     names = {"__name__": "__main__"}
     try:
-        exec(cell, names)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", UserWarning)
+            exec(cell, names)
         answers[name] = names["answer"]
+        answers[name + " warns"] = [str(one.message) for one in warned]
     except Exception:
         answers[name] = traceback.format_exc()
 print(json.dumps(answers))
@@ -65,7 +76,8 @@ def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("empty")
     write_sample(folder)
     cells = {name: f"{(KIT / f'{name}.py').read_text()}\n{use}" for name, use in USES.items()}
-    done = subprocess.run([sys.executable, "-I", "-c", NOTEBOOK], cwd=folder, text=True, capture_output=True,
+    code = NOTEBOOK.replace("HIDE", HIDE)
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=folder, text=True, capture_output=True,
                           input=json.dumps(cells))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
     return json.loads(done.stdout)
@@ -77,10 +89,31 @@ def test_a_core_file_pastes_alone_into_an_empty_notebook(answers, name):
     assert answer == pytest.approx(expected) if name == "metrics" else answer == expected, answer
 
 
+def test_prune_alone_says_that_it_notes_no_meetings_and_the_others_say_nothing(answers):
+    warned = {name: answers[f"{name} warns"] for name in USES}
+    said, = warned.pop("prune")
+    assert said.startswith("the kit is not installed, so prune does not note where layouts meet") and not any(
+        warned.values())
+
+
+def test_an_error_inside_the_kit_does_not_pass_for_a_kit_that_is_not_there(tmp_path):
+    shutil.copytree(KIT, tmp_path / "kit", ignore=shutil.ignore_patterns("__pycache__"))
+    for file, broken in (("prune", "checks"), ("submit", "files")):
+        path = tmp_path / "kit" / f"{broken}.py"
+        text = path.read_text()
+        for fault in ("import no_such_package", "from math import no_such_name"):
+            path.write_text(f"{fault}\n{text}")
+            done = subprocess.run([sys.executable, "-c", f"import kit.{file}"], cwd=tmp_path, text=True,
+                                  capture_output=True, env={"PYTHONPATH": str(tmp_path), "PATH": ""})
+            assert done.returncode and "no_such" in done.stderr.splitlines()[-1]
+        path.write_text(text)
+
+
 # all files in one notebook, in every order: a fallback must not take the place of what another cell has defined
 ORDERS = """
-import itertools, json, sys
-sys.modules["kit"] = None
+import itertools, json, sys, warnings
+warnings.simplefilter("ignore")
+HIDE
 cells, use = json.load(sys.stdin)
 codes = {name: compile(cell, name, "exec") for name, cell in cells.items()}
 wrong, own = [], {}
@@ -128,7 +161,8 @@ def test_all_core_files_paste_into_one_notebook_in_every_order(tmp_path):
              node_config_ids=np.array([1]), node_config_feat=np.zeros((3, 1, 18), np.float32),
              config_runtime=np.zeros(3, int), node_splits=np.zeros((1, 1), int))
     cells = {name: (KIT / f"{name}.py").read_text() for name in USES}
-    done = subprocess.run([sys.executable, "-I", "-W", "error", "-c", ORDERS], cwd=tmp_path, text=True,
+    code = ORDERS.replace("HIDE", HIDE)
+    done = subprocess.run([sys.executable, "-I", "-W", "error", "-c", code], cwd=tmp_path, text=True,
                           capture_output=True, input=json.dumps([cells, TOGETHER]))
     assert (done.returncode, done.stderr) == (0, ""), done.stderr[-2000:]
     assert json.loads(done.stdout) == [720, 0, []]

@@ -9,10 +9,10 @@ from matplotlib.text import Text
 from kit.data import OPCODE_NAMES, LayoutGraph
 from lab.plots import (
     collection_lines,
-    ensemble_gain,
     graph_scatter,
-    group_options,
+    leads_with_intervals,
     learning_curve,
+    learning_curves,
     opcode_shares,
     per_graph_scores,
     predicted_against_measured,
@@ -73,10 +73,9 @@ PICTURES = {                  # picture: [of several graphs, of one, of none]
         ([("tile:xla", "a", 0.9, NAN, NAN)],), ([],)]),
     "per_graph_scores": (per_graph_scores, [
         ({"a": {"g": 0.1, "h": 0.5}, "b": {"g": 0.2}}, {"h": 0.9}), ({"a": {"g": 0.1}},), ({},)]),
-    "ensemble_gain": (ensemble_gain, [
-        ({"x": [0.1, 0.2], "y": [0.3]}, {"mean rank": {"x": 0.3, "y": 0.3}}), ({"x": [0.1]}, {"r": {}}), ({}, {})]),
-    "rank_agreement": (rank_agreement, [
-        ({"a and b": {"x": 0.5, "y": -0.1}, "a, two seeds": {"x": 1.0}},), ({"a and b": {"x": 0.5}},), ({},)]),
+    "leads_with_intervals": (leads_with_intervals, [
+        ([("tile:xla", "a", 0.1, -0.1, 0.3), ("tile:xla", "b", -0.2, -0.3, -0.1)],),
+        ([("tile:xla", "a", 0.1, NAN, NAN)],), ([],)]),
     "validation_against_leaderboard": (validation_against_leaderboard, [
         ([("1", 0.6, 0.5, 0.7, 0.62, 0.61, False), ("2", 0.7, NAN, NAN, 0.65, None, False)],),
         ([("1", 0.6, 0.5, 0.7, None, 0.61, True)],), ([],)]),
@@ -92,8 +91,6 @@ PICTURES = {                  # picture: [of several graphs, of one, of none]
     "runtime_spread": (runtime_spread, [
         ([described("g", [1.0, 1.5, 1.0], 0.01), described("h", [2, 4])],), ([described("g", [7, 9])],),
         ([described("same", [5, 5])],)]),
-    "group_options": (group_options, [
-        ({"g": ([5, 1], [8, 2]), "h": ([2], [3])},), ({"g": ([1], [1])},), ({},)]),
     "program_graph": (draw_drawn, [([0, 1, 2, 3, 4, 5],), ([1],), ([],)]),
     "table_of_terms": (table_of_terms, [([[0, 1, np.nan], [2, 0, 1]], ["a", "b"]), ([[1.0]], ["a"]), ([], [])]),
     "program_graph, amounts": (draw_amounts, [([0, 1, 2, 3, 4, 5],), ([1],), ([],)]),
@@ -159,12 +156,35 @@ def test_a_model_looks_the_same_in_every_picture_and_never_as_another_model_or_t
     assert model_styles(["layout:nlp:random"])["layout:nlp:random"] == collection_style("layout:nlp:random")
 
 
-def test_each_pair_of_models_has_its_number_in_the_column_of_its_collection():
-    ax = rank_agreement({"a and b": {"x": 0.5, "y": -0.1}, "a, two seeds": {"y": 1.0}})
-    assert {(*text.get_position(), text.get_text()) for text in ax.texts} == {
-        (0, 0, "0.50"), (1, 0, "-0.10"), (1, 1, "1.00")}
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["x", "y"]
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["a and b", "a, two seeds"]
+def test_each_pair_of_kinds_has_its_number_in_the_square_of_its_collection():
+    alone = ["a"], np.ones((1, 1))
+    axes = rank_agreement({"x": (["a", "b"], np.array([[NAN, 0.5], [0.5, 1.0]])), "of one kind": alone,
+                           "y": (["b", "c"], np.array([[0.2, -0.1], [-0.1, NAN]]))}, "a title")
+    assert [ax.get_title(loc="left") for ax in axes] == ["x", "y"]
+    assert {(*text.get_position(), text.get_text()) for text in axes[0].texts} == {
+        (1, 0, "0.50"), (0, 1, "0.50"), (1, 1, "1.00")}
+    for ax, names in zip(axes, (["a", "b"], ["b", "c"])):
+        assert [text.get_text() for text in ax.get_xticklabels()] == names
+        assert [text.get_text() for text in ax.get_yticklabels()] == names
+    assert rank_agreement({}) == []
+
+
+def test_each_set_of_collections_that_is_learned_from_has_a_picture_with_its_models():
+    axes = learning_curves({"x + y": {"token": [history([0.1, 0.2, 0.3])] * 2, "gnn": [history([0.3, 0.3, 0.3])]},
+                            "x": {"gnn": [history([0.2, 0.1, 0.4])]}}, "a title")
+    assert [ax.get_title(loc="left") for ax in axes] == ["x + y", "x"]
+    np.testing.assert_allclose(lines(axes[0], "token (2 seeds)").get_ydata(), [0.1, 0.2, 0.3])
+    assert [*lines(axes[1])] == ["gnn (1 seed)"]
+    axes[0].figure.draw_without_rendering()
+    assert [text.get_text() for text in axes[0].figure.legends[0].get_texts()] == ["token", "gnn"]
+    assert learning_curves({}) == []
+
+
+def test_the_marks_of_a_graph_do_not_hide_each_other():
+    ax = per_graph_scores({name: {"layout:xla:random:g": 0.5, "layout:xla:random:h": 0.4} for name in "abc"})
+    places = sorted(y for name in "abc" for y in lines(ax, name).get_ydata())
+    assert np.diff(places).min() > 0.2 and places[2] < 0.5 < places[3]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["h", "g"]
 
 
 def test_a_drawn_graph_shows_all_nodes_edges_and_group_numbers():
@@ -184,9 +204,8 @@ def test_a_name_of_a_file_is_shown_letter_by_letter(name):
     """And not as a formula, which matplotlib may be unable to read."""
     drawn = [per_graph_scores({name: {name: 0.5}}, title=name),
              runtime_spread([described(name, [1, 2, 3])], title=name),
-             group_options({name: ([1], [2])}, title=name), learning_curve({name: [history([0.1])]}, title=name),
+             learning_curve({name: [history([0.1])]}, title=name),
              scores_with_intervals([(name, name, 0.5, 0.4, 0.6)], title=name),
-             ensemble_gain({name: [0.5]}, {name: {name: 0.6}}, title=name),
              graph_scatter({name: [(1, 2)]}, name, name, title=name), draw_drawn([0, 1, 2], title=name),
              collection_lines({(name, ""): ([1, 2], [1, 2])}, name, name, title=name)]
     for ax in drawn:

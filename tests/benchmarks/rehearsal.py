@@ -41,7 +41,7 @@ from kit.recipes import recipes_for  # noqa: E402
 from kit.submit import check_submission, write_submission  # noqa: E402
 from kit.train import predict, train  # noqa: E402
 from kit.training import load_checkpoint, save_checkpoint  # noqa: E402
-from lab.run.gather import load_costs  # noqa: E402
+from lab.predictions import load_costs  # noqa: E402
 
 COLLECTION = "layout:xla:random"
 LIMIT = 8 << 30                  # bytes of address space of each process

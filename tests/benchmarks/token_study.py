@@ -27,7 +27,7 @@ from kit.noise import bootstrap_interval, noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, hold_out_configs, prune
 from kit.recipes import recipes_for
 from kit.train import TrainSettings, predict, train
-from lab.data import training_graphs
+from lab.data import Data
 
 LARGEST = "3a0c5517a87df8d82fd637b83298a3ba"         # the test program of 21,918 nodes
 KNOWN, THIRD = ("alexnet_train_batch_32", "unet3d"), "unet_3d.4x4.bf16"
@@ -129,7 +129,8 @@ def alexnet(root, seeds=3):
 
 def zero_shot(root, seeds=5):
     """Train on alexnet and unet3d alone, and rank unet_3d."""
-    graphs = [g for g in training_graphs(root, "layout:xla:default", k_hops=1)[0] if g.graph_id.startswith(KNOWN)]
+    taught = Data(root, "layout:xla:default", k_hops=1).train["layout:xla:default"]
+    graphs = [g for g in taught if g.graph_id.startswith(KNOWN)]
     third = {s: prune(named(root, f"layout:xla:{s}", "valid", THIRD)) for s in ("random", "default")}
     short, full = (recipes_for("layout:xla:default", programs=p)["token"] for p in (len(graphs), None))
     with_bytes, rows = short._replace(shape=replace(short.shape, bytes=True)), []

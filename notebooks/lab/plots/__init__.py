@@ -7,7 +7,6 @@ if TYPE_CHECKING:                        # for editors, and for digests of code
     from lab.plots.programs import (
         collection_lines,
         graph_scatter,
-        group_options,
         opcode_shares,
         predicted_against_measured,
         program_graph,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:                        # for editors, and for digests of code
     from lab.plots.style import MARKS, PALETTE, QUIET, dress, name_rows, new_axes, row_marks, spaced
 
 __getattr__, __all__ = lazy_names(__name__, {
-    "programs": "collection_lines graph_scatter group_options opcode_shares predicted_against_measured "
+    "programs": "collection_lines graph_scatter opcode_shares predicted_against_measured "
             "program_graph runtime_spread table_of_terms two_layouts",
     "scores": "leads_with_intervals learning_curve learning_curves per_graph_scores rank_agreement "
               "scores_with_intervals validation_against_leaderboard",

@@ -125,33 +125,6 @@ def collection_lines(lines, xlabel, ylabel, ax=None, title=""):
     return dress(ax, title, xlabel, ylabel)
 
 
-def group_options(groups, ax=None, title=""):
-    """Draw the configurable nodes of each graph as one bar, cut into groups; the colour is the number of options.
-
-    `groups`: {graph: (nodes (g,), options (g,)) of each group}; the nodes of a group always change together.
-    """
-    ax = new_axes(ax, height=1.6 + 0.3 * len(groups))
-    largest = max([int(np.max(options)) for _, options in groups.values() if len(options)], default=1)
-    top = max(2, min(largest, 9))                                # no public file has more than 9
-    colours = plt.get_cmap("cividis", top)
-    for y, (nodes, options) in enumerate(groups.values()):
-        order = np.lexsort((-np.asarray(nodes), -np.asarray(options)))
-        width = 100 * np.asarray(nodes)[order] / max(1, np.sum(nodes))
-        left, options = np.cumsum(width) - width, np.asarray(options)[order]
-        ax.barh(np.full(len(width), y), width, left=left, height=0.75, edgecolor="white", linewidth=0.5,
-                color=colours(np.minimum(options, top) - 1))
-        ax.text(101, y, f"{np.sum(nodes)} nodes, {len(nodes)} group{'s' * (len(nodes) != 1)}", va="center",
-                fontsize="small")
-    name_rows(ax, [shortened(g, 60) for g in groups], size="x-small")
-    ax.set_xlim(0, 100)
-    if groups:
-        scale_of = plt.cm.ScalarMappable(plt.Normalize(0.5, top + 0.5), colours)
-        bar = ax.figure.colorbar(scale_of, ax=ax, orientation="horizontal", shrink=0.5, aspect=40,
-                                 ticks=range(1, top + 1), label="options of a group")
-        bar.ax.set_xticklabels([f"{i}" + " or more" * (i == top < largest) for i in range(1, top + 1)])
-    return dress(ax, title, "share of the configurable nodes (%)", "graph", grid="x")
-
-
 def program_graph(graph, nodes, names, most=200, ax=None, title="", amounts=None, unit="", meetings=()):
     """Draw part of a layout graph from its inputs (left) to its outputs (right).
 
