@@ -98,12 +98,12 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
     return dress(ax, title, "score (1 is perfect; lines: intervals)", "collection", grid="x")
 
 
-def leads_with_intervals(rows, ax=None, title="", words="lead in score"):
+def leads_with_intervals(rows, ax=None, title="", xlabel="lead in score", ylabel="collection"):
     """Draw differences between models with their intervals, beside a line at 0; `rows`: as `scores_with_intervals`."""
     ax = scores_with_intervals(rows, ax=ax, title=title)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.locator_params(axis="x", nbins=6)
-    ax.set_xlabel(literal(words))
+    ax.set(xlabel=literal(xlabel), ylabel=literal(ylabel))
     return ax
 
 
