@@ -11,6 +11,7 @@ import pickle
 import signal
 import tempfile
 import traceback
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.reduction import recv_handle, send_handle
 
@@ -30,6 +31,17 @@ def default_workers(device):
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def one_thread():
+    """PyTorch computes with one thread: sums of several threads differ in their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def run_jobs(work, jobs, shared, workers, report=print):
     """Call `work` for each job, each in a process of its own, several at the same time -> results in order.
 
@@ -44,7 +56,8 @@ def run_jobs(work, jobs, shared, workers, report=print):
     """
     workers = min(workers, len(jobs))
     if workers <= 1:
-        return [work(job, shared[key], report) for key, job in jobs]
+        with one_thread():
+            return [work(job, shared[key], report) for key, job in jobs]
     context, results, left = multiprocessing.get_context("spawn"), {}, list(enumerate(jobs))[::-1]
     team, held = {}, {}                          # {pipe: process}, {pipe: key of the data that the process holds}
     written = {}                                 # {key: its data as `_written` gives them}

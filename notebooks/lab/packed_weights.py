@@ -16,8 +16,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from kit.data import COLLECTIONS, DataError, find_data_root
 from kit.files import copy_whole, file_sha256, write_json
 from kit.predict import predict
@@ -329,12 +327,7 @@ def _rank_all(weights, graphs, device, workers, report):
     networks = _networks()
     models = {name: _load(weights, name, networks) for _, name in keys}      # all of them, before any ranks
     jobs = [(c, (weights.path(name, ".pt"), models[name], device)) for c, name in keys]
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)                         # as when the models were trained: other sums, other bits
-        found = run_jobs(_rank, jobs, graphs, default_workers(device) if workers is None else workers, report)
-    finally:
-        torch.set_num_threads(threads)
+    found = run_jobs(_rank, jobs, graphs, default_workers(device) if workers is None else workers, report)
     return dict(zip(keys, found))
 
 

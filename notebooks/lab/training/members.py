@@ -13,7 +13,7 @@ from kit.metrics import score_for
 from kit.predict import predict
 from kit.train import train
 from kit.training import CheckpointError, check_device, find_deadline, read_checkpoint
-from kit.training.pool import default_workers, run_jobs
+from kit.training.pool import default_workers, one_thread, run_jobs
 from lab.predictions import Predictions, mean_of_folds
 from lab.run import Store, note_unfinished, steps_trained
 from lab.run.code import code_digest, things_digest
@@ -118,7 +118,8 @@ def _say_how_long(jobs, data, store, workers, report):
     report(f"{len(jobs) - len(left)} of {len(jobs)} models are trained already"
            + "; timing a few steps of the others" * bool(left))
     if left:
-        report(minutes_ahead(left, data, workers))
+        with one_thread():
+            report(minutes_ahead(left, data, workers))
 
 
 class _Job(NamedTuple):
@@ -271,8 +272,9 @@ def rank_unseen(recipe, name, seed, graphs, unseen, store, passes=1, report=None
     ranked = store.name("ranked", [trained, [content_digest(g) for g in unseen], ranking_code(), passes])
 
     def rank():
-        model, _ = train_or_read(store, trained, one, graphs, report=report)
-        return {g.graph_id: predict(model, g, passes=passes) for g in unseen}
+        with one_thread():
+            model, _ = train_or_read(store, trained, one, graphs, report=report)
+            return {g.graph_id: predict(model, g, passes=passes) for g in unseen}
     return store.made(ranked, rank)
 
 
