@@ -25,8 +25,10 @@ from sample import write_sample  # noqa: E402
 
 import kit  # noqa: E402
 import lab.plots  # noqa: E402
+import lab.predictions  # noqa: E402
 from kit.data import SPLITS  # noqa: E402
 from kit.files import file_sha256  # noqa: E402
+from lab.data import graphs  # noqa: E402
 from lab.run.code import all_sources, code_digest  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("program_of_a_run", PROJECT / "notebooks" / "run.py")
@@ -35,9 +37,9 @@ sys.modules[spec.name] = program
 spec.loader.exec_module(program)
 
 FULL = ("--only", "03,04,05,06")
-SMALL = {"seeds": 1, "first_seed": 0, "steps": 3, "token_steps": 3, "gnn_steps": 2, "gnn_width": 8, "width": 8,
-         "workers": 1, "aggregation": "sparse", "most_configs": 40, "how": "mean_zscore", "k_hops": 1,
-         "partial": True}
+SMALL = {"tile.steps": 3, "tile.width": 8, "token.steps": 3, "gnn.steps": 2, "gnn.width": 8,
+         "gnn.aggregation": "sparse", "seeds": 1, "first_seed": 0, "workers": 1, "how": "mean_zscore", "partial": True}
+MOST_CONFIGS = 40                        # of a validation program that `World.run` lets models rank
 COLLECTIONS = ("tile:xla", "layout:nlp:random")
 # the cells that show a training train for the reader alone; no file of a run depends on them
 SHOWN = ("TrainSettings(steps=100,", "TrainSettings(steps=1,")
@@ -109,10 +111,29 @@ def in_process():
         papermill.execute_notebook, program.use_this_python, os.fsync = before
         code_digest.cache_clear()                        # of a kit that was changed
         all_sources.cache_clear()
-        for now, names in modules:                       # `reload_code` made others; pickle takes only the first ones
+        # `reload_code` made others, which modules may have that came later; pickle takes only the first ones
+        first = {id(now[n]): (now[n], value) for now, names in modules for n, value in names.items()
+                 if now.get(n) is not value and is_of_the_kit(value)}
+        for now, names in modules:
             now.update(names)
+        exchange(first)
         for name, value in pictures.items():
             setattr(lab.plots, name, value)
+
+
+def is_of_the_kit(value):
+    """Whether this is a function or a class of kit or lab."""
+    return getattr(value, "__module__", None) is not None and hasattr(value, "__qualname__") and (
+        value.__module__.partition(".")[0] in ("kit", "lab"))
+
+
+def exchange(values):
+    """Put other values in all modules of kit and lab; `values`: {id of a value: (the value, the other)}."""
+    for name, module in list(sys.modules.items()):
+        if module is not None and (name.partition(".")[0] in ("kit", "lab") or name == spec.name):
+            for key, value in list(vars(module).items()):
+                if id(value) in values:
+                    setattr(module, key, values[id(value)][1])
 
 
 def run_clone(folder, *args, within=None):
@@ -159,13 +180,8 @@ def reload_code(module, text):
     """Give a module of the kit, and every other one that took names from it, the functions and classes of a text."""
     old = dict(vars(module))
     exec(compile(text, module.__file__, "exec"), module.__dict__)
-    new = {id(old[n]): value for n, value in vars(module).items()
-           if n in old and value is not old[n] and getattr(value, "__module__", None) == module.__name__}
-    for name, other in list(sys.modules.items()):
-        if other is not None and name.partition(".")[0] in ("kit", "lab") or name == spec.name:
-            for key, value in list(vars(other).items()):
-                if id(value) in new and other is not module:
-                    setattr(other, key, new[id(value)])
+    exchange({id(old[n]): (old[n], value) for n, value in vars(module).items()
+              if n in old and value is not old[n] and getattr(value, "__module__", None) == module.__name__})
 
 
 class World:
@@ -207,11 +223,12 @@ class World:
 
     def run(self, *args, out="out", kill=None, **settings):
         """`run.py ARGS` -> exit status; `said` then has what was printed. `kill`: end at this change of a file."""
-        settings = [word for name, value in (SMALL | settings).items() if name in self._declared(args)
+        settings = [word for name, value in (SMALL | settings).items() if name in self._declared(args, settings)
                     for word in ("-p", f"{name}={value}")]
         text = io.StringIO()
-        before = program.PROJECT, kit.__file__
+        before = program.PROJECT, kit.__file__, graphs.MOST_CONFIGS
         program.PROJECT, kit.__file__ = self.place, str(self.kit / "__init__.py")
+        graphs.MOST_CONFIGS = lab.predictions.MOST_CONFIGS = MOST_CONFIGS
         Watch.place, Watch.left, Watch.dead = str(self.place) + os.sep, kill, False
         status = None
         code_digest.cache_clear()
@@ -229,16 +246,17 @@ class World:
         finally:
             status = ENDED if Watch.dead else status
             Watch.place, Watch.left, Watch.dead = None, None, False
-            program.PROJECT, kit.__file__ = before
+            program.PROJECT, kit.__file__, graphs.MOST_CONFIGS = before
+            lab.predictions.MOST_CONFIGS = graphs.MOST_CONFIGS
             self.said = text.getvalue()
         return status
 
-    def _declared(self, args):
-        """Settings that the notebooks of this call declare."""
+    def _declared(self, args, given):
+        """Settings that the notebooks of this call declare; those with a dot are changes of a recipe."""
         only = args[args.index("--only") + 1] if "--only" in args else FULL[1]
-        own = {"03": ("seeds", "first_seed", "steps", "width", "workers", "folds", "use_valid"),
-               "04": ("seeds", "first_seed", "token_steps", "gnn_steps", "gnn_width", "workers", "aggregation",
-                      "most_configs", "k_hops", "folds", "use_valid", "relatives", "frequent", "held_out"),
+        changes = [name for name in {**SMALL, **given} if "." in name]
+        train = ("seeds", "first_seed", "workers", "folds", "use_valid", *changes)
+        own = {"03": train, "04": (*train, "models", "segments"),
                "05": ("how", "choose", "weights_from", "predictions_from"), "06": ("sample_submission", "partial")}
         return {name for number in only.split(",") for name in own.get(number, ())}
 

@@ -30,10 +30,10 @@ from kit.files import file_sha256
 from kit.training import CheckpointError, read_checkpoint
 from lab.run import Folder
 
-CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "steps": (3, 4), "token_steps": (3, 4),
+CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "tile.steps": (3, 4), "token.steps": (3, 4), "gnn.steps": (2, 3),
            "how": ("mean_zscore", "mean_rank"), "choose": (True, False), "folds": (None, 2), "use_valid": (False, True),
-           "relatives": (True, False), "frequent": (False, True), "held_out": (0.1, 0.2), "k_hops": (1, 2),
-           "gnn_width": (8, 16), "most_configs": (40, 30)}
+           "models": (None, "token,lightgbm"), "segments": (None, 40), "token.learning_rate": (1e-3, 1e-2),
+           "gnn.width": (8, 16), "lightgbm.leaves": (8, 4)}
 STEPS = ("03", "04", "03,04", "05", "06", "05,06", "04,05,06")
 NAMES = ("submission.csv", "scores.csv", "graph_scores.csv", "weights.json", "report.html", "steps/05_ensemble.json",
          "steps/04_train_layout.json", "notebooks/05_ensemble.ipynb", "my-best/notes.txt", "store/notes.txt",

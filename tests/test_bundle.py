@@ -23,8 +23,8 @@ from kit.kaggle import notebooks
 
 PROJECT = Path(__file__).resolve().parents[1]
 COLLECTIONS = "tile:xla,layout:xla:random"
-TINY = ("--size", "tiny", "--collections", COLLECTIONS, "-p", "partial=True", "-p", "steps=5", "-p", "token_steps=5",
-        "-p", "gnn_steps=3")
+TINY = ("--size", "tiny", "--collections", COLLECTIONS, "-p", "partial=True", "-p", "tile.steps=5",
+        "-p", "token.steps=5", "-p", "gnn.steps=3")
 TOKEN = "KGAT_" + "0123456789abcdef" * 2           # of the form alone; put together, so that no scan takes it for one
 KERNEL = f"""
 import sys
@@ -155,7 +155,7 @@ def test_no_token_is_left_anywhere(made):
 def test_a_bundle_holds_the_kit_as_it_is_and_no_more(made):
     cells = nbformat.read(made[1], 4).cells
     written = unpacked(cells)
-    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/data.py"} <= set(written)
+    assert {"kit/data.py", "kit/models/config_token.py", "kit/submit.py", "lab/data/graphs.py"} <= set(written)
     assert not {"kit/search/droplet.py", "lab/kernels/study.py"} & set(written)
     place = runpy.run_path(str(PROJECT / "notebooks" / "bundle.py"))["place"]
     for name, source in written.items():
@@ -173,6 +173,21 @@ def test_metadata_is_ready_to_push(tmp_path, monkeypatch, capsys):
     assert (about["is_private"], about["enable_gpu"], about["enable_internet"]) == (True, True, False)
     assert about["machine_shape"] == "NvidiaTeslaT4"                             # Kaggle's name for two T4
     assert about["competition_sources"] == ["predict-ai-model-runtime"]
+
+
+def test_settings_of_models_reach_the_notebooks_of_a_bundle(tmp_path, monkeypatch, capsys):
+    assert main(monkeypatch, tmp_path, "--only", "03,04,05", "--owner", "me", "-p", "token.steps=3", "-p",
+                "tile.width=8") == 0
+    place, found = tmp_path / capsys.readouterr().out.strip(), []
+    for cell in nbformat.read(place / f"{place.name}.ipynb", 4).cells:
+        if re.search(r"^changes = ", cell.source, re.MULTILINE):
+            names = {}
+            exec(cell.source, names)
+            found.append(names["changes"])
+    assert found == [{"token": {"steps": 3}, "tile": {"width": 8}}] * 2
+    assert main(monkeypatch, tmp_path, "--only", "03", "-p", "token.stepz=3") == 2
+    said = capsys.readouterr().err
+    assert "ConfigTokenModel has no setting stepz" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("args, shape", [(("--machine", "NvidiaTeslaA100"), "NvidiaTeslaA100"),

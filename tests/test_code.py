@@ -38,6 +38,9 @@ def test_a_name_belongs_to_the_module_that_defines_it():
     assert imports("from kit.models import LayoutGNN, SparseMean\nimport numpy\nfrom kit import training") == [
         "kit.models.layers", "kit.models.layout_gnn", "kit.training"]
     assert imports("import kit.data\nfrom lab.run import read_kept") == ["kit.data", "lab.run.store"]
+    # these packages load a file when one of its names is asked for
+    assert imports("from kit.models import TileModel, explain\nfrom lab.training import Member, train_recipes") == [
+        "kit.models.explanation", "kit.models.tile", "lab.training.members", "lab.training.plan"]
 
 
 @pytest.fixture

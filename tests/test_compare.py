@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from drawn import drawn_layout, rewrite
 
-import lab.studies.compare
+import lab.training.members
 from kit.data import npz_paths
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.noise import bootstrap_interval
@@ -15,7 +15,8 @@ from kit.prune import drop_duplicate_configs
 from kit.recipes import Recipe
 from kit.train import TrainSettings, train
 from lab.run import Store
-from lab.studies.compare import compared_programs, differences, rank_unseen
+from lab.studies.compare import compared_programs, differences
+from lab.training import rank_unseen
 
 TINY = Recipe(ConfigTokenModel, ConfigTokenSettings(width=4, token_width=4), TrainSettings(3, 8, validate_every=3))
 
@@ -43,7 +44,7 @@ def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated
 
     def never(*args, **more):
         raise AssertionError("trained again")
-    monkeypatch.setattr(lab.run.members, "train", never)
+    monkeypatch.setattr(lab.training.members, "train", never)
     again = rank_unseen(TINY, "drawn token", 3, graphs, unseen, Store(tmp_path))
     assert (again["unseen"] == costs["unseen"]).all()
     for other in ({"seed": 4}, {"name": "other"}, {"recipe": TINY._replace(settings=TrainSettings(4, 8))}):

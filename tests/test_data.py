@@ -635,7 +635,7 @@ def test_the_usual_places_are_searched_in_order_and_listed_when_all_are_empty(no
     slug, home = "predict-ai-model-runtime", nowhere / "home"
     places = [f"/kaggle/input/competitions/{slug}", f"/kaggle/input/{slug}",
               "/content/drive/MyDrive/tpugraphs-prepared", "/content/tpugraphs", "/content/drive/MyDrive/tpugraphs",
-              f"{home}/data/tpugraphs", "data"]
+              f"{home}/data/tpugraphs", "data", "notebooks/lab/measured/cpu"]
     looked = [f"{place}{sub}" for place in places for sub in ("", "/npz", "/npz_all/npz", "/npz_all")]
     with pytest.raises(DataError) as error:
         find_data_root()
@@ -646,6 +646,22 @@ def test_the_usual_places_are_searched_in_order_and_listed_when_all_are_empty(no
     assert find_data_root() == Path("data/npz_all/npz")
     data_set(home / "data" / "tpugraphs" / "npz", "layout")
     assert find_data_root() == home / "data" / "tpugraphs" / "npz"
+
+
+def test_in_a_clone_the_measured_programs_stand_in_for_data_that_nobody_named(nowhere, monkeypatch):
+    clone = data_set(nowhere / "work", "kit", "notebooks", "docs")
+    measured = data_set(clone / "notebooks" / "lab" / "measured" / "cpu" / "npz", "tile")
+    assert find_data_root() == measured.relative_to(clone)
+    for inside in ("notebooks", "docs"):
+        monkeypatch.chdir(clone / inside)
+        assert find_data_root() == measured
+    for named in ({"explicit": clone / "data"}, {"TPUGRAPHS_ROOT": str(clone / "data")}):
+        monkeypatch.setenv("TPUGRAPHS_ROOT", named.get("TPUGRAPHS_ROOT", ""))
+        with pytest.raises(DataError, match=f"{re.escape(str(clone / 'data'))} does not exist; expected a folder with"):
+            find_data_root(named.get("explicit"))
+    monkeypatch.delenv("TPUGRAPHS_ROOT")
+    data_set(clone / "data", "layout")
+    assert find_data_root() == clone / "data"                    # any data set comes first
 
 
 @pytest.mark.parametrize("mount", ["tpugraphs-prepared", "datasets/somebody/tpugraphs-prepared"])

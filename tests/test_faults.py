@@ -320,7 +320,8 @@ from pathlib import Path
 from kit.data import npz_paths, read_tile
 from kit.models import TileModel, TileModelSettings
 from kit.train import TrainSettings, predict, train
-from lab.run import Prediction, Run
+from lab.predictions import Predictions
+from lab.run import Run
 import pandas as pd
 run = Run("06_all", data_root, out_dir, collections="tile:xla")
 graphs = {s: [read_tile(p) for p in npz_paths(data_root, "tile:xla", s)] for s in ("train", "test")}
@@ -328,7 +329,9 @@ model, settings = TileModel(TileModelSettings(width=8)), TrainSettings(steps, 8,
 checkpoint = run.store.path(run.store.name("tile", [settings, steps]), ".pt")
 train(model, graphs["train"], settings, checkpoint=checkpoint, report=print)
 costs = {f"tile:xla:{g.graph_id}": predict(model, g) for g in graphs["test"]}
-run.publish([Prediction("tile:xla", "tile_seed0", "test", costs)])
+made = Predictions(run.data())
+made.put("tile:xla", "tile", 0, {"test": costs})
+run.publish(made)
 row = {"collection": "tile:xla", "model": "tile", "score": 0.5, "low": 0, "high": 1, "graphs": 1, "seeds": 1}
 run.save_table("scores.csv", pd.DataFrame([row | {"split": "test"}]))
 run.save_submission(run.costs("06_all", ["tile:xla"]))
@@ -541,7 +544,8 @@ def test_a_gpu_that_is_not_there_is_one_sentence(clone, project):
         code = code.replace('device = "cpu"', 'device = "cuda"')
         code = code.replace("data_root = None", f"data_root = {str(clone.data)!r}").replace('"small"', '"tiny"')
         done = subprocess.run([sys.executable, "-c", code], cwd=clone.folder, text=True, capture_output=True,
-                              env={**os.environ, **NO_GPU, "PYTHONPATH": str(project), "MPLBACKEND": "Agg"})
+                              env={**os.environ, **NO_GPU, "MPLBACKEND": "Agg", "PYTHONPATH": os.pathsep.join(
+                                  map(str, (project, project / "notebooks")))})
         assert done.stderr.splitlines()[-1] == f"ValueError: {sentence}", done.stderr
 
 

@@ -1,32 +1,36 @@
 """Families stay together, and no program was in the training of a model that ranks it out of fold."""
 import json
+import shutil
 import zlib
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from run_folder import FULL, World, in_process
+from run_folder import World, in_process
 from sample import write_sample
 from test_relatives import drawn_network, program_of, renumbered
 from torch import nn
-from training import GRAPHS, drawn_layout, drawn_tile, step_of_a_run
+from training import GRAPHS, GivenData, drawn_layout, drawn_tile, step_of_a_run
 
-import kit.recipes
+import lab.training.plan
+import lab.training.relatives
 from kit.data import DataError, npz_paths, read_layout, read_tile, target
-from kit.ensemble import mean_zscore
+from kit.ensemble import PRIOR, mean_zscore
 from kit.metrics import kendall_tau
+from kit.models import ConfigTokenModel, ConfigTokenSettings
+from kit.predict import predict
 from kit.prune import fewer_configs
 from kit.recipes import Recipe
 from kit.relatives import families, fold_numbers, nearest_relatives
-from kit.relatives.specialists import Specialist
+from kit.relatives.specialists import Specialist, rank_by_relatives
 from kit.train import TrainSettings
-from lab.data import runtimes_of
-from lab.run import Folder, Prediction, Run
-from lab.run.folder import step_of
-from lab.run.gather import gather_predictions, read_weights
-from lab.run.members import Material, Member, in_folds, train_members, without_fold
+from lab.predictions import Predictions, earlier_weights, read_predictions
+from lab.run import Folder, Run, step_of
+from lab.training import Member, correct_by_relatives, in_folds, load_model, train_recipes
+from lab.training.members import read_model
 
 
 @dataclass(frozen=True)
@@ -169,77 +173,135 @@ def without_ties(graph):
 
 TEN = [without_ties(drawn_layout(seed, n=8 + seed, name=f"p{seed}")) for seed in range(10)]
 VALID = [without_ties(drawn_layout(seed, name=name)) for seed, name in ((23, "v"), (24, "w"))]
-KEY = ("layout:xla:random",)
+KEY, OTHER = "layout:xla:random", "layout:nlp:random"
+STRANGER = drawn_layout(99, name="stranger")._replace(config_runtime=np.full(20, 7))        # nothing to learn from it
 
 
-def material():
-    """Ten programs to train on, also asked for out of fold, with one that is not trained on; two to validate on."""
-    ranked = {"train": {f"x:{g.graph_id}": g for g in [*TEN, drawn_layout(99, name="stranger")]},
-              "held out": {f"x {k}": g for k, g in enumerate(TEN)},
-              **{split: {f"x:{g.graph_id}": g for g in VALID} for split in ("valid", "test")}}
-    return Material(TEN, VALID, kendall_tau, ranked)
+def given(valid=VALID, train=(*TEN, STRANGER), **more):
+    """Ten programs to train on, and one with nothing to learn from; two to validate and to test on."""
+    return GivenData({KEY: {"train": train, "valid": valid, "test": VALID}}, **more)
 
 
-def trained(folder, number=None, ranks=("train", "held out", "valid", "test"), recipe=RECIPE, **more):
-    """One member of the material -> its Trained, and the lines that were reported."""
-    materials, lines = {KEY: material()}, []
-    if number is not None:
-        materials = in_folds(materials, {KEY: number}, lines.append)
-    member = Member(KEY, "memory", 0, recipe, ranks, **more)
-    return train_members([member], materials, step_of_a_run(folder), 1, report=lines.append)[0], lines
+def trained(folder, folds=None, recipe=RECIPE, data=None, seeds=1):
+    """Models of one kind -> Predictions, and the lines that were reported."""
+    lines = []
+    made = train_recipes(step_of_a_run(folder), data or given(), {KEY: {"memory": recipe}}, seeds, folds=folds,
+                         workers=1, report=lines.append)
+    return made, lines
+
+
+def by_split(made, kind="memory", seed=0):
+    """{split: {graph_id: cost}} of one model."""
+    return {row.split: {i.rpartition(":")[2]: cost for i, cost in row.costs.items()} for row in made.rows
+            if (row.kind, row.seed) == (kind, seed)}
 
 
 @pytest.mark.parametrize("folds", [3, 10])
 def test_a_model_that_memorises_knows_no_program_that_it_ranks_out_of_fold(tmp_path, folds):
     number = fold_numbers(TEN, folds)
-    one, lines = trained(tmp_path, number)
+    made, lines = trained(tmp_path, folds)
     assert lines[0] == f"layout:xla:random: {folds} folds of 10 training programs, families kept together"
-    assert list(one.costs["train"]) == [f"x:{g.graph_id}" for g in TEN]
-    assert np.allclose([tau(one.costs["train"][f"x:{g.graph_id}"], g) for g in TEN], -1)
-    # other configurations of a program are ranked by the models of the other folds
-    assert np.allclose([tau(cost, g) for cost, g in zip(one.costs["held out"].values(), TEN)], 1)
-    assert np.allclose([tau(one.costs[split][f"x:{g.graph_id}"], g) for g in VALID for split in ("valid", "test")], -1)
-    assert len([*tmp_path.glob("store/*.pt")]) == folds
+    costs = by_split(made)
+    assert costs.keys() == {"train", "valid", "test"} and costs["train"].keys() == {g.graph_id for g in TEN}
+    assert np.allclose([tau(costs["train"][g.graph_id], g) for g in TEN], -1)
+    assert np.allclose([tau(costs[split][g.graph_id], g) for g in VALID for split in ("valid", "test")], -1)
+    assert len([*tmp_path.glob("store/*.pt")]) == len(made.trained) == folds
+    assert {row.model for row in made.rows} == {""}                      # no single checkpoint gives these costs
     records = [json.loads(path.with_suffix(".json").read_text()) for path in tmp_path.glob("store/*.pt")]
     assert sorted(record["graphs"] for record in records) == sorted(
         10 - count for count in Counter(number.values()).values())
+    every = {g.graph_id for g in TEN}
+    for member, _ in made.trained:
+        assert {*member.left_out} == {name for name in every if number[name] == member.fold}
+        assert {g.graph_id for g in member.taught(made.data)} == every - {*member.left_out}
+        assert {*member.asked(made.data)[KEY, "train"]} == {f"{KEY}:{name}" for name in member.left_out}
+
+
+def test_costs_are_means_of_the_models_of_all_folds_and_out_of_fold_of_the_one_that_did_not_see_the_program(tmp_path):
+    made, _ = trained(tmp_path, 3, CODES)
+    number, costs, store = fold_numbers(TEN, 3), by_split(made), step_of_a_run(tmp_path).store
+    models = {member.fold: read_model(store, member, name) for member, name in made.trained}
+    for split, graphs in (("train", TEN), ("valid", VALID), ("test", VALID)):
+        for graph in graphs:
+            parts = [predict(model, graph) for fold, model in models.items()
+                     if split != "train" or number[graph.graph_id] == fold]
+            assert len(parts) == (1 if split == "train" else 3)
+            assert np.allclose(costs[split][graph.graph_id], mean_zscore(parts))
+
+
+def test_a_last_run_also_ranks_validation_programs_out_of_fold_and_no_other_split_has_them(tmp_path):
+    made, lines = trained(tmp_path, 3, data=given(use_valid=True))
+    assert lines[0] == "layout:xla:random: 3 folds of 12 training programs, families kept together"
+    costs = by_split(made)
+    assert costs.keys() == {"train", "test"} and costs["train"].keys() == {g.graph_id for g in [*TEN, *VALID]}
+    assert np.allclose([tau(costs["train"][g.graph_id], g) for g in [*TEN, *VALID]], -1)
+    assert made.known(KEY).keys() == {f"{KEY}:{g.graph_id}" for g in [*TEN, *VALID]}
 
 
 def test_without_folds_the_same_model_knows_every_program_and_ranks_none_out_of_fold(tmp_path):
-    for number in (None, {}):
-        one, lines = trained(tmp_path, number)
-        assert one.costs["train"] == {}
-        assert np.allclose([tau(c, g) for c, g in zip(one.costs["held out"].values(), TEN)], 1)
-    assert lines[0] == ("layout:xla:random: all training programs are of one family, so they are not split into folds")
-    number = fold_numbers(TEN, 2)
-    baseline, _ = trained(tmp_path, number, ranks=("held out", "test"))                 # not asked for "train"
-    assert baseline.costs.keys() == {"held out", "test"} and baseline.model
-    assert np.allclose([tau(c, g) for c, g in zip(baseline.costs["held out"].values(), TEN)], 1)
+    data = given(valid=[*VALID, *TEN])           # the same programs to rank
+    made, lines = trained(tmp_path, data=data)
+    family = [TEN[0], *(TEN[0]._replace(graph_id=f"again{k}", config_runtime=TEN[k].config_runtime) for k in (1, 2))]
+    one, said = trained(tmp_path, 3, data=given(valid=[*VALID, *family], train=family))
+    assert said[0] == "layout:xla:random: all training programs are of one family, so they are not split into folds"
+    for found, known in ((made, TEN), (one, family)):
+        costs = by_split(found)
+        assert costs.keys() == {"valid", "test"} and len(found.trained) == 1
+        assert {row.model for row in found.rows} == {found.trained[0][1]}
+        assert np.allclose([tau(costs["valid"][g.graph_id], g) for g in known], 1)
+        assert np.allclose([tau(costs["valid"][g.graph_id], g) for g in VALID], -1)
+
+
+def test_one_model_of_two_collections_is_split_by_families_of_both_and_ranks_the_fold_in_both(tmp_path):
+    programs = {KEY: TEN[:5], OTHER: [*TEN[5:8], TEN[0]]}               # one program is in both
+    data = GivenData({c: {"train": own, "test": VALID} for c, own in programs.items()})
+    recipes = {c: {"memory": RECIPE._replace(together=True)} for c in programs}
+    made = train_recipes(step_of_a_run(tmp_path), data, recipes, 1, folds=3, workers=1, report=str)
+    assert {(row.collection, row.split, row.trains_on) for row in made.rows} == {
+        (c, split, (KEY, OTHER)) for c in programs for split in ("train", "test")}
+    for row in made.rows:
+        graphs = {f"{row.collection}:{g.graph_id}": g
+                  for g in (VALID if row.split == "test" else programs[row.collection])}
+        assert row.costs.keys() == graphs.keys()
+        assert np.allclose([tau(row.costs[i], g) for i, g in graphs.items()], -1)
 
 
 def test_folds_resume_and_other_folds_train_anew(tmp_path):
-    number = fold_numbers(TEN, 3)
-    first, lines = trained(tmp_path, number)
-    again, silent = trained(tmp_path, number)
-    assert len(lines) == 1 + 3 * 2 and len(silent) == 1
+    first, lines = trained(tmp_path, 3)
+    again, silent = trained(tmp_path, 3)
+    assert len(lines) == 1 + 3 * 4 and len(silent) == 1
     assert lines[1].startswith("layout:xla:random, memory, seed 0 fold 0: step ")
-    for name in first.costs:
-        assert first.costs[name].keys() == again.costs[name].keys()
-        assert all(np.array_equal(first.costs[name][i], again.costs[name][i]) for i in first.costs[name])
-    assert first.history["loss"] == again.history["loss"]
-    _, lines = trained(tmp_path, {name: (fold + 1) % 3 if name != "p0" else fold for name, fold in number.items()})
-    assert len(lines) > 1
-    assert len([*tmp_path.glob("store/*.pt")]) > 3
+    assert [row.split for row in first.rows] == [row.split for row in again.rows] == ["valid", "test", "train"]
+    for one, other in zip(first.rows, again.rows):
+        assert one.costs.keys() == other.costs.keys()
+        assert all(np.array_equal(one.costs[i], other.costs[i]) for i in one.costs)
+    assert [h["loss"] for h in first.histories[KEY]["memory"]] == [h["loss"] for h in again.histories[KEY]["memory"]]
+    _, lines = trained(tmp_path, 2)
+    assert len(lines) == 1 + 2 * 4 and len([*tmp_path.glob("store/*.pt")]) == 3 + 2
+
+
+def test_members_whose_programs_are_the_same_are_split_alike():
+    """The folds of each member, by loops: each program is left out once, with its family."""
+    data, lines = given(), []
+    members = [Member(kind, seed, RECIPE, (KEY,), (KEY,)) for kind in ("a", "b") for seed in (0, 1)]
+    found, number = in_folds(members, data, 3, lines.append), fold_numbers(TEN, 3)
+    assert len(lines) == 1 and [one._replace(fold=None, left_out=()) for one in found] == [
+        member for member in members for _ in range(3)]
+    assert [(one.fold, {*one.left_out}) for one in found] == 4 * [
+        (fold, {name for name in number if number[name] == fold}) for fold in range(3)]
+    assert found[1].name == "layout:xla:random, a, seed 0 fold 1"
 
 
 def as_codes(number):
     """A small model that learns."""
     from test_add_a_model import CodeTable, CodeTableSettings
-    return Recipe(CodeTable, CodeTableSettings(), TrainSettings(number, 8, validate_every=10, learning_rate=1.0))
+    return Recipe(CodeTable, CodeTableSettings(), TrainSettings(number, 8, learning_rate=1.0))
 
 
 CODES = as_codes(20)
 
+
+# --- relatives
 
 def half_known(graph, graphs, base):
     """Other configurations of `v` are known where p0 is trained on; a relative of `w` where p1 is."""
@@ -252,79 +314,158 @@ def half_known(graph, graphs, base):
     return None
 
 
-def test_specialists_never_see_the_fold_and_are_combined(tmp_path):
-    number = {g.graph_id: k % 3 for k, g in enumerate(TEN)}
-    one, _ = trained(tmp_path, number, correct=half_known, recipe=CODES)
-    assert one.corrected["train"] == {}
-    parts = []
-    for fold in range(3):
-        part = without_fold(in_folds({KEY: material()}, {KEY: number}, str)[KEY], fold)
-        member = Member(KEY, "memory", 0, CODES, ("valid",))
-        costs = train_members([member], {KEY: part._replace(folds={})}, step_of_a_run(tmp_path / f"{fold}"), 1,
-                              report=str)[0].costs["valid"]
-        parts.append(costs)
-    assert np.allclose(one.costs["valid"]["x:v"], mean_zscore([part["x:v"] for part in parts]), atol=1e-12)
-    v, w = one.corrected["valid"]["x:v"], one.corrected["valid"]["x:w"]
-    assert v.same
-    assert np.allclose(v.cost, mean_zscore([-parts[1]["x:v"], -parts[2]["x:v"]]))         # p0 is in fold 0
-    assert not w.same
-    assert np.allclose(w.cost, one.costs["valid"]["x:w"])                # as the base, with other scales and shifts
+def test_specialists_never_see_the_fold_and_are_combined(tmp_path, monkeypatch):
+    monkeypatch.setattr(lab.training.relatives, "rank_by_relatives", half_known)
+    made, _ = trained(tmp_path, 3, CODES)
+    before = by_split(made)
+    made.add("other", lambda graphs: lambda graph: np.arange(20.0))
+    correct_by_relatives(step_of_a_run(tmp_path), made, "memory", 1, str)
+    number, parts = fold_numbers(TEN, 3), []
+    assert (number["p0"], number["p1"]) == (0, 1)
+    for fold in range(3):                        # the same models, without a word of folds
+        part = given(train=[g for g in TEN if number[g.graph_id] != fold])
+        parts.append(by_split(trained(tmp_path / f"{fold}", None, CODES, part)[0]))
+    found, base, other = (by_split(made, kind) for kind in ("relatives", "memory", "other"))
+    assert [row.kind for row in made.rows].count("relatives") == 3
+    for split in ("valid", "test"):
+        v, w = ([part[split][name] for part in parts] for name in "vw")
+        assert np.allclose(before[split]["v"], mean_zscore(v), atol=1e-12)
+        known = mean_zscore([-v[1], -v[2]])                              # p0 is in fold 0
+        assert all(np.allclose(one[split]["v"], known) for one in (found, base, other))
+        # fold 2 alone has a relative of it, and the other two say what the base says
+        assert np.allclose(found[split]["w"], mean_zscore([*[before[split]["w"]] * 2, 2 * w[2] + 1]))
+        assert np.array_equal(base[split]["w"], before[split]["w"])
+        assert np.allclose(other[split]["w"], mean_zscore([np.arange(20)]))
+    assert all(np.array_equal(found["train"][i], cost) for i, cost in before["train"].items())
+    for row in made.rows:
+        assert [i.rpartition(":")[2] for i in row.specialists] == (
+            [] if row.split == "train" else ["v", "w"] if row.kind == "relatives" else ["v"])
+
+
+def correct(folder, made, workers=1):
+    """The same Predictions with relatives, from the store in `folder`."""
+    found = Predictions(made.data, made.rows, made.folds)
+    found.trained = made.trained
+    correct_by_relatives(step_of_a_run(folder), found, "memory", workers, str)
+    return found
+
+
+def related_data(rng):
+    """Two networks to learn from. To test on: one with another batch size, one with other configurations, another."""
+    one, two, three = (drawn_network(rng) for _ in range(3))
+    train = [program_of(network, rng, c=40, name=name) for network, name in ((one, "one"), (two, "two"))]
+    near, far = (program_of(network, rng, c=30, batch=64, name=name)
+                 for network, name in ((one, "near"), (three, "far")))
+    pick = rng.permutation(40)
+    parts = [train[1]._replace(config_codes=train[1].config_codes[rows], config_runtime=train[1].config_runtime[rows])
+             for rows in (pick[:25], pick[25:])]
+    return GivenData({KEY: {"train": [train[0], parts[0]],
+                            "test": [near, far, parts[1]._replace(graph_id="same")]}})
+
+
+TOKEN = Recipe(ConfigTokenModel, ConfigTokenSettings(width=4, token_width=4, graph_blocks=0), TrainSettings(4, 8))
+
+
+def test_relatives_are_what_the_nearest_programs_of_the_same_member_say(tmp_path, monkeypatch):
+    data, run = related_data(np.random.default_rng(0)), step_of_a_run(tmp_path)
+    plain, _ = trained(tmp_path, None, TOKEN, data, seeds=2)
+    plain.add("other", lambda graphs: lambda graph: np.arange(len(graph.config_runtime)))
+    made = correct(tmp_path, plain)
+    assert [(row.kind, row.seed, row.split) for row in made.rows] == [
+        ("memory", 0, "test"), ("memory", 1, "test"), ("other", 0, "test"),
+        ("relatives", 0, "test"), ("relatives", 1, "test")]
+    graphs = {g.graph_id: g for g in data.test[KEY]}
+    for seed in (0, 1):
+        model = load_model(run, plain, "memory", KEY, seed)
+        slow = {name: rank_by_relatives(g, data.train[KEY], partial(predict, model)) for name, g in graphs.items()}
+        assert {name: one and one.same for name, one in slow.items()} == {"near": False, "far": None, "same": True}
+        found, base = (by_split(made, kind, seed)["test"] for kind in ("relatives", "memory"))
+        was = by_split(plain, "memory", seed)["test"]
+        assert np.array_equal(found["near"], slow["near"].cost)
+        assert np.array_equal(found["far"], was["far"]) and np.array_equal(base["far"], was["far"])
+        assert np.array_equal(base["near"], was["near"]) and not np.array_equal(found["near"], was["near"])
+    # of the same program, all models of all seeds say what one specialist says, here the last
+    assert all(np.array_equal(row.costs[f"{KEY}:same"], slow["same"].cost) for row in made.rows)
+    assert np.array_equal(by_split(made, "other")["test"]["near"], np.arange(30))
+    assert {(row.kind, *(i.rpartition(":")[2] for i in row.specialists)) for row in made.rows} == {
+        ("memory", "same"), ("other", "same"), ("relatives", "near", "same")}
+    monkeypatch.setattr(lab.training.relatives, "rank_by_relatives", None)
+    again = correct(tmp_path, plain)                                     # from the store
+    assert all(np.array_equal(one.costs[i], other.costs[i])
+               for one, other in zip(made.rows, again.rows, strict=True) for i in one.costs)
+
+
+@pytest.mark.long
+def test_relatives_are_the_same_whatever_the_number_of_processes(tmp_path):
+    plain, _ = trained(tmp_path / "1", None, TOKEN, related_data(np.random.default_rng(0)), seeds=2)
+    shutil.copytree(tmp_path / "1", tmp_path / "2")
+    one, two = (correct(tmp_path / str(workers), plain, workers) for workers in (1, 2))
+    assert [row.kind for row in two.rows] == ["memory", "memory", "relatives", "relatives"]
+    assert all(row.costs[i].tobytes() == other.costs[i].tobytes()
+               for row, other in zip(one.rows, two.rows, strict=True) for i in row.costs)
+
+
+def test_without_a_relative_there_is_no_such_kind_and_nothing_changes(tmp_path):
+    plain, _ = trained(tmp_path, None, CODES)
+    made = correct(tmp_path, plain)
+    assert made.rows == plain.rows and [row.kind for row in made.rows] == ["memory"] * 2
+    correct_by_relatives(step_of_a_run(tmp_path), made, "token", 1, str)                   # there is no such model
+    assert made.rows == plain.rows
 
 
 # --- files of a run, and weights
 
 def test_out_of_fold_predictions_are_read_beside_the_others(tmp_path, tiny_sample_prepared):
-    root, collection = tiny_sample_prepared, KEY[0]
-    graphs = {split: [read_layout(p) for p in npz_paths(root.parent / "npz", collection, split)]
-              for split in ("train", "valid", "test")}
-    run = Run("04_train_layout", root, tmp_path, collections=[collection])
-    costs = {split: {f"{collection}:{g.graph_id}": np.arange(min(30, len(g.config_codes)) if split != "test"
-                                                             else len(g.config_codes)) for g in some}
-             for split, some in graphs.items()}
-    run.publish([*(Prediction(collection, "mine_seed0", split, own) for split, own in costs.items()),
-                 Prediction(collection, "late_seed0", "train", costs["train"])], use_valid=True)      # no other splits
-    found = gather_predictions(run)
-    assert {key[2]: [*members] for key, members in found.items() if key[0] == "predictions"} == {
-        "valid": ["mine_seed0"], "test": ["mine_seed0"], "train": ["mine_seed0"]}
-    known = runtimes_of(root, collection, ("valid", "train"), found["predictions", collection, "train"].values())
-    expected = {f"{collection}:{g.graph_id}": fewer_configs(g, 30).config_runtime for g in graphs["train"]}
-    assert known.keys() == expected.keys() and all(np.array_equal(known[i], t) for i, t in expected.items())
-    assert runtimes_of(root, collection, ("train",), []) == {}
-    few = {i: cost[:-1] for i, cost in found["predictions", collection, "train"]["mine_seed0"].items()}
-    assert runtimes_of(root, collection, ("train",), [few, {i: few[i] for i in [*few][:2]}]).keys() == {*[*few][:2]}
+    run = Run("04_train_layout", tiny_sample_prepared, tmp_path, collections=[KEY])
+    data, rng = run.data(k_hops=1), np.random.default_rng(0)
+    costs = {split: {i: rng.random(len(g.config_runtime)) for i, g in data.named(KEY, split).items()}
+             for split in ("valid", "test", "train")}
+    costs["train"] = {i: cost for i, cost in costs["train"].items() if i not in costs["valid"]}
+    made = Predictions(data)
+    made.put(KEY, "mine", 0, costs, trains_on=(KEY,))
+    made.put(KEY, "late", 0, {"train": costs["train"]})                                    # no other splits
+    run.publish(made, use_valid=False)
+    found = read_predictions(run, run.data())
+    assert [(row.member, row.split, row.trains_on) for row in found.rows] == [
+        ("mine_seed0", split, (KEY,)) for split in ("valid", "test", "train")]
+    for row in found.rows:
+        assert row.costs.keys() == costs[row.split].keys()
+        assert all(np.array_equal(cost, costs[row.split][i]) for i, cost in row.costs.items())
+    known, source = found.known(KEY), tiny_sample_prepared.parent / "data" / "npz"
+    files = {f"{KEY}:{path.stem}": path for split in ("train", "valid") for path in npz_paths(source, KEY, split)}
+    assert known.keys() == files.keys() and all(
+        np.array_equal(read_layout(path).config_runtime, known[i]) for i, path in files.items())
+    first = [*costs["train"]][0]
+    made.rows = [row._replace(costs={first: row.costs[first]}) if row.split == "train" else row for row in made.rows]
+    assert made.known(KEY).keys() == {first}                             # "late" has ranked no validation graph
 
 
 @pytest.fixture(scope="module")
 def tiny_sample_prepared(tmp_path_factory):
-    """The prepared tiny sample; the files are beside it."""
+    """The prepared tiny sample; the files are beside it, in data/npz."""
     from kit.prepare import prepare
     root = write_sample(tmp_path_factory.mktemp("folds") / "data")
-    return prepare(root, root.parent / "prepared", [KEY[0]]).folder
+    return prepare(root, root.parents[1] / "prepared", [KEY]).folder
 
 
 def test_weights_of_an_earlier_run_are_read_for_the_kinds_that_are_there(tmp_path, monkeypatch):
     path = tmp_path / "weights.json"
-    path.write_text(json.dumps({KEY[0]: {"token": 0.6, "gnn": 0.2, "relatives": 0.2}}))
-    assert read_weights(path, KEY[0], ["gnn", "token", "mine"]) == pytest.approx({"gnn": .25, "token": .75, "mine": 0})
+    path.write_text(json.dumps({KEY: {"token": 0.6, "gnn": 0.2, "relatives": 0.2}}))
+    assert earlier_weights(path, KEY, ["gnn", "token", "mine"]) == pytest.approx({"gnn": .25, "token": .75, "mine": 0})
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert read_weights("~/weights.json", KEY[0], ["gnn"]) == {"gnn": 1}
-    for text in ("", "[1]", json.dumps({KEY[0]: {"token": -1}}), json.dumps({KEY[0]: {"other": 1}})):
+    assert earlier_weights("~/weights.json", KEY, ["gnn"]) == {"gnn": 1}
+    for text in ("", "[1]", json.dumps({KEY: {"token": -1}}), json.dumps({KEY: {"other": 1}})):
         path.write_text(text)
         with pytest.raises(DataError, match="has no weights of token, gnn for layout:xla:random; expected the weights"):
-            read_weights(path, KEY[0], ["token", "gnn"])
+            earlier_weights(path, KEY, ["token", "gnn"])
     with pytest.raises(DataError, match="no weights of token for layout:xla:random"):
-        read_weights(tmp_path / "none", KEY[0], ["token"])
+        earlier_weights(tmp_path / "none", KEY, ["token"])
 
 
 # --- the notebooks
 
 class Folded(World):
-    """A run whose notebooks also take the settings of this file."""
-
-    def _declared(self, args):
-        only = args[args.index("--only") + 1] if "--only" in args else FULL[1]
-        own = {"03": ("folds", "use_valid"), "04": ("folds", "use_valid"), "05": ("weights_from", "choose")}
-        return super()._declared(args) | {name for number in only.split(",") for name in own.get(number, ())}
+    """A run whose predictions and graphs can be asked for."""
 
     def costs(self, collection, member, split="train", out="out"):
         """What a member says of a split; {} if it was not asked."""
@@ -343,8 +484,8 @@ class Folded(World):
 @pytest.fixture
 def memory_world(tmp_path, monkeypatch):
     """A data set with two programs of kernels, and notebooks whose every model memorises."""
-    monkeypatch.setattr(kit.recipes, "recipes_for", lambda collection, *_: {
-        "tile" if collection == "tile:xla" else "token": replaced(RECIPE)})
+    monkeypatch.setattr(lab.training.plan, "recipes_for", lambda collection, *_: dict.fromkeys(
+        ("tile",) if collection == TILE else ("token", "gnn"), RECIPE._replace(seeds=1)))
     with in_process():
         world = Folded(tmp_path / "folds")
         for k, path in enumerate(world.sources("tile:xla")):
@@ -353,11 +494,7 @@ def memory_world(tmp_path, monkeypatch):
         yield world
 
 
-def replaced(recipe):
-    return recipe._replace(settings=replace(recipe.settings, steps=20), seeds=1)
-
-
-LONG = {"steps": 20, "token_steps": 20}
+LONG = {"tile.steps": 20, "token.steps": 20, "gnn.steps": 20}
 TILE, LAYOUT = "tile:xla", "layout:nlp:random"
 
 
@@ -375,14 +512,13 @@ def test_notebooks_rank_out_of_fold_what_no_model_was_trained_on(memory_world, u
             graph = graph if collection == TILE else fewer_configs(graph, len(cost))
             assert kendall_tau(cost, target(graph)) < -0.99, about
         assert bool(world.costs(collection, name, "valid", out)) != use_valid
-        assert (f"{collection}: chosen by {len(costs)} out-of-fold training graphs" in world.said) == use_valid
-        assert (f"validation graphs and {len(costs)} out-of-fold training graphs" in world.said) != use_valid
+        known = len(costs) + len(world.costs(collection, name, "valid", out))
+        assert f"{collection}: {known} graphs with known runtimes" in world.said
     entry = json.loads((world.place / f"{out}.json").read_text())
     assert entry["parameters"]["04_train_layout"]["folds"] == 2
     assert bool(entry["validation"]) != use_valid
     page = (world.place / out / "report.html").read_text()
     assert ("trained on the validation graphs, too" in page) == use_valid
-    assert ("their scores would mean nothing" in world.said) == use_valid
 
 
 @pytest.mark.long
@@ -393,7 +529,9 @@ def test_the_last_run_trains_on_validation_graphs_and_takes_the_weights_of_an_ea
         weights = world.place / "out" / "weights.json"
         kept = json.loads(weights.read_text())
         assert world.run(use_valid=True, out="last") == 0, world.said
-        assert world.said.count("prior weights") == 2 and "validation graphs\n" not in world.said
+        assert world.said.count(": 0 graphs with known runtimes") == 2
+        prior = json.loads((world.place / "last" / "weights.json").read_text())[LAYOUT]
+        assert prior == pytest.approx({kind: PRIOR[kind] / sum(PRIOR[one] for one in prior) for kind in prior})
         records = [json.loads(path.with_suffix(".json").read_text())
                    for path in (world.place / "last" / "store").glob("*.pt")]
         splits = {c: sum(len(world.sources(c, s)) for s in ("train", "valid")) for c in (TILE, LAYOUT)}
@@ -403,6 +541,7 @@ def test_the_last_run_trains_on_validation_graphs_and_takes_the_weights_of_an_ea
         kept[LAYOUT] = {"gnn": 0.75, "token": 0.25}
         weights.write_text(json.dumps(kept))
         assert world.run(use_valid=True, out="last", weights_from=str(weights)) == 0, world.said
-        assert world.said.count(f"weights of {weights}") == 2 and "75.0% gnn" in world.said, world.said
+        assert " 75.0% gnn, alone nan" in world.said and " 25.0% token" in world.said, world.said
+        assert json.loads((world.place / "last" / "weights.json").read_text())[TILE] == kept[TILE]
         entry = json.loads((world.place / "last.json").read_text())
         assert entry["validation"] == {} and entry["parameters"]["04_train_layout"]["use_valid"] is True

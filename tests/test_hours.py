@@ -118,7 +118,7 @@ def lanes(seconds, count):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("given", [{}, {"seeds": 3}, {"seeds": 1, "recipe": "full"}])
 def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, count):
-    length = {"token": 3, "lightgbm": 1, "gnn": 11, "GNN without edges": 7}
+    length = {"token": 3, "lightgbm": 1, "gnn": 11}
     monkeypatch.setattr(hours, "step_work", lambda shape, *_: shape)
     models = [one.name for one in planned_models(RANDOM, given)]
     waits = [length[name] for name in models]
@@ -129,24 +129,28 @@ def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, coun
     assert training_hours([RANDOM], given, "T4", count) == pytest.approx(expected)
 
 
+CHANGES = {"token": {"steps": 5}, "gnn": {"steps": 7, "configs_per_step": 9, "width": 32},
+           "tile": {"steps": 3, "graphs_per_step": 5, "width": 16}}
+
+
 def test_settings_of_the_notebooks_reach_the_plan():
-    given = {"recipe": "quick", "gnn_steps": 7, "gnn_configs": 9, "gnn_width": 32, "token_steps": 5, "seeds": 2}
+    given = {"recipe": "quick", "changes": CHANGES, "seeds": 2}
     found = planned_models(DEFAULT, given)
-    assert [one.name for one in found] == [
-        "token", "token", "lightgbm", "lightgbm", "gnn", "gnn", "GNN without edges", "GNN without edges"]
+    assert [one.name for one in found] == ["token", "token", "lightgbm", "lightgbm", "gnn", "gnn"]
     in_folds = [one.name for one in planned_models(DEFAULT, given | {"folds": 3})]
-    assert [in_folds.count(name) for name in ("token", "gnn", "GNN without edges")] == [6, 6, 2]
-    token, trees, gnn, alone = found[::2]
+    assert [in_folds.count(name) for name in ("token", "lightgbm", "gnn")] == [6, 6, 6]
+    token, trees, gnn = found[::2]
     assert (token.steps, token.configs, token.shape.width) == (5, 256, 64)
     assert (gnn.steps, gnn.configs, gnn.shape.width, gnn.shape.graph_blocks) == (7, 9, 32, 2)
-    assert (alone.steps, alone.configs, alone.shape.width, alone.shape.graph_blocks) == (7, 9, 32, 0)
     assert planned_models(DEFAULT, given | {"recipe": "full"})[::2] == [
         token._replace(configs=1024), trees, gnn._replace(shape=replace(gnn.shape, config_attention=True))]
-    tile, = planned_models("tile:xla", {"recipe": "full", "steps": 3, "kernels_per_step": 5, "width": 16, "seeds": 1})
+    assert planned_models(DEFAULT, given | {"models": "token,gnn"})[::2] == [token, gnn]
+    tile, = planned_models("tile:xla", {"recipe": "full", "changes": CHANGES, "seeds": 1, "models": "token"})
     assert (tile.steps, tile.configs, tile.graphs, tile.shape.width) == (3, 128, 5, 16)
-    assert [one.steps for one in planned_models(RANDOM, {"size": "tiny", "recipe": "short"})] == [20, 1, 10, 10]
+    assert [one.steps for one in planned_models(RANDOM, {"size": "tiny", "recipe": "short"})] == [20, 1, 10]
     assert len(planned_models("tile:xla", {})) == recipes_for("tile:xla")["tile"].seeds
-    assert planned_models(RANDOM, {"gnn_steps": None, "seeds": None}) == planned_models(RANDOM, {})
+    assert len(planned_models("tile:xla", {"changes": {"tile": {"seeds": 4}}})) == 4
+    assert planned_models(RANDOM, {"changes": {}, "seeds": None}) == planned_models(RANDOM, {})
 
 
 def gnn_width(shape):
@@ -157,17 +161,18 @@ def gnn_width(shape):
 @pytest.mark.long
 def test_the_plan_is_what_the_notebooks_train(tmp_path, tiny_sample):
     """The records of a run have the models, steps, configurations and settings of the plan."""
-    given = {"gnn_width": 8, "token_steps": 3, "gnn_steps": 2, "gnn_configs": 5, "steps": 4, "kernels_per_step": 2}
+    changes = {"gnn": {"width": 8, "steps": 2, "configs_per_step": 5}, "token": {"steps": 3},
+               "tile": {"steps": 4, "graphs_per_step": 2}}
     done = subprocess.run([sys.executable, PROJECT / "notebooks" / "run.py", "--data-root", tiny_sample, "--out", "out",
                            "--size", "tiny", "--only", "03,04", "--collections", f"tile:xla,{RANDOM}",
-                           *(word for pair in given.items() for word in ("-p", "=".join(map(str, pair))))],
+                           *(word for model, own in changes.items() for name, value in own.items()
+                             for word in ("-p", f"{model}.{name}={value}"))],
                           cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     records = [json.loads(path.read_text()) for path in (tmp_path / "out" / "store").glob("*.json")]
     found = sorted((r["settings"]["steps"], r["settings"]["configs_per_step"], r["settings"]["graphs_per_step"],
                     gnn_width(r["model_settings"])) for r in records)
-    given |= {"size": "tiny", "recipe": "short"}
-    planned = [one for c in ("tile:xla", RANDOM) for one in planned_models(c, given)]
+    planned = [one for c in ("tile:xla", RANDOM) for one in planned_models(c, {"size": "tiny", "changes": changes})]
     assert found == sorted((one.steps, one.configs, one.graphs, gnn_width(vars(one.shape))) for one in planned)
 
 

@@ -12,8 +12,9 @@ from run_folder import run_clone
 
 from kit.data import npz_paths
 from kit.submit import write_submission
-from lab.data import known_truth
-from lab.run import Prediction, Run
+from lab.data import Data
+from lab.predictions import Prediction, Predictions
+from lab.run import Run
 
 PROJECT = Path(__file__).resolve().parents[1]
 SUBMIT = ("--only", "06", "-p", "submit_to_kaggle=True")
@@ -30,7 +31,7 @@ def run(folder, root, *args):
 def combine(data, out, costs):
     """What notebook 05 leaves in the folder of a run."""
     run = Run("05_ensemble", data, out, collections="tile:xla")
-    run.publish([Prediction("tile:xla", "ensemble", "test", costs)])
+    run.publish(Predictions(run.data(), [Prediction("tile:xla", "test", "ensemble", None, costs)]))
     run.save_table("scores.csv", pd.DataFrame({
         "collection": ["tile:xla"], "model": "ensemble", "score": 0.5, "low": 0.4, "high": 0.6, "graphs": 3, "seeds": 1,
         "split": "valid"}))
@@ -95,7 +96,7 @@ def test_what_cannot_be_submitted_is_never_sent(kaggle, predicted, tmp_path, tin
     def run(data, out="out"):
         return run_clone(PROJECT, "--data-root", data, "--out", tmp_path / out, "--size", "tiny", *SUBMIT)
     shutil.copytree(predicted[1], tmp_path / "out")
-    combine(tiny_sample, tmp_path / "sample", known_truth(tiny_sample / "npz", "tile:xla"))
+    combine(tiny_sample, tmp_path / "sample", Data(tiny_sample / "npz").runtimes("tile:xla", "test"))
     status, _, errors = run(tiny_sample, "sample")
     assert status == 1 and "    KaggleError: Kaggle cannot score measured programs; nothing was sent: give" in errors
     step = tmp_path / "out" / "steps" / "05_ensemble.json"

@@ -73,7 +73,7 @@ def test_a_session_without_progress_is_the_last_one_and_the_next_command_goes_on
     command = season(lambda s: left(s, [40]), lambda s: left(s, [40, 0]), season.done)
     (_, why), = command()[0]
     assert why == ("failed on Kaggle: the session made no progress, so another one would make none: give each session "
-                   "more hours with -p time_budget=HOURS, or shorten the recipe")
+                   "more hours with -p hours=HOURS, or shorten the recipe")
     failed, sources = command()
     assert failed == [] and sources == [[], refs(season)[:1], refs(season)[1:2]]
 

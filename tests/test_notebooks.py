@@ -99,7 +99,8 @@ def test_a_notebook_finds_its_files_from_any_folder(tmp_path, tiny_sample, name)
     given = {"data_root": tiny_sample, "out_dir": tmp_path / "out", "size": "tiny"}
     done = subprocess.run([sys.executable, "-m", "papermill", "-k", "python3", PROJECT / "notebooks" / f"{name}.ipynb",
                            tmp_path / "done.ipynb", *(w for pair in given.items() for w in ("-p", *map(str, pair)))],
-                          cwd=tmp_path, env=environment(), text=True, capture_output=True)
+                          cwd=tmp_path, env=environment() | {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PATHS[0].parent}"},
+                          text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

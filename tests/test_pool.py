@@ -15,15 +15,15 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from training import GRAPHS, SHORT, TINY, VALID, step_of_a_run
+from training import GRAPHS, SHORT, TINY, VALID, GivenData, step_of_a_run
 
-import lab.run.members as members_of_a_run
-from kit.metrics import kendall_tau
+import lab.training.members as members_of_a_run
 from kit.models import LayoutGNN
+from kit.predict import predict
 from kit.recipes import Recipe
 from kit.training import check_device, find_device, pool
 from kit.training.pool import default_workers, run_jobs
-from lab.run.members import Material, Member, train_members
+from lab.training import load_model, train_recipes
 
 SHARED = {"a": 10, "b": 20}
 JOBS = [("a", 1), ("a", 2), ("b", 3), ("b", 4), ("b", 5)]
@@ -70,6 +70,19 @@ def test_jobs_give_their_results_in_order_from_any_number_of_processes():
     alone = run_jobs(add, JOBS, SHARED, 1, lines.append)
     assert [value for _, _, value in alone] == [11, 12, 23, 24, 25] and {pid for pid, _, _ in alone} == {os.getpid()}
     assert run_jobs(add, [], {}, 2) == [] and children() == before
+
+
+def test_a_job_in_this_process_has_one_thread_and_afterwards_there_are_as_many_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert [threads for _, threads, _ in run_jobs(add, JOBS, SHARED, 1, str)] == [1] * 5
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ValueError, match="two is not allowed"):
+            run_jobs(fail, [("a", 2)], SHARED, 1)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def change(job, data, report):
@@ -139,7 +152,8 @@ def wait(job, data, report):
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(tmp_path, project, how):
-    (tmp_path / "start.py").write_text(STARTER.format(paths=[str(project), str(project / "tests")]))
+    paths = [str(project), str(project / "notebooks"), str(project / "tests")]
+    (tmp_path / "start.py").write_text(STARTER.format(paths=paths))
     with subprocess.Popen([sys.executable, "-c", "import runpy, signal, sys\n"
                            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
                            "sys.argv = sys.argv[1:]\nrunpy.run_path(sys.argv[0], run_name='__main__')",
@@ -153,30 +167,58 @@ def test_processes_end_with_the_one_that_started_them(tmp_path, project, how):
     assert psutil.wait_procs(left, 30)[1] == []
 
 
+RECIPE = Recipe(LayoutGNN, TINY, replace(SHORT, steps=2))
+X, Y = "layout:xla:random", "layout:nlp:random"
+
+
+def given(source="measured programs", **splits):
+    """Data of two collections with the same graphs."""
+    return GivenData({c: {"train": GRAPHS, "test": VALID, **splits} for c in (X, Y)}, source=source)
+
+
+def without_costs(made):
+    return [row._replace(costs=[*row.costs]) for row in made.rows]
+
+
+def same_costs(made, others):
+    return all(np.array_equal(one.costs[i], other.costs[i])
+               for one, other in zip(made.rows, others.rows, strict=True) for i in one.costs)
+
+
+def histories(made):
+    return {key: {kind: [{**one, "seconds": 0, "record": 0} for one in own] for kind, own in kinds.items()}
+            for key, kinds in made.histories.items()}
+
+
 @pytest.mark.long
 def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_path):
-    recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
-    ranked = {"new": {g.graph_id: g for g in VALID}}
-    materials = {(name,): Material(GRAPHS, VALID, kendall_tau, ranked) for name in ("x", "y")}
-    members = [Member(key, "gnn", seed, recipe, ("new",)) for key in materials for seed in (0, 1)]
+    data, recipes = given(valid=VALID), {c: {"gnn": RECIPE.changed(steps=4)} for c in (X, Y)}
     lines, found = [], {}
     for workers in (1, 2):
-        results = step_of_a_run(tmp_path / str(workers))
-        found[workers] = train_members(members, materials, results, workers, report=lines.append)
-    for one, two in zip(found[1], found[2]):
-        assert {**one.history, "seconds": 0, "record": 0} == {**two.history, "seconds": 0, "record": 0}
-        assert all(np.array_equal(one.costs["new"][i], two.costs["new"][i]) for i in ranked["new"])
-    assert len({tuple(result.costs["new"][VALID[0].graph_id]) for result in found[1]}) == 2          # two seeds
-    assert len(lines) == 2 * len(members) * 2 and all(re.match(r"[xy], gnn, seed [01]: step ", line) for line in lines)
-    assert len(list((tmp_path / "2" / "store").glob("*.pt"))) == len(members)
-    again = train_members(members, materials, results, 1, report=lines.append)      # all resumed, none trained
-    assert len(lines) == 4 * len(members) and [a.costs for a in again][0].keys() == {"new"}
-    assert np.array_equal(again[3].costs["new"][VALID[0].graph_id], found[1][3].costs["new"][VALID[0].graph_id])
-    del lines[:]
-    more = [members[0], members[0]._replace(seed=2)]
-    for _ in range(2):
-        train_members(more, materials, results, 1, report=lines.append, ahead=True)
+        found[workers] = train_recipes(step_of_a_run(tmp_path / str(workers)), data, recipes, 2, workers=workers,
+                                       report=lines.append)
+    one, two = found.values()
+    assert without_costs(one) == without_costs(two) and same_costs(one, two) and histories(one) == histories(two)
+    assert [(row.collection, row.split, row.member, row.trains_on) for row in one.rows] == [
+        (c, split, f"gnn_seed{seed}", (c,)) for c in (X, Y) for seed in (0, 1) for split in ("valid", "test")]
+    assert all([*row.costs] == [f"{row.collection}:{g.graph_id}" for g in VALID] for row in one.rows)
+    assert len({tuple(seed[f"{X}:v"]) for seed in one.seeds(X, "test")["gnn"]}) == 2
+    assert len(lines) == 2 * 4 * 4 and all(re.match(r"layout:(xla|nlp):random, gnn, seed [01]: step ", line)
+                                           for line in lines)
+    assert len(list((tmp_path / "2" / "store").glob("*.pt"))) == 4
+    again = train_recipes(step_of_a_run(tmp_path / "2"), data, recipes, 2, workers=1, report=lines.append)
+    assert len(lines) == 32 and same_costs(again, one)                   # all resumed, none trained
+
+
+@pytest.mark.long
+def test_on_real_files_it_is_first_said_how_many_models_are_trained_already_and_how_long_the_others_take(tmp_path):
+    lines = []
+    for first, seeds, scale in ((0, 1, "short"), (0, 2, "short"), (0, 2, "short"), (2, 1, "tiny")):
+        train_recipes(step_of_a_run(tmp_path, scale), given("real files"), {X: {"gnn": RECIPE}}, seeds, first,
+                      workers=1, report=lines.append)
     assert [line for line in lines if "already" in line or "about" in line] == [
+        "0 of 1 models are trained already; timing a few steps of the others",
+        "about 0 min to train 1 model; one after another: gnn 0.0 min",
         "1 of 2 models are trained already; timing a few steps of the others",
         "about 0 min to train 1 model; one after another: gnn 0.0 min",
         "2 of 2 models are trained already"]
@@ -185,30 +227,24 @@ def test_members_are_the_same_whatever_the_number_of_processes_and_resume(tmp_pa
 def test_a_process_that_has_loaded_other_code_than_the_result_would_say_does_not_train(tmp_path, monkeypatch):
     job = members_of_a_run._job
     monkeypatch.setattr(members_of_a_run, "_job", lambda *args: job(*args)._replace(code="of yesterday"))
-    recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=2, validate_every=2))
-    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, {"new": {}})}
-    members = [Member(("x",), "gnn", seed, recipe, ("new",)) for seed in (0, 1)]
     with pytest.raises(RuntimeError, match="files of the kit changed after this run started; run it again"):
-        train_members(members, materials, step_of_a_run(tmp_path), 1, report=str)
+        train_recipes(step_of_a_run(tmp_path), given(), {X: {"gnn": RECIPE}}, 2, workers=1, report=str)
     assert not [*tmp_path.rglob("*.pt")]
 
 
-def turned_around(graph, graphs, base):
-    """Corrects one graph, to the opposite."""
-    assert graphs is GRAPHS
-    return SimpleNamespace(cost=-base(graph), same=False) if graph.graph_id == "v" else None
-
-
-def test_a_member_may_correct_what_it_ranks_by_the_graphs_that_it_was_trained_on(tmp_path):
-    recipe = Recipe(LayoutGNN, TINY, replace(SHORT, steps=2, validate_every=2))
-    ranked = {split: {g.graph_id: g for g in VALID} for split in ("held out", "valid", "test")}
-    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, ranked)}
-    members = [Member(("x",), "gnn", 0, recipe, tuple(ranked), correct) for correct in (None, turned_around)]
-    plain, other = train_members(members, materials, step_of_a_run(tmp_path), 1, report=lambda line: None)
-    assert plain.corrected == {} and other.corrected["held out"] == {}
-    for split, costs in [(split, other.corrected[split]) for split in ("valid", "test")]:
-        assert list(costs) == ["v"] and np.array_equal(costs["v"].cost, -other.costs[split]["v"])
-    assert np.array_equal(plain.costs["test"]["v"], other.costs["test"]["v"])
+def test_a_trained_model_can_be_asked_for(tmp_path):
+    run, data = step_of_a_run(tmp_path), given()
+    made = train_recipes(run, data, {c: {"gnn": RECIPE} for c in (X, Y)}, 2, 5, workers=1, report=str)
+    for row in made.rows:
+        model = load_model(run, made, "gnn", row.collection, row.seed)
+        assert all(np.array_equal(predict(model, g), row.costs[f"{row.collection}:{g.graph_id}"]) for g in VALID)
+    assert load_model(run, made, "gnn", Y).settings.seed == 5
+    for kind, seed in (("token", None), ("gnn", 4)):
+        with pytest.raises(ValueError, match=f"^no trained {kind} ranks {X}; there are {X}, gnn, seed 5; {X}, gnn, "):
+            load_model(run, made, kind, X, seed)
+    run.store.path(made.rows[0].model, ".pt").unlink()
+    with pytest.raises(ValueError, match=f"{re.escape(made.rows[0].model)}.pt: is gone, or was damaged; train it ag"):
+        load_model(run, made, "gnn", X)
 
 
 def test_as_many_models_as_cores_or_gpus(monkeypatch):

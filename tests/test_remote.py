@@ -17,12 +17,13 @@ from kaggle_server import PYTHON, QUICK, SIGNATURE, TOKEN, USER, fails, hurried
 from run_folder import run_clone
 from test_run import HEARS_INTERRUPTS
 
-import lab.data
+import lab.data.source
 import lab.jobs.jobs
 from kit.data import COLLECTIONS, find_data_root, npz_paths
 from lab.jobs.jobs import job_name, plan_jobs, read_jobs, renew, watch_jobs
 from lab.jobs.results import collect_results, publish_jobs, tail
-from lab.run import Folder, Prediction, Run
+from lab.predictions import Predictions
+from lab.run import Folder, Run
 from lab.run.folder import step_of
 from lab.run.store import Store, read_kept
 
@@ -64,13 +65,14 @@ def published(root, folder, collection, seeds=(0,), draw=0, **instead):
     """What a notebook leaves in the folder of its run, by chance -> {name: bytes}; `instead`: {split: other costs}."""
     step, kind = step_of(collection), "tile" if collection == TILE else "token"
     run = Run(step, root, folder, [collection])
+    made = Predictions(run.data())
     for seed in seeds:
         model = run.store.name(f"{collection.replace(':', '_')}-{kind}-{seed}", seed)
         run.store.path(model, ".json").parent.mkdir(parents=True, exist_ok=True)
         run.store.path(model, ".json").write_text(json.dumps(RECORD))
-    run.publish([Prediction(collection, f"{kind}_seed{seed}", split,
-                            instead.get(split, costs_of(root, collection, split, seed + draw)), model)
-                 for seed in seeds for split in ("valid", "test")], seeds=len(seeds), first_seed=min(seeds), width=8)
+        costs = {split: costs_of(root, collection, split, seed + draw) for split in ("valid", "test")}
+        made.put(collection, kind, seed, costs | instead, trains_on=(collection,), model=model)
+    run.publish(made, seeds=len(seeds), first_seed=min(seeds), device="cpu")
     return {f"results/{path.relative_to(folder).as_posix()}": path.read_bytes()
             for path in sorted(folder.rglob("*")) if path.is_file()}
 
@@ -215,10 +217,9 @@ def test_a_dry_run_says_what_would_be_pushed_and_neither_pushes_nor_writes_nor_n
 @pytest.mark.parametrize("budget, warns", [(None, False), (11, True)])
 def test_a_dry_run_counts_the_sessions_of_each_notebook_and_of_all(kaggle, tmp_path, tiny_hidden, monkeypatch, capfd,
                                                                    budget, warns):
-    more = ["-p", f"time_budget={budget}"] if budget else []
-    status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_hidden, *TWO, "-p", "recipe=full", "-p",
-                                    "seeds=5", "--seed-groups", "2", "-p", "gnn_steps=50000", "-p", "steps=100",
-                                    *more)
+    more = ["-p", f"hours={budget}"] if budget else []
+    status, lines, errors = dry_run(tmp_path, monkeypatch, capfd, tiny_hidden, *TWO, "--size", "small", "-p",
+                                    "recipe=full", "-p", "seeds=5", "--seed-groups", "2", "-p", "tile.steps=100", *more)
     assert (status, errors) == (0, "")
     count, long, hours = 0, [], []
     for line in [line for line in lines if line.startswith("    training: ")]:
@@ -256,7 +257,7 @@ def test_a_dry_run_without_data_plans_for_the_whole_data_set(tmp_path, monkeypat
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     names = runpy.run_path(PROJECT / "notebooks" / "run.py")
-    monkeypatch.setattr(lab.data, "find_data_root", lambda root=None: root or find_data_root(tmp_path))
+    monkeypatch.setattr(lab.data.source, "find_data_root", lambda root=None: root or find_data_root(tmp_path))
     status = names["main"](["--on", "kaggle", "--owner", USER, "--dry-run", "--machine", "NvidiaH100", "--dataset",
                             f"{USER}/prepared-data"])
     lines = capfd.readouterr().out.splitlines()
@@ -514,7 +515,7 @@ def test_jobs_of_a_collection_become_one_section_and_others_stay(tmp_path, tiny_
     assert members(TILE) == [(f"tile_seed{seed}", split) for seed in range(4) for split in ("test", "valid")]
     assert members(LAYOUT) == [(f"token_seed{seed}", split) for seed in (8, 9) for split in ("test", "valid")]
     settings = folder.settings([TILE])["03_train_tile"]
-    assert (settings["seeds"], settings["first_seed"], settings["width"]) == (4, 0, 8)
+    assert (settings["seeds"], settings["first_seed"], settings["device"]) == (4, 0, "cpu")
     assert settings["on_kaggle"] == {f"{USER}/{first}": {"first_seed": first, "seeds": 2} for first in (0, 2)}
     assert folder.fault("03_train_tile", [TILE]) is None
     assert len(tree(tmp_path / "store")) == 8 * 3                # those of the earlier plan are still there

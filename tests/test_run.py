@@ -1,4 +1,5 @@
 """notebooks/run.py on small notebooks made here: what it runs, skips, refuses, and how it ends."""
+import argparse
 import ast
 import importlib
 import json
@@ -193,15 +194,36 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
     (["--on", "kaggle", "--owner", "me", "--seed-groups", "-1"], "--seed-groups -1: expected a whole number of at "),
     (["--data-root", "nowhere"], "nowhere does not exist; expected a folder with tile/ or layout/ in it"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
-    (["-p", "models=tokens"], "-p models=tokens: expected one or more of token, lightgbm, gnn, GNN without edges,"),
+    (["-p", "models=tokens"], "-p models=tokens: expected one or more of token, lightgbm, gnn, joined by commas"),
     (["-p", "predictions_from=mine"], "-p predictions_from=mine: expected a folder that is there"),
-    (["-p", "precision=half"], "-p precision=half: expected float32 or bfloat16 or float16"),
+    (["-p", "tokens.steps=3"], "-p changes={'tokens': {'steps': 3}}: expected no tokens, but one or more of tile, "),
+    (["-p", "gnn.height=3"], "changes={'gnn': {'height': 3}}: expected other settings: LayoutGNN has no setting heig"),
+    (["-p", "token.steps=many"], "expected other settings: steps is 'many'; expected a whole number of at least "),
+    (["-p", "token.precision=half"], "precision is 'half'; expected 'float32' or 'bfloat16' or 'float16'"),
+    (["-p", "token.steps=3", "--only", "05"], "run.py: 05_ensemble: no parameter changes; it declares how, choose, "),
+    (["-p", "changes=token"], "-p changes=token: expected {model: {setting: value}}, such as "),
+    (["-p", "changes={3: {}}"], "-p changes={3: {}}: expected no 3, but one or more of tile, token, lightgbm, gnn"),
+    (["-p", "changes={'token': 3}", "-p", "token.steps=2"], "expected {model: {setting: value}}, such as "),
     (["-p", "device=meta"], f"-p device=meta: device is 'meta', and PyTorch {torch.__version__} cannot compute on it")])
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, capsys, tmp_path, args, sentence):
     assert main([*args, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr()
     assert not said.out and said.err.startswith("run.py: ") and sentence in said.err and said.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_settings_of_models_are_collected_into_one_parameter(arguments):
+    words = "token.steps=2", "seeds=3", "changes={'token': {'steps': 1, 'width': 8}, 'tile': {}}", "gnn.node_norm=graph"
+    expected = {"seeds": 3, "changes": {"token": {"steps": 2, "width": 8}, "tile": {}, "gnn": {"node_norm": "graph"}}}
+    for order in (words, words[::-1]):
+        assert arguments.collected(map(arguments.assignment, order)) == expected
+    assert arguments.collected([]) == {} and arguments.collected([("token.a", 1)]) == {"changes": {"token": {"a": 1}}}
+    given = arguments.share_out(arguments.select("03,04,05,07")[1], {}, expected)
+    assert {n.stem[:2]: own.get("changes") for n, own in given.items()} == {
+        "03": expected["changes"], "04": expected["changes"], "05": None, "07": expected["changes"]}
+    for text in ("token.steps", "token.=2", ".steps=2", "a.b.c=2", "3.steps=2", "token.the steps=2"):
+        with pytest.raises(argparse.ArgumentTypeError, match=re.escape(f"{text!r} is neither NAME=VALUE nor MODEL.")):
+            arguments.assignment(text)
 
 
 @pytest.mark.parametrize("change, sentence", [
@@ -282,19 +304,34 @@ def arguments(project, monkeypatch):
 @pytest.mark.parametrize("only, value, expected", [
     ("04", "first_seed=-1", "a whole number of at least 0"), ("04", "seeds=many", "a whole number of at least 1"),
     ("04", "first_seed=None", "a whole number of at least 0"), ("04", "seeds=2.0", "a whole number of at least 1"),
-    ("03", "seeds=True", "a whole number of at least 1"), ("04", "token_configs=1", "a whole number of at least 2"),
+    ("03", "seeds=True", "a whole number of at least 1"), ("04", "segments=0", "a whole number of at least 1"),
+    ("04", "token.configs_per_step=1", "other settings: configs_per_step is 1; expected a whole number of at least 2"),
+    ("04", "gnn.steps=0", "other settings: steps is 0; expected a whole number of at least 1"),
+    ("03", "tile.width=0", "other settings: width is 0; expected a whole number of at least 1"),
+    ("04", "lightgbm.leaves=1", "other settings: leaves is 1; expected a whole number of at least 2"),
+    ("04", "gnn.precision=float64", "other settings: precision is 'float64'; expected 'float32' or 'bfloat16' or "),
+    ("04", "gnn.aggregation=max", "other settings: aggregation is 'max'; expected 'sparse' or 'scatter'"),
     ("03", f"first_seed={2**64}", "a whole number of at least 0 and at most 1,000,000,000"),
-    ("03", "recipe=banana", "short or quick or full"), ("04", "precision=float64", "float32 or bfloat16 or float16"),
-    ("04", "aggregation=max", "sparse, or scatter if torch-scatter is installed"),
-    ("04", "held_out=1", "a number of at least 0 and below 1"), ("05", "how=median", "mean_zscore or mean_rank"),
+    ("03", "recipe=banana", "tiny or short or quick or full"), ("03", "hours=-1", "a number of at least 0 and below"),
+    ("05", "how=median", "mean_zscore or mean_rank"),
     ("06", "submit_to_kaggle=false", "True or False"), ("06", "score_within=soon", "a number of at least 0"),
     ("07", "budgets=[10,0]", "a list of whole numbers of at least 1, such as [10,30]"),
     ("08", "network=lenet", "alexnet or vgg16 or resnet18"), ("08", "minutes=-1", "a number of at least 0")])
 def test_what_a_notebook_would_refuse_later_is_refused_at_once(arguments, only, value, expected):
-    name, given = arguments.assignment(value)
+    (name, given), = arguments.collected([arguments.assignment(value)]).items()
     with pytest.raises(arguments.RunError) as caught:
         arguments.check(arguments.select(only)[1], {name: given})
     assert str(caught.value).startswith(f"-p {name}={given}: expected {expected}") and caught.value.status == 2
+
+
+def test_messages_are_added_up_by_a_package_only_where_it_is_installed(arguments, monkeypatch):
+    notebooks, scatter = arguments.select("04")[1], {"changes": {"gnn": {"aggregation": "scatter"}}}
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
+    with pytest.raises(arguments.RunError, match="expected sparse, or scatter if torch-scatter is installed"):
+        arguments.check(notebooks, scatter)
+    arguments.check(notebooks, scatter, there=True)              # what Kaggle's machine has is not known here
+    monkeypatch.setattr(arguments, "find_spec", lambda name: name)
+    arguments.check(notebooks, scatter)
 
 
 def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a_parameter_that_none_has(arguments):
@@ -303,8 +340,9 @@ def test_what_the_notebooks_take_by_themselves_is_not_refused_and_no_row_is_of_a
         for name, default in own.items():
             arguments.check([notebook], {name: ast.literal_eval(default)})
     assert arguments.EXPECTED.keys() <= {name for own in arguments.declared(notebooks).values() for name in own}
-    given = {"held_out": 0.3, "budgets": [5, 10], "aggregation": "sparse", "how": "mean_rank", "network": "bert",
-             "recipe": "full", "precision": "float16", "device": "cpu", "submit_to_kaggle": True}
+    changes = {"gnn": {"aggregation": "sparse", "precision": "float16"}, "token": {"steps": 3}, "tile": {}}
+    given = {"hours": 0, "budgets": [5, 10], "changes": changes, "how": "mean_rank", "network": "bert",
+             "recipe": "full", "device": "cpu", "submit_to_kaggle": True}
     arguments.check(notebooks, given)
 
 
@@ -317,14 +355,14 @@ def test_files_that_parameters_name_are_there_before_anything_is_read(arguments,
                                   ("ledger", str(tmp_path / "own.pb"), "a folder, which may be missing")):
         with pytest.raises(arguments.RunError, match=re.escape(f"-p {name}={value}: expected {expected}")):
             arguments.check(notebooks, {name: value})
-    arguments.check(notebooks, {"hlo": "/somewhere/there.pb", "aggregation": "scatter"}, there=True)
+    arguments.check(notebooks, {"hlo": "/somewhere/there.pb"}, there=True)
 
 
 @pytest.mark.parametrize("name, sentence", [("05_nothing", "no predictions to combine; 03 and 04 make them"),
                                             ("06_nothing", "no notebook wrote submission.csv")])
 def test_a_step_that_makes_nothing_of_nothing_is_no_success(clone, name, sentence):
     write_notebook(clone / "notebooks" / f"{name}.ipynb", PARAMETERS,
-                   "import pandas as pd\nfrom lab.run import SCORE_COLUMNS, Run\n"
+                   "import pandas as pd\nfrom lab.run import Run\nfrom lab.scores import SCORE_COLUMNS\n"
                    "table = pd.DataFrame(columns=SCORE_COLUMNS)\n"
                    "Run('05_ensemble', data_root, out_dir).save_table('scores.csv', table)")
     status, lines, errors = run_here(clone, "--only", name[:2])

@@ -1,5 +1,6 @@
 """The data of a run: found and prepared, bad files reported and left out, changes noticed."""
 import json
+import pickle
 import re
 import shutil
 
@@ -8,12 +9,23 @@ import pytest
 from drawn import arrays_of, rewrite
 
 from kit.data import COLLECTIONS, SPLITS, DataError, content_digest, npz_paths, read_layout, read_tile, teaches
+from kit.noise import noise_ceiling
 from kit.prepare import prepare
-from kit.prune import prune
-from lab import data
-from lab.data import known_truth, left_out, locate_data, open_data, read_split, source_of, training_graphs, wanted
-from lab.run import Prediction, Run
-from lab.run.folder import data_digest
+from kit.prune import drawn_rows, prune
+from lab.data import (
+    Data,
+    data_digest,
+    graphs,
+    left_out,
+    locate_data,
+    open_data,
+    read_split,
+    source,
+    source_of,
+    wanted,
+)
+from lab.predictions import Predictions
+from lab.run import Run
 
 LAYOUTS = COLLECTIONS[1:]
 
@@ -57,14 +69,14 @@ def test_what_is_measured_follows_the_table_beside_the_data_root_and_nothing_els
     (tmp_path / "link").symlink_to(root)
     (tmp_path / "data" / "measured.csv").write_text("of other programs")     # beside the prepared folder
     table, digests = root.parent / "measured.csv", {}
-    for there, source in ((True, "measured programs"), (False, "real files"), (True, "measured programs")):
+    for there, said in ((True, "measured programs"), (False, "real files"), (True, "measured programs")):
         table.write_text("collection\n") if there else table.unlink()
         place = open_data(root, "tile:xla", tmp_path / "data")
-        assert source_of(place) == source_of(root) == source_of(tmp_path / "link") == source
-        assert bool(known_truth(place, "tile:xla")) == there
+        assert source_of(place) == source_of(root) == source_of(tmp_path / "link") == said
+        assert bool(Data(place).runtimes("tile:xla", "test")) == there
         monkeypatch.chdir(root)
-        assert source_of(".") == source
-        digests.setdefault(source, set()).add(data_digest(place, "tile:xla", "test"))
+        assert source_of(".") == said
+        digests.setdefault(said, set()).add(data_digest(place, "tile:xla", "test"))
     assert [len(one) for one in digests.values()] == [1, 1] and len(set.union(*digests.values())) == 2
 
 
@@ -89,7 +101,7 @@ def test_other_collections_that_are_prepared_stay_up_to_date(root, tmp_path):
 
 def test_on_colab_the_prepared_data_live_on_a_mounted_drive(root, tmp_path, monkeypatch):
     (root.parent / "measured.csv").unlink()
-    monkeypatch.setattr(data, "DRIVE", tmp_path)
+    monkeypatch.setattr(source, "DRIVE", tmp_path)
     assert open_data(root, collections="tile:xla") == tmp_path / "tpugraphs-prepared"
 
 
@@ -116,8 +128,8 @@ def test_measured_programs_are_never_used_in_place_of_data_that_was_asked_for(tm
 def test_a_bundle_has_no_measured_programs_and_says_that_no_data_is_there(tmp_path, monkeypatch):
     monkeypatch.delenv("TPUGRAPHS_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert locate_data(folder=tmp_path) == (data.MEASURED, tmp_path / "measured")
-    monkeypatch.setattr(data, "MEASURED", tmp_path / "nowhere")
+    assert locate_data(folder=tmp_path) == (source.MEASURED, tmp_path / "measured")
+    monkeypatch.setattr(source, "MEASURED", tmp_path / "nowhere")
     with pytest.raises(DataError, match="no folder with tile/ or layout/ in it"):
         locate_data(folder=tmp_path)
 
@@ -220,32 +232,33 @@ def spoil(root, collection, how):
 def test_a_collection_without_anything_to_learn_is_trained_on_its_counterparts(root, collection, how, capsys, tmp_path):
     (near,), far = COUNTERPARTS[collection]
     spoil(root, collection, how)
-    graphs, trained_on = training_graphs(root, collection, tmp_path / "problems.jsonl", k_hops=1)
-    assert trained_on == [near]
-    assert [g.graph_id for g in graphs] == [p.stem for p in npz_paths(root, near, "train")]
+    data = Data(root, collection, k_hops=1, problems=tmp_path / "problems.jsonl")
+    assert data.teachers(collection) == [near] and data.taught == [collection]
+    assert [g.graph_id for g in data.train[collection]] == [p.stem for p in npz_paths(root, near, "train")]
     out = capsys.readouterr().out
     assert f"{collection}: no training graph with two different configurations and runtimes\n" in out
-    assert out.endswith(f"{collection} is therefore trained on {len(graphs)} graphs of {near}\n")
+    assert out.endswith(f"{collection} is trained on {len(data.train[collection])} graphs of {near}\n")
 
     spoil(root, near, how)
-    graphs, trained_on = training_graphs(root, collection)
-    assert trained_on == far
-    assert [g.graph_id for g in graphs] == [p.stem for c in far for p in npz_paths(root, c, "train")]
-    assert all(len(g.config_runtime) == len(np.unique(g.config_codes, axis=0)) for g in graphs)
+    data = Data(root, collection)
+    assert data.teachers(collection) == far
+    assert [g.graph_id for g in data.train[collection]] == [p.stem for c in far for p in npz_paths(root, c, "train")]
+    assert all(len(g.config_runtime) == len(np.unique(g.config_codes, axis=0)) for g in data.train[collection])
 
     spoil(root, far[0], how)
-    assert training_graphs(root, collection)[1] == far[1:]
+    assert Data(root).teachers(collection) == far[1:]
     spoil(root, far[1], how)
-    assert training_graphs(root, collection) == ([], [])
+    data = Data(root, LAYOUTS)
+    assert data.teachers(collection) == data.train[collection] == data.taught == []
 
 
 @pytest.mark.parametrize("collection", LAYOUTS)
 def test_counterparts_come_in_the_documented_order(root, collection):
     (near,), far = COUNTERPARTS[collection]
     spoil(root, collection, "absent")
-    assert training_graphs(root, collection)[1] == [near]
+    assert Data(root).teachers(collection) == [near]
     spoil(root, near, "absent")
-    assert training_graphs(root, collection)[1] == far
+    assert Data(root).teachers(collection) == far
 
 
 def test_what_teaches(root, tiny_hidden):
@@ -287,6 +300,13 @@ def test_data_that_changed_in_content_alone_are_other_data_until_they_are_restor
     assert digests() == before
 
 
+def predictions(run, collection):
+    """Costs of one graph."""
+    made = Predictions(run.data(collection))
+    made.put(collection, "a", 0, {"test": {f"{collection}:a": np.arange(3.0)}}, trains_on=(collection,))
+    return made
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 def test_results_of_data_that_changed_while_a_step_ran_are_refused(root, tmp_path, prepared):
     c = "layout:nlp:random"
@@ -299,18 +319,161 @@ def test_results_of_data_that_changed_while_a_step_ran_are_refused(root, tmp_pat
     if not prepared:
         prepare(root, run.root, progress=False)                          # what another run does meanwhile
     with pytest.raises(DataError, match=f"{c} test changed while 04_train_layout ran; run it again"):
-        run.publish([Prediction(c, "a_seed0", "test", {f"{c}:a": np.arange(3.0)})], [c], [c])
+        run.publish(predictions(run, c))
     assert run.section("04_train_layout", c) is None
-    run.publish([Prediction("tile:xla", "a_seed0", "test", {"tile:xla:a": np.arange(3.0)})], (), ["tile:xla"])
+    run.publish(predictions(run, "tile:xla"))
     assert run.costs("04_train_layout", ["tile:xla", c]).keys() == {"tile:xla:a"}
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
 def test_runtimes_of_test_graphs_are_known_only_beside_the_table_of_measured_programs(root, tiny_hidden, collection):
-    truth, paths = known_truth(root, collection), npz_paths(root, collection, "test")
+    data, paths = Data(root, collection), npz_paths(root, collection, "test")
+    truth = data.runtimes(collection, "test")
     assert list(truth) == [f"{collection}:{path.stem}" for path in paths]
     for path, found in zip(paths, truth.values()):
         with np.load(path) as npz:
             expected = npz["config_runtime"] / npz.get("config_runtime_normalizers", 1)
         assert found.tolist() == expected.tolist() and len(np.unique(found)) > 1
-    assert known_truth(tiny_hidden / "npz", collection) == {}
+    assert (data.scored, data.truth.keys()) == ("test", {collection})
+    assert data.truth[collection].keys() == truth.keys()
+    hidden = Data(tiny_hidden / "npz", collection)
+    assert hidden.runtimes(collection, "test") == {} and hidden.scored == "valid"
+    assert hidden.truth[collection].keys() == hidden.named(collection, "valid").keys()
+    assert all(len(np.unique(runtime)) > 1 for runtime in hidden.truth[collection].values())
+
+
+# --- what a notebook or a run reads
+
+
+RANDOM = "layout:xla:random"
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The (collection, split) of each split that is read."""
+    found = []
+
+    def read(data_root, collection, split, problems=None, k_hops=None):
+        found.append((collection, split))
+        return read_split(data_root, collection, split, problems, k_hops)
+    monkeypatch.setattr(graphs, "read_split", read)
+    return found
+
+
+def test_each_split_is_read_once_when_it_is_first_asked_for(tiny_sample, asked):
+    data = Data(tiny_sample / "npz", LAYOUTS, k_hops=1)
+    assert asked == []
+    assert data.train[RANDOM] is data.train[RANDOM] and asked == [(RANDOM, "train")]
+    for _ in range(2):
+        data.table()
+        assert [data.truth.keys(), data.ceilings(RANDOM).keys() > set()] == [{*LAYOUTS}, True]
+        data.runtimes(RANDOM, "valid"), data.teachers(RANDOM), data.graphs([RANDOM]), data.named(RANDOM, "test")
+    assert sorted(asked) == sorted((c, split) for c in LAYOUTS for split in SPLITS)
+
+
+def test_a_collection_that_stands_in_is_read_once_for_all(root, asked):
+    spoil(root, RANDOM, "absent")
+    data = Data(root, LAYOUTS)
+    assert data.train[RANDOM] == data.train["layout:xla:default"] and len(data.train[RANDOM]) > 1
+    assert asked == [(RANDOM, "train"), ("layout:xla:default", "train")]
+
+
+@pytest.mark.parametrize("collection", ["tile:xla", RANDOM])
+def test_a_last_run_learns_from_validation_graphs_and_has_none_to_validate_with(tiny_sample, collection):
+    usual, last = (Data(tiny_sample / "npz", collection, use_valid=use_valid) for use_valid in (False, True))
+    valid = [graph.graph_id for graph in usual.valid[collection]]
+    learned = [graph.graph_id for graph in usual.train[collection]]
+    assert valid and not {*valid} & {*learned}
+    assert last.valid[collection] == [] and last.runtimes(collection, "valid") == {}
+    assert [graph.graph_id for graph in last.train[collection]] == learned + valid
+    assert [graph.graph_id for graph in last.test[collection]] == [graph.graph_id for graph in usual.test[collection]]
+
+
+def test_graphs_to_learn_from_have_each_configuration_once_and_graphs_to_rank_have_the_rows_of_their_files(
+        root, monkeypatch):
+    monkeypatch.setattr(graphs, "MOST_CONFIGS", 40)
+    for split in SPLITS:
+        path = npz_paths(root, RANDOM, split)[0]
+        with np.load(path) as npz:
+            rows = np.r_[:len(npz["config_runtime"]), :30]                   # 30 configurations are there twice
+            changed = {name: npz[name][rows] for name in ("node_config_feat", "config_runtime")}
+        rewrite(path, **changed)
+    data, stem = Data(root, RANDOM, k_hops=1), {split: npz_paths(root, RANDOM, split)[0].stem for split in SPLITS}
+    learned, = (graph for graph in data.train[RANDOM] if graph.graph_id == stem["train"])
+    assert len(learned.config_codes) == len(np.unique(learned.config_codes, axis=0))
+    assert [len(data.named(RANDOM, split)) for split in SPLITS] == [5, 2, 2]
+    for split in SPLITS:
+        whole, = (g for g in read_split(root, RANDOM, split, k_hops=1) if g.graph_id == stem[split])
+        ranked = data.named(RANDOM, split)[f"{RANDOM}:{stem[split]}"]
+        rows = np.arange(len(whole.config_runtime)) if split == "test" else drawn_rows(len(whole.config_runtime), 40)
+        assert (ranked.config_codes == whole.config_codes[rows]).all()
+        assert (ranked.config_runtime == whole.config_runtime[rows]).all()
+        known = data.runtimes(RANDOM, split)[f"{RANDOM}:{stem[split]}"]
+        assert (known == ranked.config_runtime).all()
+
+
+def test_a_ceiling_is_that_of_the_repeated_rows_of_a_file_and_tiles_have_none(tiny_sample):
+    data = Data(tiny_sample / "npz", ["tile:xla", RANDOM], k_hops=1)
+    assert data.ceilings("tile:xla") == {}
+    found, repeated = data.ceilings(RANDOM), []
+    for path in npz_paths(tiny_sample / "npz", RANDOM, "test"):
+        with np.load(path) as npz:
+            rows, runtime = [row.tobytes() for row in npz["node_config_feat"]], npz["config_runtime"]
+        number = {row: place for place, row in enumerate(dict.fromkeys(rows))}
+        slow = noise_ceiling(runtime, [number[row] for row in rows], draws=20).mean
+        assert found.pop(f"{RANDOM}:{path.stem}") == pytest.approx(slow, nan_ok=True)
+        repeated.append(len(number) < len(rows))
+    assert found == {} and any(repeated)
+
+
+def test_a_table_says_what_is_learned_from_and_what_is_ranked(root):
+    spoil(root, RANDOM, "absent")
+    data = Data(root, ["tile:xla", RANDOM, "layout:nlp:default"], k_hops=1)
+    table = data.table().set_index("collection")
+    assert [*table.index] == data.collections and {*table["data"]} == {"measured programs"}
+    for collection, near in (("tile:xla", "tile:xla"), (RANDOM, "layout:xla:default"),
+                             ("layout:nlp:default", "layout:nlp:default")):
+        row, taught = table.loc[collection], data.train[collection]
+        assert row["learns from"] == near and row["graphs"] == len(taught) == len(npz_paths(root, near, "train"))
+        assert row["configurations"] == sum(len(graph.config_runtime) for graph in taught)
+        assert row["median nodes"] == np.median([len(graph.node_feat) for graph in taught])
+        assert row["validation graphs"] == len(npz_paths(root, collection, "valid"))
+        assert row["test graphs"] == len(npz_paths(root, collection, "test"))
+    for collection in LAYOUTS:
+        spoil(root, collection, "absent")
+    row, = Data(root, RANDOM).table().to_dict("records")
+    assert (row["learns from"], row["graphs"], row["test graphs"]) == ("", 0, 2) and np.isnan(row["median nodes"])
+
+
+def test_what_was_read_is_sent_to_a_process_that_trains_and_the_rest_is_read_there(root):
+    data = Data(root, RANDOM, k_hops=1)
+    before = data.train[RANDOM], data.truth
+    sent = pickle.loads(pickle.dumps(data))
+    valid = [graph.graph_id for graph in sent.valid[RANDOM]]
+    assert valid == [path.stem for path in npz_paths(root, RANDOM, "valid")]
+    shutil.rmtree(root)
+    sent = pickle.loads(pickle.dumps(data))
+    assert [*map(content_digest, sent.train[RANDOM])] == [*map(content_digest, before[0])]
+    assert all((sent.truth[RANDOM][name] == runtime).all() for name, runtime in before[1][RANDOM].items())
+    assert sent.teachers(RANDOM) == [RANDOM] and sent.graphs([RANDOM]) == sent.train[RANDOM]
+
+
+def test_a_file_that_cannot_be_used_is_a_problem_of_the_run_whoever_asks_first(root, tmp_path):
+    problems, damaged = tmp_path / "problems.jsonl", [npz_paths(root, RANDOM, split)[0] for split in SPLITS]
+    for path in damaged:
+        path.write_bytes(b"PK")
+    data = Data(root, RANDOM, problems=problems)
+    assert len(data.train[RANDOM]) == 2 and len(data.valid[RANDOM]) == len(data.test[RANDOM]) == 1
+    assert [json.loads(line)["path"] for line in problems.read_text().splitlines()] == [*map(str, damaged)]
+
+
+def test_collections_without_any_file_are_missing_and_those_with_damaged_files_alone_are_not(root, tmp_path):
+    for collection in ("layout:nlp:random", "layout:nlp:default"):
+        shutil.rmtree(root.joinpath(*collection.split(":")))
+    only = root / "layout" / "nlp" / "default" / "train" / "a.npz"
+    only.parent.mkdir(parents=True)
+    only.write_bytes(b"PK")
+    data = Data(open_data(root, folder=tmp_path / "data"))
+    assert data.missing() == ["layout:nlp:random"]
+    (name, _), = data.left_out()
+    assert name == "layout/nlp/default/train/a.npz"

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import state_machine
 import torch
-from run_folder import FULL, World, digests, finished_world, in_process, permute, program
+from run_folder import COLLECTIONS, FULL, MOST_CONFIGS, World, digests, finished_world, in_process, permute, program
 
 from kit.files import file_sha256
+from kit.prune import drawn_rows
 from kit.training import Deadline
 from lab.run import Folder, steps_trained
 from lab.season import record_leaderboard
@@ -134,6 +135,22 @@ def test_collections_may_be_trained_one_after_another(world):
     assert submission(world, "parts") == submission(world)
 
 
+def test_with_one_worker_models_are_trained_and_corrected_in_the_process_of_the_notebook(world, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("another process")
+    monkeypatch.setattr("kit.training.pool.multiprocessing.get_context", refuse)
+    assert world.run("--only", "04", "--collections", LAYOUT[0], seeds=2) == 0, world.said
+
+
+def test_a_run_without_anything_to_train_on_ends_with_one_sentence_and_the_submission_stays(world):
+    before = submission(world)
+    for path in [path for collection in COLLECTIONS for path in world.sources(collection, "train")]:
+        path.unlink()
+    assert world.run() == 1
+    assert world.said.splitlines()[-1].endswith("out: no predictions to combine; 03 and 04 make them")
+    assert submission(world) == before
+
+
 def test_earlier_settings_train_nothing_again(world):
     few = submission(world)
     assert world.run(seeds=2) == 0 and submission(world) != few
@@ -185,7 +202,8 @@ REFUSED = {
     "endless": ({"change": lambda cost: cost * np.where(np.arange(len(cost)), 1, np.nan)},
                 "has a cost that is not finite"),
     "words": ({"change": lambda cost: cost.astype("U9")}, "expected one axis of costs"),
-    "short": ({"change": lambda cost: cost[:-1]}, "costs of 2 graphs; the others have ")}
+    "short": ({"change": lambda cost: cost[:-1]},
+              f"configurations; expected all of them, or those of fewer_configs(graph, {MOST_CONFIGS})")}
 
 
 def test_predictions_that_cannot_be_combined_are_left_out_and_named(world):
@@ -195,6 +213,34 @@ def test_predictions_that_cannot_be_combined_are_left_out_and_named(world):
     assert world.run(predictions_from=place) == 3 and submission(world) == text
     for name, (_, reason) in REFUSED.items():
         assert name in world.said and reason in world.said, (name, world.said)
+
+
+def test_predictions_of_other_graphs_than_most_have_are_left_out_and_named(world):
+    for name in ("one", "other", "half"):
+        place = save_own(world, name) / LAYOUT[0].replace(":", "_")
+        with np.load(place / f"{name}.valid.npz") as npz:
+            out_of_fold = {key: npz[key] for key in npz.files[:1 if name == "half" else None]}
+        np.savez(place / f"{name}.train.npz", **out_of_fold)
+    assert world.run(predictions_from=place.parent) == 3
+    assert (f"{LAYOUT[0]}, train: half has {MOST_CONFIGS} costs of 1 graphs; the others have "
+            f"{2 * MOST_CONFIGS} costs of 2 graphs") in world.said
+
+
+def test_predictions_of_all_configurations_count_as_those_of_the_drawn_ones(world):
+    place, before = save_own(world), submission(world)
+    assert world.run(predictions_from=place) == 0 and submission(world) != before
+    few, path = submission(world), place / LAYOUT[0].replace(":", "_") / "mine_seed0.valid.npz"
+    with np.load(path) as npz:
+        costs = {name: npz[name] for name in npz.files}
+    for source in world.sources(LAYOUT[0], "valid"):
+        name = f"{LAYOUT[0]}:{source.stem}"
+        with np.load(source) as npz:
+            whole = np.zeros(len(npz["config_runtime"]))
+        whole[drawn_rows(len(whole), MOST_CONFIGS)] = costs[name]
+        costs[name] = whole
+    np.savez(path, **costs)
+    assert world.run(predictions_from=place) == 0 and "05_ensemble        finished before" not in world.said
+    assert submission(world) == few
 
 
 def test_predictions_that_are_not_of_the_test_graphs_are_left_out_and_named(world):
@@ -296,7 +342,8 @@ def test_a_name_that_no_ledger_can_hold_is_refused_before_anything_is_written(wo
 
 def test_a_training_that_a_deadline_stopped_goes_on(world, monkeypatch):
     def run():
-        return world.run("--only", "04", "--collections", LAYOUT[0], "-p", "time_budget=5", token_steps=12)
+        return world.run("--only", "04", "--collections", LAYOUT[0], "-p", "hours=5", **longer)
+    longer = {"token.steps": 12}
     before, calls = files(world, "store/*"), iter(range(100))
     monkeypatch.setattr(Deadline, "passed", lambda deadline: next(calls) > 6)
     assert run() == 3
@@ -305,7 +352,7 @@ def test_a_training_that_a_deadline_stopped_goes_on(world, monkeypatch):
     monkeypatch.undo()
     assert run() == 0 and "kept as" not in world.said and steps_trained(stopped.with_suffix(".json")) == 12
     assert run() == 0 and world.said.count("finished before") == 1
-    assert world.run(token_steps=12) == 0 and as_in_a_new_folder(world, token_steps=12)
+    assert world.run(**longer) == 0 and as_in_a_new_folder(world, **longer)
 
 
 def test_a_damaged_entry_of_the_ledger_is_one_sentence(world):

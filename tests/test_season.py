@@ -9,7 +9,8 @@ import pytest
 from test_report import Page
 
 from kit.data import COLLECTIONS, SPLITS, DataError, npz_paths
-from lab.run import Prediction, Run
+from lab.predictions import Prediction, Predictions
+from lab.run import Run
 from lab.run.folder import data_digest
 from lab.season import graph_scores, list_runs, read_season, record_run, write_report
 
@@ -211,12 +212,14 @@ def test_an_entry_names_the_data_code_weights_and_predictions_of_its_csv(tiny_sa
     costs = {split: {f"{name}:{path.stem}": np.arange(3.0) for path in npz_paths(tiny_sample, name, split)}
              for split in ("valid", "test")}
     train = Run("03_train_tile", tiny_sample, out, collections=name)
-    train.publish([Prediction(name, f"tile_seed{seed}", split, {i: cost + seed for i, cost in own.items()},
-                              f"tile_xla-tile-{seed}-0123") for seed in range(2) for split, own in costs.items()],
-                  ["layout:nlp:random"], steps=3)
+    train.publish(Predictions(train.data(), [
+        Prediction(name, split, "tile", seed, {i: cost + seed for i, cost in own.items()},
+                   (name, "layout:nlp:random"), f"tile_xla-tile-{seed}-0123")
+        for seed in range(2) for split, own in costs.items()]), steps=3)
     combine = Run("05_ensemble", tiny_sample, out, collections=name)
     combine.section("03_train_tile", name)
-    combine.publish([Prediction(name, "ensemble", "test", costs["test"])], how="mean_rank")
+    combine.publish(Predictions(combine.data(), [Prediction(name, "test", "ensemble", None, costs["test"])]),
+                    how="mean_rank")
     last = Run("06_submit", tiny_sample, out, collections=name)
     csv = last.save_submission(last.costs("05_ensemble", [name]))
     files = {one["member"]: one["file"] for one in train.record(train.step)["sections"][name]["costs"]
@@ -228,8 +231,8 @@ def test_an_entry_names_the_data_code_weights_and_predictions_of_its_csv(tiny_sa
     assert made_from["code"].keys() == {"03_train_tile", "05_ensemble"}
     assert made_from["predictions"] == {f"tile_xla/{one}": file.removeprefix("costs-") for one, file in files.items()}
     assert made_from["weights"] == {f"tile_xla/tile_seed{seed}": f"tile_xla-tile-{seed}-0123" for seed in range(2)}
-    assert json.loads(entry.read_text())["parameters"] == {"03_train_tile": {"steps": 3},
-                                                           "05_ensemble": {"how": "mean_rank"}}
+    assert json.loads(entry.read_text())["parameters"] == {
+        "03_train_tile": {"steps": 3, "k_hops": None}, "05_ensemble": {"how": "mean_rank", "k_hops": None}}
 
 
 def reported(folder, run="b", **more):

@@ -3,38 +3,41 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
 from run_folder import World, in_process
-from training import GRAPHS, SHORT, TINY, VALID
+from training import GRAPHS, SHORT, TINY, VALID, GivenData, step_of_a_run
 
 from kit.files import write_json
-from kit.metrics import kendall_tau
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
-from kit.training import Deadline, deadlines
-from lab.run import Folder, Store, members, steps_trained, unfinished
-from lab.run.members import Material, Member, finished, train_members
-from lab.run.unfinished import earlier_stores
+from kit.training import deadlines
+from lab.run import Folder, steps_trained, unfinished
+from lab.training import members, train_recipes
 
-RECIPE = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4, validate_every=2))
-RANKED = {"test": {g.graph_id: g for g in VALID}}
+LAYOUT = "layout:xla:random"
+RECIPE = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4))       # validated, and so kept, after each step
 
 
-def members_of(out, deadline=None, seeds=(0, 1, 2), lines=None, recipe=RECIPE, inputs=None):
-    """Train some members one after another; `inputs`: a folder with the outputs of earlier sessions."""
-    materials = {("x",): Material(GRAPHS, VALID, kendall_tau, RANKED)}
-    some = [Member(("x",), "gnn", seed, recipe, ("test",)) for seed in seeds]
+def train_some(out, looks=None, seeds=3, lines=None, inputs=None):
+    """Train some members one after another, until a number of looks at the clock -> Predictions.
+
+    `inputs`: a folder with the outputs of earlier sessions.
+    """
+    run, data = step_of_a_run(out, inputs=inputs), GivenData({LAYOUT: {"train": GRAPHS, "test": VALID}})
     heard = [] if lines is None else lines
-    run = SimpleNamespace(out=out, step="step", store=Store(out / "store", earlier_stores(inputs) if inputs else ()))
-    return train_members(some, materials, run, 1, heard.append, deadline)
+    with patch.object(deadlines, "_BEGAN", 0), patch.object(deadlines, "now", itertools.count(1).__next__):
+        return train_recipes(run, data, {LAYOUT: {"gnn": RECIPE}}, seeds, workers=1, report=heard.append,
+                             hours=None if looks is None else (looks + 0.5) / 3600)
 
 
-def ticking(seconds):
-    """A deadline after this many looks at the clock."""
-    return Deadline(seconds + 1, itertools.count(1).__next__)
+def finished(made):
+    """The seeds of the members that are finished, from their predictions."""
+    assert [(row.collection, row.split, row.kind) for row in made.rows] == [(LAYOUT, "test", "gnn")] * len(made.rows)
+    assert [member.seed for member, _ in made.trained] == [row.seed for row in made.rows]
+    return [row.seed for row in made.rows]
 
 
 def weights(out):
@@ -51,65 +54,62 @@ def equal(one, other):
 def whole(tmp_path_factory):
     """The folder of a run without a break."""
     out = tmp_path_factory.mktemp("whole")
-    members_of(out)
+    assert finished(train_some(out)) == [0, 1, 2]
     return out
 
 
 def test_members_that_a_deadline_stops_are_named_and_the_next_run_finishes_them(whole, tmp_path, capsys):
-    trained = members_of(tmp_path, ticking(7))             # one before each member, one before each of 4 steps
-    assert [result is not None for result in trained] == [True, False, False]
-    assert finished("abc", trained) == (["a"], trained[:1])
+    made = train_some(tmp_path, 7)                         # one before each member, one before each of 4 steps
+    assert finished(made) == [0] and len(made.histories[LAYOUT]["gnn"]) == 1
     record = json.loads((tmp_path / "unfinished" / "step.json").read_text())
     assert record == {"step": "step", "unfinished": [
-        {"name": "x, gnn, seed 1", "steps_done": 1, "steps": 4},
-        {"name": "x, gnn, seed 2", "steps_done": 0, "steps": 4}]}
+        {"name": f"{LAYOUT}, gnn, seed 1", "steps_done": 1, "steps": 4},
+        {"name": f"{LAYOUT}, gnn, seed 2", "steps_done": 0, "steps": 4}]}
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "note  to be continued: the time is used up, and 2 models are unfinished (x, gnn, seed 1 after step 1 of 4; "
-        "x, gnn, seed 2); run the same again to continue")
-    assert unfinished(tmp_path) == {"step": ["x, gnn, seed 1", "x, gnn, seed 2"]}
+        f"note  to be continued: the time is used up, and 2 models are unfinished ({LAYOUT}, gnn, seed 1 after step 1 "
+        f"of 4; {LAYOUT}, gnn, seed 2); run the same again to continue")
+    assert unfinished(tmp_path) == {"step": [f"{LAYOUT}, gnn, seed 1", f"{LAYOUT}, gnn, seed 2"]}
     assert sorted(map(steps_trained, (tmp_path / "store").glob("*.json"))) == [1, 4]
-    trained = members_of(tmp_path)
-    assert None not in trained and unfinished(tmp_path) == {} and equal(weights(tmp_path), weights(whole))
+    made = train_some(tmp_path)
+    assert finished(made) == [0, 1, 2] and len(made.histories[LAYOUT]["gnn"]) == 3
+    assert unfinished(tmp_path) == {} and equal(weights(tmp_path), weights(whole))
     assert {steps_trained(path) for path in (tmp_path / "store").glob("*.json")} == {4}
 
 
-def test_a_run_that_is_killed_at_a_checkpoint_is_resumed_and_ends_with_the_same_weights(whole, tmp_path, monkeypatch):
-    for kill in range(6):                        # each member writes a checkpoint twice
-        written = []
+def test_a_run_that_is_killed_at_a_checkpoint_is_resumed_and_ends_with_the_same_weights(whole, tmp_path):
+    for kill in (0, 3, 6, 11):                   # each member writes a checkpoint four times
+        written, out = [], tmp_path / str(kill)
 
         def write(*args, kill=kill, written=written):
             written.append(1)
             if len(written) > kill:
                 raise KeyboardInterrupt
             write_json(*args)
-        with monkeypatch.context() as patched:
-            patched.setattr(members, "write_json", write)
-            with pytest.raises(KeyboardInterrupt):
-                members_of(tmp_path / str(kill))
-        members_of(tmp_path / str(kill))
-        assert equal(weights(tmp_path / str(kill)), weights(whole))
-        assert not list((tmp_path / str(kill)).rglob("*kept*"))
+        with patch.object(members, "write_json", write), pytest.raises(KeyboardInterrupt):
+            train_some(out)
+        assert finished(train_some(out)) == [0, 1, 2]
+        assert equal(weights(out), weights(whole)) and not list(out.rglob("*kept*"))
 
 
 @pytest.mark.parametrize("place", ["first/results", "notebooks/someone/first/results", "first"])
 def test_a_session_goes_on_from_the_output_of_an_earlier_one_and_ends_with_the_same_weights(whole, tmp_path, place):
     inputs, lines = tmp_path / "input", []
-    members_of(inputs / place, ticking(7))
+    train_some(inputs / place, 7)
     before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
-    trained = members_of(tmp_path / "out", lines=lines, inputs=inputs)
-    assert None not in trained and equal(weights(tmp_path / "out"), weights(whole))
+    made = train_some(tmp_path / "out", lines=lines, inputs=inputs)
+    assert finished(made) == [0, 1, 2] and equal(weights(tmp_path / "out"), weights(whole))
     assert not any("seed 0" in line for line in lines)           # it was finished; seed 1 had one step
-    assert sum("seed 1: step" in line for line in lines) == sum("seed 2: step" in line for line in lines) == 2
+    assert [sum(f"seed {seed}: step" in line for line in lines) for seed in (1, 2)] == [3, 4]
     assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
 
 
 def test_of_several_earlier_sessions_the_one_that_came_furthest_counts(whole, tmp_path):
-    for name, steps in (("a", 2), ("b", 4), ("c", 3)):
-        members_of(tmp_path / "input" / name / "results", ticking(steps))
+    for name, looks in (("a", 2), ("b", 4), ("c", 3)):
+        train_some(tmp_path / "input" / name / "results", looks)
     # looks at the clock: one before the member, then one before its last step
-    assert members_of(tmp_path / "out", ticking(1), (0,), inputs=tmp_path / "input") == [None]
+    assert finished(train_some(tmp_path / "out", 1, 1, inputs=tmp_path / "input")) == []
     assert [steps_trained(path) for path in (tmp_path / "out" / "store").glob("*.json")] == [3]
-    members_of(tmp_path / "out", inputs=tmp_path / "input")
+    train_some(tmp_path / "out", inputs=tmp_path / "input")
     assert equal(weights(tmp_path / "out"), weights(whole))
 
 
@@ -129,15 +129,15 @@ def without_record(path, other):
 def test_a_checkpoint_of_an_earlier_session_that_cannot_be_used_is_named_and_trained_anew(whole, tmp_path, capsys,
                                                                                          change, note):
     inputs, lines = tmp_path / "input", []
-    members_of(inputs / "first" / "results", ticking(7))
+    train_some(inputs / "first" / "results", 7)
     store = inputs / "first" / "results" / "store"
-    change(next(store.glob("x-gnn-1-*.pt")), next(store.glob("x-gnn-0-*.pt")))
+    change(*(next(store.glob(f"layout_xla_random-gnn-{seed}-*.pt")) for seed in (1, 0)))
     before = {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()}
     capsys.readouterr()
-    trained = members_of(tmp_path / "out", lines=lines, inputs=inputs)
-    assert None not in trained and equal(weights(tmp_path / "out"), weights(whole))
+    made = train_some(tmp_path / "out", lines=lines, inputs=inputs)
+    assert finished(made) == [0, 1, 2] and equal(weights(tmp_path / "out"), weights(whole))
     said = [line for line in [*lines, *capsys.readouterr().out.splitlines()] if line.startswith("note  ")]
-    assert len(said) == note and all("x-gnn-1-" in line and "is damaged, or was changed" in line for line in said)
+    assert len(said) == note and all("-gnn-1-" in line and "is damaged, or was changed" in line for line in said)
     assert {path: path.read_bytes() for path in inputs.rglob("*") if path.is_file()} == before
 
 
@@ -162,7 +162,7 @@ def test_a_run_in_sessions_makes_the_same_files_as_a_run_without_a_break(tmp_pat
         sessions_needed = 0
         for looks in (0, 4, 6, 3, 9, 11, 99):
             monkeypatch.setattr(deadlines, "now", Clock())
-            status = world.run("--only", "03,04,05,06", "-p", f"time_budget={looks / 3600}")
+            status = world.run("--only", "03,04,05,06", "-p", f"hours={looks / 3600}")
             sessions_needed += 1
             if status == 0:
                 break
@@ -174,4 +174,4 @@ def test_a_run_in_sessions_makes_the_same_files_as_a_run_without_a_break(tmp_pat
         one, two = ((tmp_path / name / "submission.csv").read_bytes() for name in ("out", "whole"))
         assert one == two
         assert world.run() == 0 and world.said.count("finished before") == 4     # the budget is no part of a key
-        assert not any("time_budget" in path.read_text() for path in (tmp_path / "out" / "steps").glob("*.json"))
+        assert not any('"hours"' in path.read_text() for path in (tmp_path / "out" / "steps").glob("*.json"))

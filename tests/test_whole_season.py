@@ -26,19 +26,18 @@ from lab.run.folder import TRAINS
 
 PROJECT = Path(__file__).resolve().parents[1]
 PREPARED, WEIGHTS = f"{USER}/tpugraphs-prepared", f"{USER}/tpugraphs-weights"
-STEPS = {"steps": 4, "token_steps": 3, "gnn_steps": 2, "gnn_width": 8, "seeds": 2}
+STEPS = {"tile.steps": 4, "token.steps": 3, "gnn.steps": 2, "gnn.width": 8, "seeds": 2}
 # the data have few of the competition's collections
-TINY = ["--size", "tiny", "-p", "partial=True", "-p", "recipe=quick",
+TINY = ["--size", "tiny", "-p", "partial=True",
         *(word for name, value in STEPS.items() for word in ("-p", f"{name}={value}"))]
 SUBMIT = ("--size", "tiny", "-p", "partial=True")
-# steps of all trainings: two models of each kind; the GNN, and the GNN without edges
-IN_ALL = {"tile-xla": 2 * 4, "layout-xla-default": 2 * 3 + 2 * 1 + 2 * 2 + 2 * 2}
+# steps of all trainings: two models of each kind
+IN_ALL = {"tile-xla": 2 * 4, "layout-xla-default": 2 * 3 + 2 * 1 + 2 * 2}
 # In front of a training there: folders of Kaggle; a clock of which each look takes a share of the 8 hours; a note for
 # each step of an optimiser. At a drawn look, Kaggle ends the session, or the notebook fails.
 THERE = """import itertools, os, signal
 from types import SimpleNamespace
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from lab.run import members as members_of_a_run
 from lab.run.unfinished import earlier_stores
 from kit.training import deadlines
 
@@ -55,7 +54,6 @@ def now(looks=itertools.count(1)):
     return look * 8 * 3600 / {budget}
 
 register_optimizer_step_post_hook(one_more)
-members_of_a_run.minutes_ahead = lambda *about: "soon"           # it would take steps, too
 run.store.others = earlier_stores({inputs!r})
 deadlines.Path = lambda path: SimpleNamespace(is_dir=lambda: True)
 deadlines._BEGAN, deadlines.now = 0, now
@@ -87,7 +85,7 @@ class Machines:
         book = nbformat.reads(body["text"], 4)
         for cell in book.cells:
             cell.source = cell.source.replace("/kaggle/input/datasets", f"{inputs}/datasets")
-            if "trained = train_members(" in cell.source:
+            if "made = train_recipes(" in cell.source:
                 cell.source = THERE.format(inputs=str(inputs), **NEVER | ending) + cell.source
         nbformat.write(book, place / "book.ipynb")
         hidden = ("PYTHONPATH", "TPUGRAPHS_ROOT")
@@ -152,8 +150,7 @@ def home(kaggle, tmp_path, tiny_sample):
     shutil.copy(PROJECT / "pyproject.toml", clone)
     for book in (clone / "notebooks").glob("0[34]*.ipynb"):
         assert book.read_text().count(SHOWN[0]) == 1
-        # nor the few steps that tell how long the training will take
-        book.write_text(book.read_text().replace(*SHOWN).replace('if recipe != \\"short\\":', "if False:"))
+        book.write_text(book.read_text().replace(*SHOWN))
     for name in ("tile/xla", "layout/xla/default"):
         shutil.copytree(tiny_sample / "npz" / name, data / "npz" / name)
     environment = hurried(tmp_path / "hurried")

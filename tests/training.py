@@ -12,12 +12,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from kit.data import LayoutGraph, TileGraph
+from kit.data import LayoutGraph, TileGraph, teaches
 from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings, TileModelSettings
+from kit.prune import drop_duplicate_configs
 from kit.train import TrainSettings, grad_scaler, train, train_step
 from kit.training.sampling import make_tasks
+from lab.data import Data
 from lab.run import Store
+from lab.run.unfinished import earlier_stores
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2)
 SHORT = TrainSettings(steps=12, configs_per_step=6, learning_rate=1e-2, validate_every=4)
@@ -154,13 +157,32 @@ def train_and_die(checkpoint, step):
 
 def in_child(call, module="training"):
     """Run `call`, an expression of the names of a file here, in a fresh process."""
-    here = Path(__file__).resolve()
-    code = f"import sys; sys.path[:0] = {[str(here.parents[1]), str(here.parent)]!r}; from {module} import *; {call}"
+    tests = Path(__file__).resolve().parent
+    paths = [str(tests.parent), str(tests.parent / "notebooks"), str(tests)]
+    code = f"import sys; sys.path[:0] = {paths!r}; from {module} import *; {call}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300,
                           # MALLOC_...: Linux gives each large block back at once, so that the peak is what is held
                           env={**os.environ, "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "65536"})
 
 
-def step_of_a_run(folder):
-    """What `train_members` needs of a Run: the folder, its store, the name of a step."""
-    return SimpleNamespace(out=Path(folder), step="step", store=Store(Path(folder, "store")))
+class GivenData(Data):
+    """Data of graphs that a test gives, {collection: {split: graphs}}, in place of files."""
+
+    def __init__(self, given, use_valid=False, source="measured programs"):
+        super().__init__(Path("no folder"), [*given], use_valid=use_valid)
+        self.given, self.source = given, source
+        self.scored = "valid" if source == "real files" else "test"
+
+    def _read(self, collection, split):
+        return list(self.given.get(collection, {}).get(split, ()))
+
+    def _read_own(self, collection):
+        graphs = [graph for split in ("train", "valid")[:1 + self.use_valid] for graph in self._read(collection, split)]
+        graphs = [graph if hasattr(graph, "config_feat") else drop_duplicate_configs(graph)[0] for graph in graphs]
+        return [graph for graph in graphs if teaches(graph)]
+
+
+def step_of_a_run(folder, scale="short", inputs=None):
+    """What training needs of a Run: the folder, its store, a step, the scale; `inputs`: outputs of earlier sessions."""
+    store = Store(Path(folder, "store"), earlier_stores(inputs) if inputs else ())
+    return SimpleNamespace(out=Path(folder), step="step", store=store, scale=scale)
