@@ -61,7 +61,7 @@ class Recipe(NamedTuple):
         if unknown:
             raise ValueError(f"{self.network.__name__} has no setting {', '.join(sorted(unknown))}; there are "
                              f"{', '.join(sorted({*network, *training, 'seeds'}))}")
-        check_whole(settings, **{"seeds": 1} if "seeds" in settings else {})
+        check_whole(settings, **{name: 1 for name in ("seeds", "steps") if name in settings})
         shape, steps = ({name: value for name, value in settings.items() if name in names}
                         for names in (network, training - network))
         return self._replace(shape=replace(self.shape, **shape), settings=replace(self.settings, **steps),

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from kit import training
+from kit import train_parts
 from kit.checks import as_path, check_callable, check_choice, check_number, check_whole, checked_graphs, expect
 from kit.data import content_digest, target, teaches
 from kit.files import plain, write_json
@@ -64,7 +64,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     """Train a model to rank the configurations of each graph.
 
     Dropout draws from PyTorch's global generator. So two trainings in two threads of one process disturb each other;
-    `kit.training.pool.run_jobs` uses processes.
+    `kit.train_parts.pool.run_jobs` uses processes.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
         Called with one line of text at each validation.
     record : str or Path, optional
         The run record is written to this JSON file, once training is finished.
-    deadline : kit.training.Deadline, optional
+    deadline : kit.train_parts.Deadline, optional
         After the step in which it passes, training stops and writes its checkpoint. The same call, with another
         deadline, then resumes from it and ends with the same weights as a training without a break.
     saving : callable, optional
@@ -113,13 +113,13 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     _check_arguments(model, s, {"loss": loss, "score": score, "report": report, "saving": saving},
                      {"checkpoint": checkpoint, "record": record})
     if deadline is not None:
-        expect(hasattr(deadline, "passed"), "deadline", deadline, "a Deadline of kit.training, or None")
-    device, begun = training.check_device(s.device), time.monotonic()
+        expect(hasattr(deadline, "passed"), "deadline", deadline, "a Deadline of kit.train_parts, or None")
+    device, begun = train_parts.check_device(s.device), time.monotonic()
     graphs, valid = _usable(graphs, valid, score)
     model.to(device)
     if not model.fitted:
         model.fit_scale(graphs)
-    tasks = training.make_tasks(model, graphs, loss, s, device)
+    tasks = train_parts.make_tasks(model, graphs, loss, s, device)
     if model.transductive:           # `predict` will score as many configurations together as training does
         model.set_size.fill_(tasks[0].most)
     held_out = [(graph, model.prepare(graph)) for graph in valid]
@@ -149,7 +149,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
     if left:
         _save(checkpoint, identity, model, run, saving)
     model.load_state_dict(run.best)
-    about = training.run_record(model, s, identity["loss"], tasks, run.history, device)
+    about = train_parts.run_record(model, s, identity["loss"], tasks, run.history, device)
     if record is not None and not left:
         write_json(record, about)
     return {**run.history, "unfinished": left, "record": about}
@@ -164,7 +164,7 @@ def train_step(model, tasks, loss, step, settings, optimizer, scaler):
     if not model.training:                                   # which takes a fifth of a step of a small network
         model.train()
     optimizer.zero_grad()
-    drawn = training.draw_step(tasks, step, s)
+    drawn = train_parts.draw_step(tasks, step, s)
     value = _backward(model, drawn, loss, s, scaler)
     scaler.unscale_(optimizer)
     norm, value = float(torch.nn.utils.clip_grad_norm_(parameters, s.clip)), float(value)
@@ -184,7 +184,7 @@ def _backward(model, drawn, loss, settings, scaler):
     """Compute the gradients of a step -> its loss, a scalar."""
     s, total = settings, 0.0
     for one in drawn:                                    # one graph at a time is in memory
-        value = loss(training.costs_of(model, one, s.precision), one.task.runtime[one.index]) / s.graphs_per_step
+        value = loss(train_parts.costs_of(model, one, s.precision), one.task.runtime[one.index]) / s.graphs_per_step
         total = total + value.detach().double()          # still on the device: a float would wait for a GPU here
         if value.requires_grad:
             scaler.scale(value).backward()
@@ -306,12 +306,12 @@ def _begin(model, settings, device):
 
 def _resume(path, identity, model, run):
     """Take a model and its run from a checkpoint; CheckpointError if it belongs to another run."""
-    saved = training.read_checkpoint(path)
+    saved = train_parts.read_checkpoint(path)
     before = saved.get("made_by", {})
     differ = [name for name in identity if before.get(name) != identity[name]]
     if differ:
         name = differ[0]
-        raise training.CheckpointError(
+        raise train_parts.CheckpointError(
             f"{path}: written with other {', '.join(differ)} ({name} {before.get(name)!s:.80}, now "
             f"{identity[name]!s:.80}); use another checkpoint or delete it")
     model.load_state_dict(saved["model"])
@@ -324,9 +324,10 @@ def _save(path, identity, model, run, saving):
     """Write the checkpoint if a path is given, within `saving`."""
     if path is not None:
         with nullcontext() if saving is None else saving(run.step):
-            training.save_checkpoint(path, model, name=Path(path).name, best=run.best, step=run.step, made_by=identity,
-                                     history=run.history, losses=run.losses,
-                                     **{name: part.state_dict() for name, part in run.parts().items()})
+            train_parts.save_checkpoint(
+                path, model, name=Path(path).name, best=run.best, step=run.step, made_by=identity,
+                history=run.history, losses=run.losses,
+                **{name: part.state_dict() for name, part in run.parts().items()})
 
 
 def _validation_score(model, held_out, score, settings):

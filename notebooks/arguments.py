@@ -38,9 +38,10 @@ def collected(assignments):
             changes.setdefault(model, {})[setting] = value
         else:
             found[name] = value
-    if changes and isinstance(found.get("changes", {}), dict):
-        given = found.get("changes", {})
-        found["changes"] = given | {model: {**given.get(model, {}), **own} for model, own in changes.items()}
+    given = found.setdefault("changes", {}) if changes else {}
+    if isinstance(given, dict) and all(isinstance(own, dict) for own in given.values()):         # else it is refused
+        found |= {"changes": given | {model: {**given.get(model, {}), **own} for model, own in changes.items()}
+                  } if changes else {}
     return found
 
 
@@ -165,14 +166,12 @@ def changes(value):
     if not isinstance(value, dict) or not all(isinstance(own, dict) for own in value.values()):
         return '{model: {setting: value}}, such as {"token": {"steps": 2000}}; or -p token.steps=2000'
     if unknown := [name for name in value if name not in known]:
-        return f"no {', '.join(unknown)}, but one or more of {', '.join(known)}"
+        return f"no {', '.join(map(str, unknown))}, but one or more of {', '.join(known)}"
     try:
         for name, own in value.items():
             known[name].changed(**own)
     except (ValueError, TypeError) as fault:
         return f"other settings: {fault}"
-    if value.get("gnn", {}).get("aggregation") == "scatter" and not find_spec("torch_scatter"):
-        return "sparse, or scatter if torch-scatter is installed"
     return None
 
 
@@ -182,13 +181,12 @@ EXPECTED = {
     "most_hops": whole(0, 20),                  # every hop prunes all graphs again
     **dict.fromkeys(("steps", "gnn_steps", "programs", "queries", "trials", "shown", "most_graphs", "segments"),
                     whole(1)),
-    "folds": whole(2, 1000), "width": whole(1, 100_000),
+    "folds": whole(2, 1000),
     **dict.fromkeys(("seeds", "threads", "workers"), whole(1, 1000)),
     "models": models, "changes": changes, "most_configs": whole(2),                              # pairs
     # a word would be true
     **dict.fromkeys(("submit_to_kaggle", "partial", "choose", "tie", "use_valid"), one_of(True, False)),
-    "recipe": one_of_kit("recipes", "SCALES"), "precision": one_of_kit("predict", "PRECISIONS"),
-    "how": one_of("mean_zscore", "mean_rank"), "hours": number(0, 1000),
+    "recipe": one_of_kit("recipes", "SCALES"), "how": one_of("mean_zscore", "mean_rank"), "hours": number(0, 1000),
     "budget": whole(3), "budgets": whole_ones, "network": network, "minutes": number(0),
     "score_within": number(0), "hlo": file, "sample_submission": file, "weights_from": file, "ledger": place,
     "predictions_from": lambda value: None if isinstance(value, str) and (PROJECT / Path(value).expanduser()).is_dir()
@@ -198,7 +196,7 @@ EXPECTED = {
 # run in its own process, because a process that has used a GPU holds a part of its memory until it ends
 PROBE = """import sys
 sys.path.insert(0, "")
-from kit.training import check_device
+from kit.train_parts import check_device
 try:
     check_device(sys.argv[1])
 except ValueError as fault:
@@ -215,6 +213,8 @@ def check(notebooks, asked, there=False):
                               "predictions_from"):
             continue                            # files and packages on Kaggle's machine are not known here
         expected = EXPECTED[name](value) if name in EXPECTED else None
+        if name == "changes" and not expected and not there and "scatter" in value.get("gnn", {}).values():
+            expected = None if find_spec("torch_scatter") else "sparse, or scatter if torch-scatter is installed"
         if expected:
             raise RunError(f"-p {name}={value}: expected {expected}")
     if "device" in asked and there:

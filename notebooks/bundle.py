@@ -81,14 +81,14 @@ TO_TOP = """import shutil
 
 print(shutil.copyfile(csv, "submission.csv"))"""
 # in the parameters cell, before any data is read: a GPU that is missing or cannot be used ends the notebook at once
-ANY_DEVICE = "from kit.training import find_device\n\ndevice = find_device()"
+ANY_DEVICE = "from kit.train_parts import find_device\n\ndevice = find_device()"
 ANY_GPU = """from pathlib import Path
 
-from kit.training import find_device
+from kit.train_parts import find_device
 
 device = find_device(needs_gpu=Path("/kaggle/working").is_dir())"""
 NOT_THERE = ", else the measured programs that come with the kit"       # a bundle has no room for them
-THIS_DEVICE = "from kit.training import check_device\n\ncheck_device(device)"
+THIS_DEVICE = "from kit.train_parts import check_device\n\ncheck_device(device)"
 
 
 def place(name):
@@ -213,7 +213,7 @@ def write_bundle(folder, book, about):
 
 def main(argv=None):
     """Bundle what the command line asks for."""
-    from arguments import assignment, check, dataset, folder, machine, select, share_out
+    from arguments import assignment, check, collected, dataset, folder, machine, select, share_out
     from dry_run import show_plan
     from steps import RunError, show
     parser = argparse.ArgumentParser(prog="bundle.py", description=(__doc__ or "").partition("\n")[0])
@@ -250,9 +250,10 @@ def main(argv=None):
             trained = {"weights": args.weights, "data_root": options.pop("data_root", None),
                        "collections": options.get("collections")}
             sources = list(dict.fromkeys([*args.dataset, args.weights]))
-        parameters = share_out(notebooks, options, dict(args.p))
-        check(notebooks, dict(args.p), there=True)
-        shape, out = machine(args.machine, dict(args.p).get("device")), folder("--out", args.out)
+        asked = collected(args.p)
+        parameters = share_out(notebooks, options, asked)
+        check(notebooks, asked, there=True)
+        shape, out = machine(args.machine, asked.get("device")), folder("--out", args.out)
         name = "-".join(["tpugraphs-kit", *numbers])
         if len(name) > TITLE_MOST:
             name = f"tpugraphs-kit-{numbers[0]}-to-{numbers[-1]}"

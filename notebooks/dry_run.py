@@ -64,7 +64,7 @@ def hours_of(parameters, machine):
 
 def budget_of(parameters):
     """Hours after which training in a session stops: the smallest `hours` of its notebooks, or Kaggle's."""
-    from kit.training import KAGGLE_HOURS  # loads PyTorch
+    from kit.train_parts import KAGGLE_HOURS  # loads PyTorch
     return min((given["hours"] for given in parameters.values() if given.get("hours") is not None),
                default=KAGGLE_HOURS)
 

@@ -27,7 +27,7 @@ matplotlib.use("Agg")
 from run_folder import CHANGES, COLLECTIONS, FULL, World, digests, finished_world, in_process, invert, permute
 
 from kit.files import file_sha256
-from kit.training import CheckpointError, read_checkpoint
+from kit.train_parts import CheckpointError, read_checkpoint
 from lab.run import Folder
 
 CHOICES = {"seeds": (1, 2), "first_seed": (0, 3), "tile.steps": (3, 4), "token.steps": (3, 4), "gnn.steps": (2, 3),

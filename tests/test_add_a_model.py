@@ -16,7 +16,7 @@ from kit.metrics import kendall_tau
 from kit.predict import predict
 from kit.recipes import Recipe
 from kit.train import TrainSettings, train
-from kit.training import load_checkpoint
+from kit.train_parts import load_checkpoint
 from lab.run import Store
 from lab.training import rank_unseen
 
@@ -144,7 +144,7 @@ def test_the_example_of_the_protocol_trains():
 def test_the_loop_knows_no_model_by_name():
     folder, above = Path(kit.models.__file__).parents[1], Path(lab.__file__).parent
     models = {name for name in kit.models.__all__ if name[0].isupper()}
-    for path in (folder / "train.py", folder / "predict.py", *(folder / "training").glob("*.py"),
+    for path in (folder / "train.py", folder / "predict.py", *(folder / "train_parts").glob("*.py"),
                  *(above / "run").glob("*.py"), *(above / "training").glob("*.py"), above / "studies" / "compare.py"):
         tree = ast.parse(path.read_text())
         # this one does nothing without torch-scatter, and nothing to networks other than the GNN

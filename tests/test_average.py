@@ -12,7 +12,7 @@ from training import SHORT, TINY, VALID, interrupted_loss, same, tau, trained
 from kit.models import LayoutGNN
 from kit.predict import predict
 from kit.train import schedule
-from kit.training.checkpoints import read_checkpoint
+from kit.train_parts.checkpoints import read_checkpoint
 
 EACH = replace(SHORT, validate_every=1, keep="last")
 

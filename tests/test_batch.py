@@ -11,7 +11,7 @@ from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import ConfigTokenModel, ConfigTokenSettings, LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict
 from kit.train import TrainSettings, train
-from kit.training.sampling import Draw, costs_of, draw_step, make_tasks, nth_graph
+from kit.train_parts.sampling import Draw, costs_of, draw_step, make_tasks, nth_graph
 
 CPU = torch.device("cpu")
 

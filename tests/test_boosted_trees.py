@@ -11,7 +11,7 @@ from kit.features import config_features
 from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings, _PairLoss
 from kit.predict import predict
 from kit.train import TrainSettings, train
-from kit.training import load_checkpoint
+from kit.train_parts import load_checkpoint
 
 
 def decided_by_agreement(seed, c=150):

@@ -9,7 +9,7 @@ import torch
 from training import TINY, same, scripted, trained
 
 from kit.models import LayoutGNN, TileModel
-from kit.training.checkpoints import load_checkpoint, save_checkpoint
+from kit.train_parts.checkpoints import load_checkpoint, save_checkpoint
 
 
 class Hostile:

@@ -35,8 +35,8 @@ def test_comments_docstrings_and_layout_are_no_code_and_all_else_is(text, same):
 
 
 def test_a_name_belongs_to_the_module_that_defines_it():
-    assert imports("from kit.models import LayoutGNN, SparseMean\nimport numpy\nfrom kit import training") == [
-        "kit.models.layers", "kit.models.layout_gnn", "kit.training"]
+    assert imports("from kit.models import LayoutGNN, SparseMean\nimport numpy\nfrom kit import train_parts") == [
+        "kit.models.layers", "kit.models.layout_gnn", "kit.train_parts"]
     assert imports("import kit.data\nfrom lab.run import read_kept") == ["kit.data", "lab.run.store"]
     # these packages load a file when one of its names is asked for
     assert imports("from kit.models import TileModel, explain\nfrom lab.training import Member, train_recipes") == [
@@ -70,7 +70,7 @@ def test_a_change_of_the_kit_counts_where_it_is_used_and_only_there(copy):
             ("train.py", "# a comment\n\n", []), ("programs/__init__.py", '"""More words."""\n', []),
             ("losses.py", "LATER = 1\n", ["train"]), ("submit.py", "X = 1\n", ["submit"]),
             ("hlo.py", "X = 1\n", ["programs"]), ("models/tile.py", "X = 1\n", ["models.tile"]),
-            ("training/sampling.py", "X = 1\n", ["train"])):
+            ("train_parts/sampling.py", "X = 1\n", ["train"])):
         (copy / name).write_text((copy / name).read_text() + add)
         after = digests()
         assert [one for one in before if before[one] != after[one]] == expected, name

@@ -37,7 +37,7 @@ from kit.files import locked, remove_leftovers, replace_file, write_json
 from kit.kaggle.downloads import unpack
 from kit.models import LayoutGNN
 from kit.submit import write_submission
-from kit.training.checkpoints import save_checkpoint
+from kit.train_parts.checkpoints import save_checkpoint
 from lab.run import Store
 from lab.season.ledger import record_run
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from kit.files import locked
+from lab.kernels.bench import PYTORCH
 from lab.kernels.carried import definition, known_cost, known_measurements
-from lab.kernels.measure import PYTORCH
 from lab.kernels.networks import known_layers
 from lab.kernels.results import ENTRY, FORMS, LAYER_SEED, NEWEST, compare_newest, read_races
 from lab.kernels.schedules import schedule_choices

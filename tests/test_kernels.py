@@ -25,9 +25,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kit.data import DataError
 from kit.search import explore_then_droplet
-from kit.training import processor_name, records
+from kit.train_parts import processor_name, records
+from lab.kernels import bench as kernel_lab
 from lab.kernels import carried as kernel_carried
-from lab.kernels import measure as kernel_lab
+from lab.kernels.bench import PYTORCH, KernelLab, Trials, has_tvm
 from lab.kernels.carried import (
     _tile_columns,
     carried_cost,
@@ -39,7 +40,6 @@ from lab.kernels.carried import (
     shared_iterations,
 )
 from lab.kernels.definitions import KERNELS, Kernel, input_shapes, kernel_axes, kernel_inputs, kernel_result
-from lab.kernels.measure import PYTORCH, KernelLab, Trials, has_tvm
 from lab.kernels.metaschedule import Tuner
 from lab.kernels.networks import known_layers, multiplications, network_layers, network_names
 from lab.kernels.pictures import draw_layers, draw_networks, draw_progress

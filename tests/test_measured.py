@@ -184,7 +184,7 @@ def test_the_catalogue_names_machine_and_versions(collected):
 
 
 def test_the_command_lists_programs_and_names_what_it_does_not_know(project):
-    command = [sys.executable, project / "notebooks" / "measure.py"]
+    command = [sys.executable, project / "notebooks" / "measure_programs.py"]
     done = subprocess.run([*command, "--list"], capture_output=True, text=True)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == len(PROGRAMS)
     done = subprocess.run([*command, "--out", "x", "--programs", "bert_b2,nothing"], capture_output=True, text=True)

@@ -7,7 +7,7 @@ from test_tune import FakeBench, chain
 
 from kit.programs import BenchSettings, program_from_jax
 from kit.programs.tune import PROCESSES
-from lab.studies import measured_search as study
+from lab.studies import true_searches as study
 
 pytest.importorskip("jax", reason="no JAX: pip install '.[own]'")
 

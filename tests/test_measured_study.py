@@ -12,20 +12,20 @@ from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
 from kit.models import ConfigTokenModel
 from kit.prepare import open_prepared
 from kit.prune import drop_duplicate_configs
-from lab.data import MEASURED, known_truth, measured_table, open_data, source_of
+from lab.data import MEASURED, measured_table, open_data, source_of
 from lab.measured import SEARCHES, SECOND
 from lab.run import Run
 from lab.run.store import Store
 from lab.studies import machines
-from lab.studies import measured as study
-from lab.studies.measured_search import speedups, steady
+from lab.studies import new_families as study
+from lab.studies.true_searches import speedups, steady
 
 RANDOM = "layout:xla:random", "layout:nlp:random"
 
 
 @pytest.fixture(scope="module")
 def measured(tiny_sample, tmp_path_factory):
-    """A folder as notebooks/measure.py writes it: the tiny sample's programs of two collections, with their families.
+    """A folder as measure_programs.py writes it: the tiny sample's programs of two collections, with their families.
     """
     root, families = tmp_path_factory.mktemp("measured"), []
     for collection in RANDOM:
@@ -42,7 +42,7 @@ def measured(tiny_sample, tmp_path_factory):
 def test_test_runtimes_of_measured_programs_are_scored(measured, tmp_path):
     run = Run("05_ensemble", measured, tmp_path / "out", collections=RANDOM[0])
     assert (run.source, run.scored) == ("measured programs", "test")
-    assert known_truth(run.root, RANDOM[0]).keys() == {
+    assert run.data().truth[RANDOM[0]].keys() == {
         f"{RANDOM[0]}:{path.stem}" for path in npz_paths(measured, RANDOM[0], "test")}
 
 

@@ -21,8 +21,8 @@ import lab.training.members as members_of_a_run
 from kit.models import LayoutGNN
 from kit.predict import predict
 from kit.recipes import Recipe
-from kit.training import check_device, find_device, pool
-from kit.training.pool import default_workers, run_jobs
+from kit.train_parts import check_device, find_device, pool
+from kit.train_parts.pool import default_workers, run_jobs
 from lab.training import load_model, train_recipes
 
 SHARED = {"a": 10, "b": 20}
@@ -137,7 +137,7 @@ def test_the_first_failure_ends_all_processes(work, words):
 STARTER = """
 import sys, time
 sys.path[:0] = {paths!r}
-from kit.training.pool import run_jobs
+from kit.train_parts.pool import run_jobs
 from test_pool import wait
 if __name__ == "__main__":
     run_jobs(wait, [("a", 1), ("a", 2)], {{"a": 0}}, 2, lambda line: print(line, flush=True))

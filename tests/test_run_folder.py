@@ -11,7 +11,7 @@ from run_folder import COLLECTIONS, FULL, MOST_CONFIGS, World, digests, finished
 
 from kit.files import file_sha256
 from kit.prune import drawn_rows
-from kit.training import Deadline
+from kit.train_parts import Deadline
 from lab.run import Folder, steps_trained
 from lab.season import record_leaderboard
 
@@ -138,7 +138,7 @@ def test_collections_may_be_trained_one_after_another(world):
 def test_with_one_worker_models_are_trained_and_corrected_in_the_process_of_the_notebook(world, monkeypatch):
     def refuse(*_):
         raise AssertionError("another process")
-    monkeypatch.setattr("kit.training.pool.multiprocessing.get_context", refuse)
+    monkeypatch.setattr("kit.train_parts.pool.multiprocessing.get_context", refuse)
     assert world.run("--only", "04", "--collections", LAYOUT[0], seeds=2) == 0, world.said
 
 

@@ -18,8 +18,8 @@ from kit.models.segments import ROW_BYTES, HistoryTable, SegmentGNN, SegmentGNNS
 from kit.predict import predict
 from kit.prune import k_hop_nodes
 from kit.train import TrainSettings, train
-from kit.training import make_tasks
-from kit.training.sampling import saved_bytes
+from kit.train_parts import make_tasks
+from kit.train_parts.sampling import saved_bytes
 
 TINY = LayoutGNNSettings(width=8, opcode_width=3, digit_width=2, squeeze=2, config_attention=False)
 AGREES = replace(TINY, agreement=True, both_directions=True)

@@ -13,7 +13,7 @@ from training import GRAPHS, SHORT, TINY, VALID, GivenData, step_of_a_run
 from kit.files import write_json
 from kit.models import LayoutGNN
 from kit.recipes import Recipe
-from kit.training import deadlines
+from kit.train_parts import deadlines
 from lab.run import Folder, steps_trained, unfinished
 from lab.training import members, train_recipes
 
@@ -21,7 +21,7 @@ LAYOUT = "layout:xla:random"
 RECIPE = Recipe(LayoutGNN, TINY, replace(SHORT, steps=4))       # validated, and so kept, after each step
 
 
-def train_some(out, looks=None, seeds=3, lines=None, inputs=None):
+def train_some(out, looks=None, seeds=3, lines=None, inputs=None, folds=None):
     """Train some members one after another, until a number of looks at the clock -> Predictions.
 
     `inputs`: a folder with the outputs of earlier sessions.
@@ -29,7 +29,7 @@ def train_some(out, looks=None, seeds=3, lines=None, inputs=None):
     run, data = step_of_a_run(out, inputs=inputs), GivenData({LAYOUT: {"train": GRAPHS, "test": VALID}})
     heard = [] if lines is None else lines
     with patch.object(deadlines, "_BEGAN", 0), patch.object(deadlines, "now", itertools.count(1).__next__):
-        return train_recipes(run, data, {LAYOUT: {"gnn": RECIPE}}, seeds, workers=1, report=heard.append,
+        return train_recipes(run, data, {LAYOUT: {"gnn": RECIPE}}, seeds, 0, folds, workers=1, report=heard.append,
                              hours=None if looks is None else (looks + 0.5) / 3600)
 
 
@@ -74,6 +74,16 @@ def test_members_that_a_deadline_stops_are_named_and_the_next_run_finishes_them(
     assert finished(made) == [0, 1, 2] and len(made.histories[LAYOUT]["gnn"]) == 3
     assert unfinished(tmp_path) == {} and equal(weights(tmp_path), weights(whole))
     assert {steps_trained(path) for path in (tmp_path / "store").glob("*.json")} == {4}
+
+
+def test_a_member_ranks_nothing_before_the_models_of_all_its_folds_are_finished(tmp_path):
+    whole, parts = train_some(tmp_path / "whole", None, 1, folds=2), train_some(tmp_path / "parts", 7, 1, folds=2)
+    assert parts.rows == parts.trained == [] and parts.histories == {}
+    assert unfinished(tmp_path / "parts") == {"step": [f"{LAYOUT}, gnn, seed 0 fold 1"]}
+    parts = train_some(tmp_path / "parts", None, 1, folds=2)
+    assert [row.split for row in whole.rows] == ["test", "train"] and len(parts.trained) == 2
+    assert all((row.costs[i] == other.costs[i]).all()
+               for row, other in zip(whole.rows, parts.rows, strict=True) for i in row.costs)
 
 
 def test_a_run_that_is_killed_at_a_checkpoint_is_resumed_and_ends_with_the_same_weights(whole, tmp_path):

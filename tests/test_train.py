@@ -28,14 +28,14 @@ from training import (
 )
 
 import kit.train
-import kit.training
+import kit.train_parts
 from kit.data import target
 from kit.losses import list_mle_loss, pairwise_hinge_loss
 from kit.models import LayoutGNN, TileModel, TileModelSettings
 from kit.predict import predict
 from kit.train import TrainSettings, train
-from kit.training import Deadline, deadlines, find_deadline
-from kit.training.checkpoints import load_checkpoint, save_checkpoint
+from kit.train_parts import Deadline, deadlines, find_deadline
+from kit.train_parts.checkpoints import load_checkpoint, save_checkpoint
 
 # learning
 

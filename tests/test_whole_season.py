@@ -39,7 +39,7 @@ THERE = """import itertools, os, signal
 from types import SimpleNamespace
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from lab.run.unfinished import earlier_stores
-from kit.training import deadlines
+from kit.train_parts import deadlines
 
 def one_more(*_):
     with open("steps.txt", "a") as file:

@@ -17,7 +17,7 @@ from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings, TileModelSettings
 from kit.prune import drop_duplicate_configs
 from kit.train import TrainSettings, grad_scaler, train, train_step
-from kit.training.sampling import make_tasks
+from kit.train_parts.sampling import make_tasks
 from lab.data import Data
 from lab.run import Store
 from lab.run.unfinished import earlier_stores

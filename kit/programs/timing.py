@@ -23,7 +23,7 @@ import psutil
 
 from kit.checks import check_choice, check_number, check_whole
 from kit.programs.layouts import configured
-from kit.training.records import processor_name
+from kit.train_parts.records import processor_name
 
 DEVICES = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}        # as JAX calls them
 LOOK_SECONDS = 0.25              # how often the memory of the other process is looked at

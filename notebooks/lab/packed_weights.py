@@ -22,8 +22,8 @@ from kit.predict import predict
 from kit.prepare import is_prepared, prepare
 from kit.prune import fewer_configs
 from kit.recipes import SCALES, recipes_for
-from kit.training import CheckpointError, load_checkpoint, read_checkpoint
-from kit.training.pool import default_workers, run_jobs
+from kit.train_parts import CheckpointError, load_checkpoint, read_checkpoint
+from kit.train_parts.pool import default_workers, run_jobs
 from lab.data import MOST_CONFIGS, Data, copy_table, data_digest, left_out, read_split, wanted
 from lab.predictions import Prediction, Predictions
 from lab.run.code import code_digest

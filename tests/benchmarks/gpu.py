@@ -26,8 +26,8 @@ Copy `kit`, `tests/sample` and `tests/benchmarks` to the machine; no part of the
 NumPy the script needs the packages below. If the machine has no network, download the wheels elsewhere and carry them
 there (`--python-version` and `--platform` of `pip download` choose those of another machine):
 
-    pip download --only-binary=:all: -d wheels pandas polars scipy scikit-learn filelock
-    pip install --no-index --find-links wheels pandas polars scipy scikit-learn filelock
+    pip download --only-binary=:all: -d wheels pandas polars scipy scikit-learn filelock psutil
+    pip install --no-index --find-links wheels pandas polars scipy scikit-learn filelock psutil
 """
 import argparse
 import copy
@@ -52,7 +52,7 @@ from run import MIB, timed  # noqa: E402
 from sample import LayoutSimulator  # noqa: E402
 from sample.kernels import simulate_tile, tile_kernel  # noqa: E402
 
-from kit import training  # noqa: E402
+from kit import train_parts  # noqa: E402
 from kit.data import TileGraph, dense_configs, target  # noqa: E402
 from kit.files import write_json  # noqa: E402
 from kit.metrics import kendall_tau  # noqa: E402
@@ -60,7 +60,7 @@ from kit.predict import PRECISIONS, predict  # noqa: E402
 from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.train import train  # noqa: E402
-from kit.training.pool import run_jobs  # noqa: E402
+from kit.train_parts.pool import run_jobs  # noqa: E402
 
 MODELS = MODELS | {"tile model": ("tile:xla", "tile")}
 PAIR = "GNN, random"             # the model that is trained side by side with another
@@ -206,8 +206,8 @@ def train_in_two_sittings(parts, recipe, settings, size, seconds, report):
     """Train a model; halfway, a new process would find a checkpoint, and so does this one -> (model, history)."""
     graphs, valid = [part.seen for part in parts], [few_held(part, size) for part in parts]
     with tempfile.TemporaryDirectory() as folder:
-        halfway = training.Deadline(settings.steps // 2, itertools.count().__next__)     # counts steps, not seconds
-        for deadline in (halfway, training.Deadline(time.time() + seconds)):
+        halfway = train_parts.Deadline(settings.steps // 2, itertools.count().__next__)     # counts steps, not seconds
+        for deadline in (halfway, train_parts.Deadline(time.time() + seconds)):
             model = recipe.network(recipe.shape)
             history = train(model, graphs, settings, recipe.loss, valid, kendall_tau, Path(folder, "half.pt"), report,
                             deadline=deadline)
@@ -460,11 +460,11 @@ def main(argv=None):
     if size.threads:
         torch.set_num_threads(size.threads)
     try:
-        device = training.check_device(args.device)
+        device = train_parts.check_device(args.device)
     except ValueError as fault:
         raise SystemExit(str(fault)) from fault
-    found = {"card": training.device_name(device), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda,
-             "versions": training.versions(), "size": args.size, "minutes": args.minutes, "finished": False,
+    found = {"card": train_parts.device_name(device), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda,
+             "versions": train_parts.versions(), "size": args.size, "minutes": args.minutes, "finished": False,
              "cases": [], "not_tried": []}
     clock.say(f"{found['card']}, {found['gpus']} GPUs, PyTorch {found['versions']['torch']}")
 

@@ -40,7 +40,7 @@ from kit.prune import drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
 from kit.submit import check_submission, write_submission  # noqa: E402
 from kit.train import predict, train  # noqa: E402
-from kit.training import load_checkpoint, save_checkpoint  # noqa: E402
+from kit.train_parts import load_checkpoint, save_checkpoint  # noqa: E402
 from lab.predictions import load_costs  # noqa: E402
 
 COLLECTION = "layout:xla:random"

@@ -25,7 +25,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 sys.path[:0] = [str(PROJECT), str(HERE), str(HERE.parent), str(PROJECT / "notebooks")]
-from kit.training import processor_name  # noqa: E402
+from kit.train_parts import processor_name  # noqa: E402
 
 PAGE = HERE / "README.md"
 MIB = 1 << 20

@@ -127,12 +127,12 @@ def source_of(root):
 
 
 def is_measured(root):
-    """Whether a data root, or a folder prepared from it, was written by `notebooks/measure.py`."""
+    """Whether a data root, or a folder prepared from it, was written by `notebooks/measure_programs.py`."""
     return measured_table(root).is_file()
 
 
 def measured_table(root):
-    """Where `notebooks/measure.py` says what was measured: beside a data root, but in a folder prepared from it."""
+    """Where notebooks/measure_programs.py says what was measured: beside a data root, in a folder prepared from it."""
     return (Path(root) if is_prepared(root) else Path(root).resolve().parent) / MEASURED_TABLE
 
 

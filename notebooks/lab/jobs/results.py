@@ -103,7 +103,7 @@ def _together(jobs, asked):
 
 def fetch_checkpoints(jobs, out, names, client=None):
     """Fetch checkpoints of these names that jobs left on Kaggle, if the run does not have them -> the names fetched."""
-    from kit.training import CheckpointError, read_checkpoint  # loads PyTorch
+    from kit.train_parts import CheckpointError, read_checkpoint  # loads PyTorch
     fetched = []
     for job in jobs.values():
         used = (job.get("section") or {"used": ()})["used"]

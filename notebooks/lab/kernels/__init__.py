@@ -1,7 +1,7 @@
 """Real kernels on one's own CPU, compiled and timed through TVM."""
+from lab.kernels.bench import INSTALL, PYTORCH, KernelLab, has_tvm
 from lab.kernels.carried import known_cost
 from lab.kernels.definitions import KERNELS, Kernel
-from lab.kernels.measure import INSTALL, PYTORCH, KernelLab, has_tvm
 from lab.kernels.networks import multiplications, network_layers, network_names
 from lab.kernels.pictures import draw_layers, draw_networks, draw_progress
 from lab.kernels.results import (

@@ -4,9 +4,9 @@ import sys
 import tempfile
 import types
 
-from kit.training.pool import default_workers
+from kit.train_parts.pool import default_workers
+from lab.kernels.bench import TvmChild, kernel_target
 from lab.kernels.definitions import kernel_function
-from lab.kernels.measure import TvmChild, kernel_target
 
 OTHER_INTRINSICS = ("cuda", "metal", "rocm", "hexagon", "arm_cpu", "riscv_cpu")
 

@@ -2,7 +2,7 @@
 import numpy as np
 import pandas as pd
 
-from lab.kernels.measure import PYTORCH
+from lab.kernels.bench import PYTORCH
 from lab.kernels.results import ENTRY, RUN, TIE, entry_label, network_sums
 from lab.kernels.searches import OURS
 from lab.plots import MARKS, PALETTE, QUIET, dress, name_rows, new_axes

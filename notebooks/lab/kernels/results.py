@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 
 from kit.noise import bootstrap_interval
-from lab.kernels.measure import PYTORCH
+from lab.kernels.bench import PYTORCH
 from lab.kernels.networks import multiplications, network_layers
 from lab.kernels.searches import CARRIED, RANDOM, RIVAL, UNTUNED, finished_races, layer_of
 

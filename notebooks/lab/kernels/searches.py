@@ -16,10 +16,10 @@ import torch
 from kit.data import DataError
 from kit.files import replace_file
 from kit.search import explore_then_droplet, random_search
-from kit.training import processor_name
+from kit.train_parts import processor_name
+from lab.kernels.bench import PYTORCH, KernelLab, NoScheduleRan, this_machine, tvm_version
 from lab.kernels.carried import definition, known_cost
 from lab.kernels.definitions import Kernel
-from lab.kernels.measure import PYTORCH, KernelLab, NoScheduleRan, this_machine, tvm_version
 from lab.kernels.metaschedule import Tuner
 from lab.kernels.networks import known_layers
 from lab.kernels.schedules import schedule_space

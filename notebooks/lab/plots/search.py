@@ -30,7 +30,7 @@ def speed_up_curves(rows, ax=None, title=""):
 def speed_up_by_search(table, strategies, budget=30, ax=None, title=""):
     """Draw the speed-up over the compiler's default that searches reach on each program, with its 95% interval.
 
-    `table`: a pandas DataFrame with a row per program, strategy and budget, as of `lab.studies.measured_search`.
+    `table`: a pandas DataFrame with a row per program, strategy and budget, as of `lab.studies.true_searches`.
     """
     chosen = table[table["budget"] == budget]
     order = chosen[chosen["strategy"] == strategies[-1]].sort_values("speedup")["program"].tolist()

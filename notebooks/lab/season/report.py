@@ -212,7 +212,7 @@ def _score_row(row):
 
 
 def read_record(path):
-    """Read the record of a training, as `kit.training.run_record` makes it; DataError if no row can be made of it."""
+    """Read the record of a training, as `kit.train_parts.run_record` makes it; DataError if no row can be made."""
     try:
         about = json.loads(Path(path).read_bytes())
         _row_of(path, about)

@@ -3,9 +3,9 @@
     python notebooks/lab/studies/machines.py [--first measured] [--second DIR] [--seeds 3] [--out DIR]
 
 Programs of two data roots that have one name are one program, measured on two machines with the same configurations:
-`notebooks/measure.py` draws the same ones anywhere. The recipe's three models learn from training programs of one
-machine or of both, and rank programs of families that no training program has, by their runtimes on the second machine.
-The scores are those of `lab/studies/measured.py`.
+`notebooks/measure_programs.py` draws the same ones anywhere. The recipe's three models learn from training programs of
+one machine or of both, and rank programs of families that no training program has, by their runtimes on the second
+machine. The scores are those of `lab/studies/new_families.py`.
 """
 import argparse
 import sys
@@ -22,7 +22,7 @@ from kit.prune import prune  # noqa: E402
 from lab.data import open_data  # noqa: E402
 from lab.measured import SECOND  # noqa: E402
 from lab.run.store import Store  # noqa: E402
-from lab.studies.measured import (  # noqa: E402
+from lab.studies.new_families import (  # noqa: E402
     ALL_KINDS,
     costs_of,
     own_rows,
@@ -54,7 +54,7 @@ def _configs(graph):
 
 
 def study(first, second, seeds, store, model=ALL_KINDS):
-    """All rows, as a polars DataFrame with the columns of `lab.studies.measured.study`."""
+    """All rows, as a polars DataFrame with the columns of `lab.studies.new_families.study`."""
     here, there = taught_programs(second, "random"), taught_programs(first, "random")
     found, families = unseen_programs(first, "random", there)
     elsewhere = {graph.graph_id: graph for graph in found}

@@ -8,7 +8,7 @@ from kit.metrics import default_tile_score, slowdown
 from kit.noise import bootstrap_interval
 from kit.prune import config_ids
 from kit.search import search_rows
-from kit.training import versions
+from kit.train_parts import versions
 from lab.run.code import code_digest
 from lab.training import rank_unseen, train_recipes
 

@@ -30,7 +30,8 @@ def row(name, budget, seed=0):
 def main(argv=None):
     """Tune programs one after another."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--programs", type=partial(str.split, sep=","), required=True, help="of measure.py --list")
+    parser.add_argument("--programs", type=partial(str.split, sep=","), required=True,
+                        help="of measure_programs.py --list")
     parser.add_argument("--budget", type=int, default=30)
     args = parser.parse_args(argv)
     unknown = [name for name in args.programs if name not in PROGRAMS]

@@ -12,8 +12,8 @@ from kit.files import write_json
 from kit.metrics import score_for
 from kit.predict import predict
 from kit.train import train
-from kit.training import CheckpointError, check_device, find_deadline, read_checkpoint
-from kit.training.pool import default_workers, one_thread, run_jobs
+from kit.train_parts import CheckpointError, check_device, find_deadline, read_checkpoint
+from kit.train_parts.pool import default_workers, one_thread, run_jobs
 from lab.predictions import Predictions, mean_of_folds
 from lab.run import Store, note_unfinished, steps_trained
 from lab.run.code import code_digest, things_digest
@@ -42,8 +42,8 @@ def train_recipes(run, data, recipes, seeds=None, first_seed=0, folds=None, devi
     workers : int, optional
         Models that are trained at the same time. None: one per CPU core, or one per GPU.
     hours : float, optional
-        As `time_budget` of `kit.training.find_deadline`. A model that is unfinished then keeps its checkpoint, has no
-        predictions, and is named in the folder of the run and in a printed line; the same call goes on with it.
+        As for `find_deadline`. A model that is unfinished then keeps its checkpoint, has no predictions,
+        and is named in the folder of the run and in a printed line; the same call goes on with it.
     report : callable
         Gets lines of progress.
 

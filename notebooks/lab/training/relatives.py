@@ -8,7 +8,7 @@ from kit.data import content_digest
 from kit.ensemble import mean_zscore
 from kit.predict import predict
 from kit.relatives import rank_by_relatives
-from kit.training.pool import default_workers, run_jobs
+from kit.train_parts.pool import default_workers, run_jobs
 from lab.run import Store
 from lab.run.code import code_digest
 from lab.training.members import read_model

@@ -1,6 +1,6 @@
 """How fast layouts get with few true measurements, on programs that no model has seen. Prints two tables.
 
-    python notebooks/lab/studies/measured_search.py [--programs A,B] [--budgets 5,10,30] [--search NAME ...] [--out DIR]
+    python notebooks/lab/studies/true_searches.py [--programs A,B] [--budgets 5,10,30] [--search NAME ...] [--out DIR]
 
 Each search starts from nothing and may measure `budget` configurations on this machine. What it takes for the fastest,
 or the default if nothing looked faster, then runs again beside the default in new processes: only these times count.
@@ -41,7 +41,7 @@ from lab.data import open_data  # noqa: E402
 from lab.measured import PROGRAMS  # noqa: E402
 from lab.measured.files import traced  # noqa: E402
 from lab.run.store import Store  # noqa: E402
-from lab.studies.measured import taught_programs  # noqa: E402
+from lab.studies.new_families import taught_programs  # noqa: E402
 from lab.training import train_or_read, training_name  # noqa: E402
 from lab.training.plan import with_seed  # noqa: E402
 

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from kit.search import lowest_confirmed
-from kit.training import processor_name
-from kit.training.pool import default_workers
+from kit.train_parts import processor_name
+from kit.train_parts.pool import default_workers
 from lab.kernels.definitions import kernel_function, kernel_inputs, kernel_result
 from lab.kernels.schedules import schedule_kernel
 

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 from kit.lazy import lazy_names
 
 if TYPE_CHECKING:                        # for editors, and for digests of code
-    from kit.training.checkpoints import CheckpointError, load_checkpoint, read_checkpoint, save_checkpoint
-    from kit.training.deadlines import KAGGLE_HOURS, Deadline, find_deadline
-    from kit.training.devices import check_device, find_device
-    from kit.training.records import device_name, processor_name, run_record, versions
-    from kit.training.sampling import costs_of, draw_step, make_tasks
+    from kit.train_parts.checkpoints import CheckpointError, load_checkpoint, read_checkpoint, save_checkpoint
+    from kit.train_parts.deadlines import KAGGLE_HOURS, Deadline, find_deadline
+    from kit.train_parts.devices import check_device, find_device
+    from kit.train_parts.records import device_name, processor_name, run_record, versions
+    from kit.train_parts.sampling import costs_of, draw_step, make_tasks
 
 __getattr__, __all__ = lazy_names(__name__, {
     "checkpoints": "CheckpointError load_checkpoint read_checkpoint save_checkpoint",

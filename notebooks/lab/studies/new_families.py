@@ -1,6 +1,6 @@
 """Which cost models rank real programs of families that they never saw, measured on this kind of machine.
 
-    python notebooks/lab/studies/measured.py [--data-root measured] [--seeds 3] [--out DIR] [--models A;B] [--prior]
+    python notebooks/lab/studies/new_families.py [--data-root measured] [--seeds 3] [--out DIR] [--models A;B] [--prior]
 
 A model learns from the training programs of one search, `random` or `default`, of both sources, and ranks validation
 and test programs of families that no training program has. Two scores per program: Kendall's

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from kit.data import LayoutGraph
-from kit.search.measured_rows import search_rows
+from kit.search.file_rows import search_rows
 from lab.run.store import Store
 from lab.studies import search_tables
 from lab.studies.search_tables import REPEATED, default_codes, file_rows, search_space

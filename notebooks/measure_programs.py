@@ -1,8 +1,8 @@
 """Measure layouts of real programs on this machine, into files that the kit reads as the competition's.
 
-`python notebooks/measure.py --programs mlp_b128,vgg_b1 --out my-machine` measures two programs; without `--programs`,
-all. It can be killed: the same command goes on. Nothing else should run meanwhile. `run.py --data-root my-machine`
-trains on the files. JAX is needed: pip install ".[own]".
+`python notebooks/measure_programs.py --programs mlp_b128,vgg_b1 --out my-machine` measures two programs; without
+`--programs`, all. It can be killed: the same command goes on. Nothing else should run meanwhile. Then
+`run.py --data-root my-machine` trains on the files. JAX is needed: pip install ".[own]".
 """
 import argparse
 import sys
@@ -26,7 +26,7 @@ def listed():
 
 def main(argv=None):
     """Measure what the command line asks for."""
-    parser = argparse.ArgumentParser(prog="measure.py", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="measure_programs.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", metavar="DIR", help="where the files are written; the same folder goes on")
     parser.add_argument("--programs", metavar="A,B", help="default: all; --list names them")
     parser.add_argument("--list", action="store_true", help="name the programs, and measure nothing")
@@ -60,9 +60,9 @@ def main(argv=None):
                 print(*collect(name, Path(args.out).expanduser(), settings, measuring, bench, [kind]), flush=True)
             except BenchError as error:                             # of this program; the others go on
                 failed += 1
-                print(f"measure.py: {error}", file=sys.stderr)
+                print(f"measure_programs.py: {error}", file=sys.stderr)
     except (DataError, ImportError, OSError, ValueError) as error:
-        print(f"measure.py: {error}", file=sys.stderr)
+        print(f"measure_programs.py: {error}", file=sys.stderr)
         return 2
     return 1 if failed else 0
 
