@@ -162,11 +162,14 @@ def network(value):
 def changes(value):
     """What is expected if a value does not change settings of models of a recipe, else None."""
     from kit.recipes import recipes_for
+    from lab.training.plan import SET_BY_RUN
     known = recipes_for("tile:xla") | recipes_for("layout:xla:random")
     if not isinstance(value, dict) or not all(isinstance(own, dict) for own in value.values()):
         return '{model: {setting: value}}, such as {"token": {"steps": 2000}}; or -p token.steps=2000'
     if unknown := [name for name in value if name not in known]:
         return f"no {', '.join(map(str, unknown))}, but one or more of {', '.join(known)}"
+    if taken := [setting for own in value.values() for setting in own if setting in SET_BY_RUN]:
+        return f"other settings; the run sets {', '.join(taken)}"
     try:
         for name, own in value.items():
             known[name].changed(**own)

@@ -332,8 +332,8 @@ def test_specialists_never_see_the_fold_and_are_combined(tmp_path, monkeypatch):
         assert np.allclose(before[split]["v"], mean_zscore(v), atol=1e-12)
         known = mean_zscore([-v[1], -v[2]])                              # p0 is in fold 0
         assert all(np.allclose(one[split]["v"], known) for one in (found, base, other))
-        # fold 2 alone has a relative of it, and the other two say what the base says
-        assert np.allclose(found[split]["w"], mean_zscore([*[before[split]["w"]] * 2, 2 * w[2] + 1]))
+        # fold 2 alone has a relative of it, and the other two say what their base says
+        assert np.allclose(found[split]["w"], mean_zscore([w[0], w[1], 2 * w[2] + 1]))
         assert np.array_equal(base[split]["w"], before[split]["w"])
         assert np.allclose(other[split]["w"], mean_zscore([np.arange(20)]))
     assert all(np.array_equal(found["train"][i], cost) for i, cost in before["train"].items())

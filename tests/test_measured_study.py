@@ -9,7 +9,7 @@ import pytest
 from drawn import rewrite
 
 from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
-from kit.models import ConfigTokenModel
+from kit.models import BoostedTrees
 from kit.prepare import open_prepared
 from kit.prune import drop_duplicate_configs
 from lab.data import MEASURED, measured_table, open_data, source_of
@@ -148,7 +148,7 @@ def test_weights_are_compared_on_training_programs_whose_family_was_left_out(tmp
     def rank(recipe, name, seed, taught, left, store):
         assert not {families[g.graph_id] for g in taught} & {families[g.graph_id] for g in left}
         ranked.extend((name.split(maxsplit=2)[2], seed, g.graph_id) for g in left)
-        sign = 1 if recipe.network is ConfigTokenModel else -1
+        sign = -1 if recipe.network is BoostedTrees else 1
         return {g.graph_id: sign * g.config_runtime.astype(float) for g in left}
     monkeypatch.setattr(study, "rank_unseen", rank)
     lines = study.prior_table(root, "random", 2, None).splitlines()

@@ -96,9 +96,10 @@ class Data:
         return read_split(self.root, collection, split, self.problems, self.k_hops)
 
     def _read_own(self, collection):
-        splits = ("train", "valid") if self.use_valid else ("train",)
-        return [graph for split in splits
-                for graph in teaching_graphs(self.root, collection, split, self.problems, self.k_hops)]
+        own = teaching_graphs(self.root, collection, "train", self.problems, self.k_hops)
+        if own and self.use_valid:
+            own += teaching_graphs(self.root, collection, "valid", self.problems, self.k_hops)
+        return own
 
     def _read_train(self, collection):
         return self.graphs(self.teachers(collection))

@@ -101,7 +101,7 @@ def with_fastest_messages(recipes, data, device="cpu"):
         return recipes
 
     def faster(recipe):
-        if not issubclass(recipe.network, models.LayoutGNN):
+        if getattr(recipe.shape, "aggregation", None) != "sparse":       # no messages, or somebody chose
             return recipe
         messages = models.mean_messages(graph.edge_index, len(graph.node_opcode), device)
         way, seconds = models.fastest_aggregation(messages, recipe.shape.width * recipe.settings.configs_per_step)

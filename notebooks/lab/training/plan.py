@@ -8,6 +8,7 @@ from kit.prune import fewer_configs
 from kit.recipes import Recipe, recipes_for
 
 FEW_GRAPHS = 10          # with fewer validation graphs, chance would choose among weights (notebooks/studies.md)
+SET_BY_RUN = ("seed", "device", "keep", "validate_every")       # in `with_seed`
 VALID_CONFIGS = 200      # of each validation graph, while a model is trained; whole graphs are ranked at the end
 
 
@@ -74,6 +75,8 @@ def choose_recipes(data, scale, models=None, changes=None, segments=None):
     kinds = dict.fromkeys(kind for c in COLLECTIONS for kind in recipes_for(c))
     if unknown := {*(models or ()), *(changes or {})} - {*kinds}:
         raise ValueError(f"no model {', '.join(sorted(unknown))}; there are {', '.join(kinds)}")
+    if taken := sorted({name for own in (changes or {}).values() for name in own} & {*SET_BY_RUN}):
+        raise ValueError(f"changes: {', '.join(taken)} of a model cannot be changed; the run sets it")
     recipes = {c: recipes_for(c, scale, len(data.train[c]), segments) for c in data.taught}
     return {c: {kind: one.changed(**(changes or {}).get(kind, {})) for kind, one in own.items()
                 if models is None or kind in models} for c, own in recipes.items()}

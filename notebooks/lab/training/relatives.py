@@ -40,10 +40,11 @@ def correct_by_relatives(run, made, base="token", workers=None, report=print):
         return
     workers = 1 if run.scale == "tiny" and workers is None else workers or default_workers("cpu")
     found = run_jobs(_specialists, jobs, {None: made.data}, workers, report)
-    by_member = {}                               # {(seed, what was learned from): what each fold's specialists say}
+    by_row = {}                                  # {(collection, seed): what each fold's specialists say}
     for (_, job), costs in zip(jobs, found):
-        by_member.setdefault((job.member.seed, job.member.trains_on), []).append(costs)
-    _put(made, base, by_member)
+        for collection in job.member.ranks:
+            by_row.setdefault((collection, job.member.seed), []).append(costs)
+    _put(made, base, by_row)
 
 
 class _Job(NamedTuple):
@@ -61,7 +62,10 @@ def _name(store, member, trained, data):
 
 
 def _specialists(job, data, report):
-    """{"same|ID" or "near|ID": cost (c,)} of the graphs with a relative; the store is asked first."""
+    """{"same|SPLIT|ID" or "near|SPLIT|ID": cost (c,)} of the graphs with a relative; the store is asked first.
+
+    In folds, "base|SPLIT|ID" is what the base says of a graph without a relative in the other folds.
+    """
     store = Store(*job.store, report)
 
     def make():
@@ -72,16 +76,18 @@ def _specialists(job, data, report):
                 one = rank_by_relatives(graph, graphs, partial(predict, model))
                 if one is not None:
                     found[f"{'same' if one.same else 'near'}|{split}|{i}"] = one.cost
+                elif job.member.fold is not None:
+                    found[f"base|{split}|{i}"] = predict(model, graph)
         return found
     return store.made(job.found, make)
 
 
-def _put(made, base, by_member):
+def _put(made, base, by_row):
     """Add the rows of "relatives", and replace the costs of programs that were trained on themselves."""
     rows, same, related = [], {}, set()
     for row in [row for row in made.rows if row.kind == base]:
-        parts = by_member[row.seed, row.trains_on]
-        said = {i: _one_specialist([_of(part, row.split, i) for part in parts], cost) for i, cost in row.costs.items()}
+        parts = by_row[row.collection, row.seed]
+        said = {i: _one_specialist([_of(part, row.split, i) for part in parts]) for i in row.costs}
         said = {i: one for i, one in said.items() if one is not None}
         related |= {row.collection} if said else set()
         same |= {(row.split, i): cost for i, (cost, known) in said.items() if known}
@@ -96,19 +102,20 @@ def _put(made, base, by_member):
 
 
 def _of(part, split, name):
-    """(cost, whether it learned from the same program) of one fold's specialist; None without a relative."""
-    return next(((part[f"{kind}|{split}|{name}"], kind == "same") for kind in ("same", "near")
+    """(kind, cost) of what one fold says of a graph: "same", "near" or "base"; None if it says nothing."""
+    return next(((kind, part[f"{kind}|{split}|{name}"]) for kind in ("same", "near", "base")
                  if f"{kind}|{split}|{name}" in part), None)
 
 
-def _one_specialist(found, cost):
-    """The mean of what the specialists of all folds say of a program -> (cost, same) or None.
+def _one_specialist(found):
+    """The mean of what the specialists of all folds say of a program -> (cost, whether it is the same program) or None.
 
-    A fold without a relative has None, and the cost of the base counts for it. If a fold has other configurations of
-    the same program, only such folds count.
+    The base of a fold counts where the fold has no relative. If a fold has other configurations of the same program,
+    only such folds count.
     """
-    if not any(found):
+    found = [one for one in found if one is not None]
+    if not any(kind != "base" for kind, _ in found):
         return None
-    same = [one[0] for one in found if one is not None and one[1]]
-    said = same or [cost if one is None else one[0] for one in found]
+    same = [cost for kind, cost in found if kind == "same"]
+    said = same or [cost for _, cost in found]
     return (mean_zscore(said) if len(found) > 1 else np.asarray(said[0])), bool(same)
