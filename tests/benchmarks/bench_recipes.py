@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from generated import drawn_graph, drawn_kernel, write_program
 
-from kit import train, training
+from kit import train, train_parts
 from kit.data import read_layout
 from kit.predict import predict
 from kit.prune import prune
@@ -52,16 +52,16 @@ def full_step(collection, name, nodes=None, device="cuda", precision="float32"):
 
 def step_on(graphs, recipe, settings):
     """One step of a recipe's new model on these graphs -> the step, and how many configurations it takes."""
-    device = training.check_device(settings.device)
+    device = train_parts.check_device(settings.device)
     model = recipe.network(recipe.shape).to(device)
     model.fit_scale(graphs)
-    tasks = training.make_tasks(model, graphs, recipe.loss, settings, device)
+    tasks = train_parts.make_tasks(model, graphs, recipe.loss, settings, device)
     run = train._begin(model, settings, device)
 
     def step():
         train.train_step(model, tasks, recipe.loss, run.step, settings, run.optimizer, run.scaler)
         run.step += 1
-    return step, sum(len(draw.index) for draw in training.draw_step(tasks, 0, settings))
+    return step, sum(len(draw.index) for draw in train_parts.draw_step(tasks, 0, settings))
 
 
 def rank_step(collection, name, nodes, device="cuda", precision="float32", configs=1000):
