@@ -238,7 +238,7 @@ def test_a_session_that_was_cut_goes_on_with_what_is_on_drive_and_trains_nothing
     machines = Machines(tmp_path)
     prepare(tiny_sample, machines.drive / "tpugraphs-prepared", ["tile:xla"], progress=False)      # of a session before
     chosen = {"collections": "tile:xla", "settings": [
-        "--only", "03,05,06", "--size", "tiny", "-p", "steps=3", "-p", "seeds=2", "-p", "workers=1", "-p",
+        "--only", "03,05,06", "--size", "tiny", "-p", "tile.steps=3", "-p", "seeds=2", "-p", "workers=1", "-p",
         "partial=True"]}
     out = machines.drive / "tpugraphs-runs" / "data"
     finished = out / ".run" / "03_train_tile.json"

@@ -76,7 +76,8 @@ class Predictions:
         found, steps = {}, {(one.kind, one.trains_on): one.recipe.settings.steps for one, _ in self.trained}
         for row in self.rows:
             found.setdefault((row.kind, row.trains_on), []).append(row)
-        return pd.DataFrame([{
+        columns = ["model", "learns from", "graphs", "ranks", "seeds", "steps"]
+        return pd.DataFrame(columns=columns, data=[{
             "model": kind, "learns from": " + ".join(trains_on) or "no runtimes",
             "graphs": len(self.data.graphs(trains_on)), "ranks": ", ".join(dict.fromkeys(r.collection for r in rows)),
             "seeds": len({r.seed for r in rows}), "steps": str(steps.get((kind, trains_on), ""))}
