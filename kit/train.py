@@ -144,7 +144,7 @@ def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), scor
             saved = time.monotonic()
         if validates and report:
             report(f"step {run.step:>6} of {s.steps}  loss {run.history['loss'][-1]:.4f}  "
-                   f"validation {now:.4f}  {run.history['seconds']:.0f} s")
+                   + f"validation {now:.4f}  " * bool(valid) + f"{run.history['seconds']:.0f} s")
     left = s.steps - run.step
     if left:
         _save(checkpoint, identity, model, run, saving)

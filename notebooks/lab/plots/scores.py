@@ -99,7 +99,12 @@ def scores_with_intervals(rows, ceilings=None, ax=None, title=""):
 
 
 def leads_with_intervals(rows, ax=None, title="", xlabel="lead in score", ylabel="collection"):
-    """Draw differences between models with their intervals, beside a line at 0; `rows`: as `scores_with_intervals`."""
+    """Draw differences between models with their intervals, beside a line at 0.
+
+    `rows`: (collection, model, difference, low, high), or a DataFrame of `lab.scores.score_table` with leads.
+    """
+    if hasattr(rows, "columns"):
+        rows = rows[["collection", "model", "lead", "lead low", "lead high"]].itertuples(index=False)
     ax = scores_with_intervals(rows, ax=ax, title=title)
     ax.axvline(0, color="black", linewidth=0.8)
     ax.locator_params(axis="x", nbins=6)
