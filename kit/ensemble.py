@@ -156,7 +156,7 @@ def choose_weights(kinds, runtimes, score, rounds=10, prior=None, strength=0.05)
         {kind: {ID: cost (c,)}} on one scale: combined over seeds by `mean_zscore` or `mean_rank`.
     runtimes : dict of str to ndarray
         {ID: measured runtime (c,)} of graphs that no model was trained on, or that each model ranked out of fold; {} if
-        there are none.
+        there are none. NaN for a configuration that `score` leaves out.
     score : callable
         (cost (c,), runtime (c,)) -> float, higher is better, such as `kit.metrics.kendall_tau`.
     rounds : int
@@ -213,7 +213,7 @@ def _checked_kinds(kinds, runtimes):
     """Checked copies of both arguments of `choose_weights`, each kind with the graphs of `runtimes` alone."""
     expect(isinstance(kinds, Mapping) and kinds, "kinds", kinds, "a dict with at least one entry")
     expect(isinstance(runtimes, Mapping), "runtimes", runtimes, "a dict")
-    runtimes = {name: as_numbers(f"{name}: runtime", runtime, ("c",)) for name, runtime in runtimes.items()}
+    runtimes = {name: _checked_runtime(name, runtime) for name, runtime in runtimes.items()}
     checked = {}
     for kind, costs in kinds.items():
         expect(isinstance(costs, Mapping) and (costs or not runtimes), f"costs of {kind}", costs,
@@ -223,6 +223,14 @@ def _checked_kinds(kinds, runtimes):
         checked[kind] = {name: as_numbers(f"{name}: costs of {kind}", costs[name], runtime.shape)
                          for name, runtime in runtimes.items()}
     return checked, runtimes
+
+
+def _checked_runtime(name, runtime):
+    """Runtimes as an array (c,); NaN stands for what `score` leaves out."""
+    runtime = np.asarray(runtime)
+    known = ~np.isnan(runtime) if runtime.ndim == 1 and runtime.dtype.kind == "f" else ...
+    as_numbers(f"{name}: runtime", runtime[known], ("c",))
+    return runtime
 
 
 def _mean_score(shares, kinds, runtimes, score):

@@ -22,7 +22,7 @@ class NoiseCeiling(NamedTuple):
     reason: str              # why there is no ceiling; "" if there is one
 
 
-def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
+def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None, families=None):
     """Percentile bootstrap interval of the mean over graphs, or over seeds and graphs.
 
     To compare two models on the same graphs, pass the differences `a - b`: the models differ if the interval excludes
@@ -39,17 +39,20 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
         Number of bootstrap samples.
     rng : numpy.random.Generator
         None: a new one with seed 0.
+    families : sequence of str, optional
+        Of each graph. The graphs of a family are then resampled together (block bootstrap), because their scores are
+        alike. None: each graph is a family of its own.
 
     Returns
     -------
     (float, float)
-        Lower and upper end; both NaN for a single graph, because one graph says nothing about others.
+        Lower and upper end; both NaN for a single graph or family, because one says nothing about others.
 
     Raises
     ------
     ValueError
         If `values` is empty, has another number of axes, or holds a value that is not finite, or `confidence` is
-        outside 0 to 1, `draws` below 1, or `rng` no generator.
+        outside 0 to 1, `draws` below 1, `rng` no generator, or there is not one family per graph.
 
     References
     ----------
@@ -66,11 +69,18 @@ def bootstrap_interval(values, confidence=0.95, draws=2000, rng=None):
     rng = checked_rng(rng, seed=0)
     values = as_numbers("values", values, ("seeds", "graphs") if np.ndim(values) == 2 else ("graphs",))
     expect(values.size, "values", values.tolist(), "at least one score")
-    if values.shape[-1] == 1:
-        return math.nan, math.nan
     table = np.atleast_2d(values)                                         # (seeds, graphs)
-    seeds, graphs = (rng.integers(size, size=(draws, size)) for size in table.shape)
-    means = table[seeds[:, :, None], graphs[:, None, :]].mean(axis=(1, 2))          # (draws,)
+    if families is None:
+        blocks = np.arange(table.shape[1])
+    else:
+        expect(len(families) == table.shape[1], "families", list(families), f"one of each of {table.shape[1]} graphs")
+        blocks = np.unique(families, return_inverse=True)[1].reshape(-1)
+    size = np.bincount(blocks)                                            # (families,)
+    if len(size) == 1:
+        return math.nan, math.nan
+    sums = np.stack([np.bincount(blocks, own) for own in table])          # (seeds, families)
+    seeds, drawn = (rng.integers(n, size=(draws, n)) for n in sums.shape)
+    means = sums[seeds[:, :, None], drawn[:, None, :]].mean(axis=1).sum(axis=1) / size[drawn].sum(axis=1)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 

@@ -42,6 +42,8 @@ from lab.season import read_scores, write_report
 AFTER = "07"                                    # notebooks from here on use the models; the submission is written
 THERE, HERE = ("03", "04"), ("05", "06")        # notebooks that --on kaggle runs there, and after them here
 COMBINES = "05"
+SHOWN = ("collection", "model", "score", "low", "high", "lead", "lead low", "lead high", "ceiling",
+         "graphs")                               # columns of the table of scores
 UNWRITABLE = errno.EACCES, errno.EPERM, errno.EROFS
 ENDED = {130: "\ninterrupted; run the same command again to continue",
          143: "\nterminated; run the same command again to continue"}         # exit status: sentence
@@ -245,7 +247,8 @@ def summarise(out, root, source, notebooks, selected, problems, failed, ledger=N
     elif scores.is_file() and judged:
         try:
             table = read_scores(scores)
-            text = table.to_string(index=False, na_rep="") if len(table) else (
+            shown = table[[name for name in table if name in SHOWN]].round(3)
+            text = shown.to_string(index=False, na_rep="") if len(table) else (
                 "none: no predictions, or no runtimes to score them by")
         except DataError as fault:
             text = f"none: {fault}"

@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn import drawn_layout, rewrite
+from drawn import drawn_layout
 
 import lab.training.members
-from kit.data import npz_paths
+from kit.data import npz_paths, target
 from kit.models import ConfigTokenModel, ConfigTokenSettings
 from kit.noise import bootstrap_interval
 from kit.predict import predict
 from kit.prune import drop_duplicate_configs
 from kit.recipes import Recipe
 from kit.train import TrainSettings, train
+from lab.data import Data, each_once
 from lab.run import Store
 from lab.studies.compare import compared_programs, differences
 from lab.training import rank_unseen
@@ -21,18 +22,28 @@ from lab.training import rank_unseen
 TINY = Recipe(ConfigTokenModel, ConfigTokenSettings(width=4, token_width=4), TrainSettings(3, 8, validate_every=3))
 
 
-def test_both_sources_of_a_search_are_compared_and_test_programs_with_runtimes_are_ranked(tiny_hidden, tmp_path):
-    root, sources = shutil.copytree(tiny_hidden / "npz", tmp_path / "npz"), ("layout:xla:random", "layout:nlp:random")
-    known = npz_paths(root, sources[1], "test")[0]
-    rewrite(known, config_runtime=np.arange(1, len(np.load(known)["config_runtime"]) + 1))
-    found = compared_programs(root, ["tile:xla", *sources, "layout:nlp:default"], k_hops=1)
+@pytest.mark.parametrize("measured", [True, False])
+def test_both_sources_of_a_search_are_compared_and_test_programs_with_runtimes_are_ranked(
+        tiny_sample, tiny_hidden, tmp_path, measured):
+    root, sources = tmp_path / "npz", ("layout:xla:random", "layout:nlp:random")
+    shutil.copytree((tiny_sample if measured else tiny_hidden) / "npz", root)
+    splits = ["valid", "test"] if measured else ["valid"]
+    if measured:
+        shutil.copy(tiny_sample / "measured.csv", tmp_path)
+    found = compared_programs(Data(root, ["tile:xla", *sources, "layout:nlp:default"], k_hops=1))
     assert list(found) == ["tile:xla", "layout:random", "layout:default"]
-    taught, ranked = found["layout:random"]
+    taught, ranked, truth, score, families, once = found["layout:random"]
     assert [g.graph_id for g in taught] == [p.stem for c in sources for p in npz_paths(root, c, "train")]
-    assert [g.graph_id for g in ranked] == [*(p.stem for c in sources for p in npz_paths(root, c, "valid")), known.stem]
+    names = [p.stem for c in sources for split in splits for p in npz_paths(root, c, split)]
+    assert [g.graph_id for g in ranked] == [*truth] == names and len(families) == len(names)
+    for g in ranked:
+        known = each_once(g) if once else target(g)
+        np.testing.assert_array_equal(truth[g.graph_id], known)
+        assert score(-truth[g.graph_id], known) == pytest.approx(-1, abs=1e-3)
     assert len(drop_duplicate_configs(taught[0])[0].config_runtime) == len(taught[0].config_runtime)
     shutil.rmtree(root / "layout" / "nlp" / "default" / "valid")
-    assert list(compared_programs(root, [*sources, "layout:nlp:default"])) == ["layout:random"]
+    assert list(compared_programs(Data(root, [*sources, "layout:nlp:default"]))) == ["layout:random", *[
+        "layout:default"] * once]
 
 
 def test_costs_are_those_of_training_and_predicting_and_training_is_not_repeated(tmp_path, monkeypatch):

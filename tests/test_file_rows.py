@@ -6,9 +6,10 @@ import pytest
 
 from kit.data import LayoutGraph
 from kit.search.file_rows import search_rows
+from lab.data.truth import REPEATED, default_codes
 from lab.run.store import Store
 from lab.studies import search_tables
-from lab.studies.search_tables import REPEATED, default_codes, file_rows, search_space
+from lab.studies.search_tables import file_rows, search_space
 
 
 def graph_of(codes):

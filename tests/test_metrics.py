@@ -207,6 +207,22 @@ def test_an_interval_widens_with_confidence_and_with_seeds_that_disagree():
     assert width(bootstrap_interval(np.stack([graphs] * 3))) == pytest.approx(width(one), rel=0.1)
 
 
+def test_graphs_of_a_family_are_drawn_together():
+    rng = np.random.default_rng(0)
+    values, families = rng.normal(size=(2, 9)), list("aabbbcdde")
+    slow, drawing = [], np.random.default_rng(7)
+    seeds, blocks = (drawing.integers(n, size=(500, n)) for n in (2, 5))
+    for own, drawn in zip(seeds, blocks):
+        columns = [i for block in drawn for i in range(9) if families[i] == "abcde"[block]]
+        slow.append(np.mean([values[seed, i] for seed in own for i in columns]))
+    found = bootstrap_interval(values, draws=500, rng=np.random.default_rng(7), families=families)
+    assert found == pytest.approx(np.quantile(slow, [0.025, 0.975]))
+    assert bootstrap_interval(values, families=range(9)) == bootstrap_interval(values)
+    assert all(map(math.isnan, bootstrap_interval(values, families=["a"] * 9)))
+    with pytest.raises(ValueError, match="^families is .*; expected one of each of 9 graphs"):
+        bootstrap_interval(values, families="ab")
+
+
 def test_one_graph_says_nothing_about_others():
     assert all(map(math.isnan, bootstrap_interval([0.5])))
     assert all(map(math.isnan, bootstrap_interval([[0.5], [0.6]])))

@@ -26,7 +26,7 @@ def test_the_snippets_run_and_their_models_join_by_one_line_or_from_files(tmp_pa
     scores = score_table(made, data)[0].set_index("model")["score"]
     assert [*scores.index] == members
     for name, score in scores.items():
-        assert score > (0.3 if name == "pyg" else 0.45)
+        assert score > (0.1 if name == "pyg" else 0.2)
     found = read_predictions(named["run"], data, "mine")
     assert [row.member for row in found.rows if row.split == "test"] == sorted(members)
     for row in found.rows:

@@ -245,11 +245,14 @@ def test_seeds_are_those_of_the_recipe_or_as_many_as_asked_for():
 
 def test_few_configurations_of_each_validation_graph_choose_weights():
     long, tile = named("long", c=3 * VALID_CONFIGS)[0], drawn_tile(0)
-    data = GivenData({TILE: {"train": [tile], "valid": [tile]}, XLA: {"train": GRAPHS, "valid": [long, *VALID]}})
+    splits = {TILE: {"train": [tile], "valid": [tile]}, XLA: {"train": GRAPHS, "valid": [long, *VALID]}}
+    data = GivenData(splits, source="real files")
     one = Member("gnn", 0, None, (XLA,), (XLA,))
     assert [len(g.config_runtime) for g in one.judged_by(data)] == [VALID_CONFIGS, 20, 20]
     assert len(one.asked(data)[XLA, "valid"][f"{XLA}:long"].config_runtime) == 3 * VALID_CONFIGS
     assert one._replace(trains_on=(TILE,)).judged_by(data) == [tile]
+    measured = one.judged_by(GivenData(splits))                  # there, each configuration counts once
+    assert [len(g.config_runtime) for g in measured] == [len(np.unique(g.config_codes, axis=0)) for g in [long, *VALID]]
 
 
 # --- which recipes

@@ -117,7 +117,7 @@ def test_the_notebooks_run_in_order(clone):
     assert "no files, left out: layout:nlp:random" in lines
     assert any("done: 00_first saw 2 kernels" in line for line in lines)
     assert [line.split() for line in lines if "tile:xla" in line] == [
-        ["tile:xla", "one", "0.5", "1", "1", "test"]]
+        ["tile:xla", "one", "0.5", "1"]]
     assert sorted(p.name for p in (clone / "out" / "notebooks").iterdir()) == ["00_first.ipynb", "01_last.ipynb"]
 
 

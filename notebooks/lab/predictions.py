@@ -78,7 +78,7 @@ class Predictions:
             found.setdefault((row.kind, row.trains_on), []).append(row)
         columns = ["model", "learns from", "graphs", "ranks", "seeds", "steps"]
         return pd.DataFrame(columns=columns, data=[{
-            "model": kind, "learns from": " + ".join(trains_on) or "no runtimes",
+            "model": kind, "learns from": " + ".join(trains_on) or "no training graph",
             "graphs": len(self.data.graphs(trains_on)), "ranks": ", ".join(dict.fromkeys(r.collection for r in rows)),
             "seeds": len({r.seed for r in rows}), "steps": str(steps.get((kind, trains_on), ""))}
             for (kind, trains_on), rows in found.items()])
@@ -97,8 +97,8 @@ class Predictions:
             per collection, with the graphs of `data.train`; with folds, once per fold, without the graphs of the fold.
         seed : int
             Several seeds of a kind share its weight in an ensemble.
-        search : str
-            "random" or "default": only for the collections of this search.
+        search : str or tuple of str
+            "random" or "default": only for the layout collections of this search; both: not for tiles.
         baseline : bool
             Only to compare with: it ranks the graphs whose runtimes are known, and is no member of the ensemble.
         learns : bool
@@ -161,12 +161,12 @@ class Predictions:
     def known(self, collection):
         """{ID: runtime (c,)} of the graphs that may choose weights: ranked by every member, and by none that knew them.
 
-        These are the validation graphs; and training graphs, if every member ranked them out of fold.
+        As `data.truth`. These are the validation graphs; and training graphs, if every member ranked them out of fold.
         """
         members, found = self.members(collection), {}
         for split in ("valid", "train"):
             if members and all(split in own for own in members.values()):
-                found |= {i: runtime for i, runtime in self.data.runtimes(collection, split).items()
+                found |= {i: runtime for i, runtime in self.data.truth(collection, split).items()
                           if all(i in own[split] for own in members.values())}
         return found
 

@@ -4,10 +4,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from kit.metrics import default_tile_score, kendall_tau, score_for
-from kit.noise import bootstrap_interval, noise_ceiling
-from kit.prune import config_ids
+from kit.metrics import default_tile_score, kendall_tau
+from kit.noise import bootstrap_interval
+from lab.data import deviations, distinct_tau, each_once, equal_distance_tau, speed_up, tau_ceiling
 
+OTHERS = "tau of the file", "at equal distance", "first pick", "best of five"
 SCORE_COLUMNS = ("collection", "model", "score", "low", "high", "graphs", "seeds", "split")     # of scores.csv
 
 
@@ -18,43 +19,72 @@ def score_table(predictions, data, against=None, score=None):
     ----------
     predictions : lab.predictions.Predictions
     data : lab.data.Data
-        Its `scored` split, where the runtimes are known.
+        Its `truth`. Of measured programs, each configuration counts once.
     against : str, optional
         A kind; the table then has its lead over each kind, with the interval.
     score : callable, optional
-        (cost (c,), runtime (c,)) -> float; None: the competition's score of each collection.
+        (cost (c,), runtime (c,)) -> float, with the runtimes of `data.truth`; None: `data.score`.
 
     Returns
     -------
     DataFrame
-        A row per collection and kind: mean score, its 95% interval over graphs and seeds, the lead, the noise ceiling,
-        and how many graphs and seeds there are. In `tile:xla` of the data set, a row is the compiler's own choice.
+        A row per collection and kind: mean score, its 95% interval over families of graphs and seeds, the lead, the
+        noise ceiling, and how many graphs, families and seeds there are. In `tile:xla` of the data set, a row is the
+        compiler's own choice. Layouts of measured programs have the means of `other_scores`, too.
     dict
         {collection: {kind: {ID: score of each seed}}}
     """
     rows, by_graph = [], {}
     for c in predictions.collections:
         costs = predictions.seeds(c, data.scored)                # {kind: [{ID: cost} of each seed]}
-        known = {i: runtime for i, runtime in data.runtimes(c, data.scored).items()
+        known = {i: runtime for i, runtime in data.truth(c).items()
                  if all(i in own for seeds in costs.values() for own in seeds)}
         if not known or not costs:
             continue
-        rule, ceilings = score or score_for(c, strict=True), data.ceilings(c)
+        rule, ceilings, family_of = score or data.score(c), data.ceilings(c), data.families(c)
+        families, more = [family_of[i] for i in known], {}
         scores = {kind: scores_of(seeds, known, rule) for kind, seeds in costs.items()}
         if c == "tile:xla" and data.source == "real files":      # the measured schedules were drawn: none is a default
             scores["compiler's default"] = np.array([[default_tile_score(runtime) for runtime in known.values()]])
         by_graph[c] = {kind: dict(zip(known, own.T)) for kind, own in scores.items()}
+        if c != "tile:xla" and data.source == "measured programs":
+            more = {kind: other_scores(seeds, {i: data.named(c, data.scored)[i] for i in known})
+                    for kind, seeds in costs.items()}
         for kind, own in scores.items():
-            row = score_row(own, [ceilings.get(i, np.nan) for i in known])
-            lead = lead_row(scores[against].mean(axis=0), own) if against in scores else {}
+            row = score_row(own, [ceilings.get(i, np.nan) for i in known], families)
+            lead = lead_row(scores[against].mean(axis=0), own, families) if against in scores else {}
             rows.append({"collection": c, "model": kind, **{name: row.pop(name) for name in ("score", "low", "high")},
-                         **lead, **row, "split": f"{data.scored}, {data.source}"})
+                         **lead, **row, **more.get(kind, {}), "split": f"{data.scored}, {data.source}"})
     return pd.DataFrame(rows, columns=None if rows else SCORE_COLUMNS), by_graph
 
 
-def kind_scores(kinds, known, collection):
+def scores_of_rank(cost, graph):
+    """What one rank of a measured program is worth, {name: value}.
+
+    - "tau": Kendall's tau over distinct configurations, each with its mean runtime
+    - "tau of the file": over its rows, as the competition counts them
+    - "at equal distance": tau among configurations that differ from the default in equally many groups
+    - "first pick", "best of five": the default's runtime / that of the fastest of the first, or of the first five
+    """
+    known, cost = each_once(graph), np.asarray(cost)
+    once = ~np.isnan(known)
+    return {"tau": distinct_tau(cost, known), "tau of the file": kendall_tau(cost, graph.config_runtime, strict=True),
+            "at equal distance": equal_distance_tau(cost[once], known[once], deviations(graph)[once]),
+            "first pick": speed_up(cost, graph, 1), "best of five": speed_up(cost, graph, 5)}
+
+
+def other_scores(by_seed, graphs):
+    """Means of `scores_of_rank` but for "tau", over seeds and graphs {ID: LayoutGraph}, geometric ones of the ratios.
+
+    `by_seed`: {ID: cost (c,)} of each seed.
+    """
+    rows = [scores_of_rank(costs[i], graph) for costs in by_seed for i, graph in graphs.items()]
+    arithmetic, geometric = (pd.DataFrame(rows)[[*names]].to_numpy() for names in (OTHERS[:2], OTHERS[2:]))
+    return dict(zip(OTHERS, [*arithmetic.mean(axis=0), *np.exp(np.log(geometric).mean(axis=0))]))
+
+
+def kind_scores(kinds, known, score):
     """{kind: mean score} of {kind: {ID: cost (c,)}} on graphs {ID: runtime (c,)}; NaN without a graph."""
-    score = score_for(collection, strict=True)
     return {kind: np.mean([score(own[i], runtime) for i, runtime in known.items()]) if known else np.nan
             for kind, own in kinds.items()}
 
@@ -115,34 +145,40 @@ def scores_of(by_seed, known, score):
     return np.array([[score(costs[name], runtime) for name, runtime in known.items()] for costs in by_seed])
 
 
-def score_row(scores, ceilings=None):
-    """Scores as a part of a row of a table: mean, 95% interval over graphs and seeds, how many there are.
+def score_row(scores, ceilings=None, families=None):
+    """Scores as a part of a row of a table: mean, 95% interval over families of graphs and seeds, how many there are.
 
     Parameters
     ----------
     scores : array_like, shape (seeds, graphs)
     ceilings : sequence of float, optional
         Of each graph; their mean comes before the numbers of graphs and seeds. NaN: unknown.
+    families : sequence of str, optional
+        Of each graph. None: each graph is a family of its own.
 
     Returns
     -------
     dict of str to float
-        The keys "score", "low", "high", "graphs" and "seeds", and "ceiling" if `ceilings` are given.
+        The keys "score", "low", "high", "graphs" and "seeds", "ceiling" if `ceilings` are given, "families" if these
+        are.
     """
     scores = np.asarray(scores)
-    low, high = bootstrap_interval(scores)
+    low, high = bootstrap_interval(scores, families=families)
     ceiling = {} if ceilings is None else {"ceiling": np.mean(ceilings)}
-    return {"score": scores.mean(), "low": low, "high": high, **ceiling, "graphs": scores.shape[1],
+    number = {} if families is None else {"families": len({*families})}
+    return {"score": scores.mean(), "low": low, "high": high, **ceiling, "graphs": scores.shape[1], **number,
             "seeds": scores.shape[0]}
 
 
-def lead_row(ours, scores):
+def lead_row(ours, scores, families=None):
     """How far a model `ours` leads other scores on the same graphs, as a part of a row: mean and 95% interval.
 
     Parameters
     ----------
     ours : ndarray, shape (graphs,)
     scores : array_like, shape (seeds, graphs)
+    families : sequence of str, optional
+        As for `score_row`.
 
     Returns
     -------
@@ -150,10 +186,10 @@ def lead_row(ours, scores):
         The keys "lead", "lead low" and "lead high".
     """
     lead = ours - np.asarray(scores)
-    low, high = bootstrap_interval(lead)
+    low, high = bootstrap_interval(lead, families=families)
     return {"lead": lead.mean(), "lead low": low, "lead high": high}
 
 
-def mean_ceiling(graphs):
-    """The mean noise ceiling of layout graphs by the runtimes of their repeated configurations; NaN without repeats."""
-    return np.mean([noise_ceiling(g.config_runtime, config_ids(g)).mean for g in graphs])
+def mean_ceiling(graphs, once=False):
+    """The mean noise ceiling of layout graphs, over all rows or each configuration `once`; NaN without repeats."""
+    return np.mean([tau_ceiling(graph, once, draws=50) for graph in graphs])

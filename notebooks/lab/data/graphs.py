@@ -4,13 +4,16 @@ import time
 
 import numpy as np
 import pandas as pd
+import polars as pl
 
 from kit.data import SPLITS, STRANGER, DataError, own_files, target, teaches
 from kit.factored import read_graph
 from kit.files import as_text
+from kit.metrics import score_for
 from kit.noise import noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, fewer_configs, prune
-from lab.data.source import data_digest, left_out, report_problems, source_of, wanted
+from lab.data.source import data_digest, left_out, measured_table, report_problems, source_of, wanted
+from lab.data.truth import distinct_tau, each_once
 
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
 MOST_CONFIGS = 2000                             # of a validation program that are ranked, drawn at random
@@ -129,7 +132,7 @@ class Data:
     # --- what is known of the runtimes
 
     def runtimes(self, collection, split):
-        """{ID: runtime (c,)} that may be looked at, for tiles divided by the normalizers.
+        """{ID: runtime (c,)} of the rows of the files that may be looked at, for tiles divided by the normalizers.
 
         Graphs with equal runtimes are left out, because nobody can rank their configurations. {} for "test" if only
         the competition knows them.
@@ -139,13 +142,37 @@ class Data:
         found = {name: target(graph) for name, graph in self.named(collection, split).items()}
         return {name: runtime for name, runtime in found.items() if len(np.unique(runtime)) > 1}
 
-    @property
-    def truth(self):
-        """{collection: {ID: runtime (c,)}} of the graphs that scores are of; no model was trained on them."""
-        return {c: self.runtimes(c, self.scored) for c in self.collections}
+    def truth(self, collection, split=None):
+        """{ID: runtime (c,)} that `score` compares costs with; of the split `scored`, unless another one is named.
+
+        Of measured programs, each configuration counts once: its first row has its mean runtime, its other rows NaN.
+        Of the competition's files, each row counts, as it does there.
+        """
+        split = split or self.scored
+        known, graphs = self.runtimes(collection, split), self.named(collection, split)
+        return {i: each_once(graphs[i]) for i in known} if self.counts_once(collection) else known
+
+    def score(self, collection):
+        """How costs (c,) rank a graph of `truth` (c,): a function of both; higher is better.
+
+        The competition's score; of measured programs, Kendall's tau over distinct configurations.
+        """
+        return distinct_tau if self.counts_once(collection) else score_for(collection, strict=True)
+
+    def counts_once(self, collection):
+        """Whether scores count each configuration of a graph once, or each row of its file."""
+        return collection != "tile:xla" and self.source == "measured programs"
+
+    def families(self, collection, split=None):
+        """{ID: family} of a split, `scored` by default; of the competition's files, each graph is one of its own."""
+        names = [*self.named(collection, split or self.scored)]
+        if self.source != "measured programs":
+            return dict(zip(names, names))
+        known = dict(pl.read_csv(measured_table(self.root)).select("program", "family").iter_rows())
+        return {i: known.get(i.rpartition(":")[2], i) for i in names}
 
     def ceilings(self, collection):
-        """{ID: expected tau of a model that knows each mean runtime} of the graphs that scores are of.
+        """{ID: expected score of a model that knows each mean runtime} of the graphs that scores are of.
 
         Estimated from configurations that a file measures more than once; NaN without them. {} for tiles.
         """
@@ -153,8 +180,8 @@ class Data:
 
     def _find_ceilings(self, collection):
         graphs = {} if collection == "tile:xla" else self.named(collection, self.scored)
-        return {name: noise_ceiling(runtime, config_ids(graphs[name]), draws=20).mean
-                for name, runtime in self.runtimes(collection, self.scored).items() if name in graphs}
+        return {i: tau_ceiling(graphs[i], self.counts_once(collection))
+                for i in self.runtimes(collection, self.scored) if i in graphs}
 
     # --- for tables, and for runs
 
@@ -180,6 +207,14 @@ class Data:
     def digest(self, collection, split):
         """A digest of the content of a split as it is now."""
         return data_digest(self.root, collection, split)
+
+
+def tau_ceiling(graph, once, draws=20):
+    """Expected tau of a model that knows each mean runtime, over all rows, or with each configuration `once`."""
+    if not once:
+        return noise_ceiling(graph.config_runtime, config_ids(graph), draws=draws).mean
+    return noise_ceiling(graph.config_runtime, config_ids(graph), draws=draws, score=lambda cost, runtime: distinct_tau(
+        cost, each_once(graph._replace(config_runtime=runtime)))).mean
 
 
 def _stand_ins(collection):

@@ -61,7 +61,7 @@ PROGRAMS = {
     **_listed("nlp", "valid", "bert", transformers.bert, w192=dict(width=192, layers=3)),          # a relative
     **_listed("nlp", "test", "llama", transformers.llama, b2=dict(batch=2), train=dict(layers=2, **TRAIN)),
     **_listed("nlp", "test", "performer", transformers.performer, b2={}),
-    **_listed("nlp", "test", "gpt_scan", transformers.gpt_scan, b2={}),
+    **_listed("nlp", "test", "gpt", transformers.gpt_scan, scan_b2={}),
     **_listed("nlp", "test", "gpt", transformers.gpt, b2=dict(batch=2, length=48)),                      # a relative
 }
 

@@ -16,11 +16,13 @@ MODELS = {                                   # colour and mark of each model; bl
     "ensemble": ("#0072B2", "o"), "token": ("#D55E00", "s"), "gnn": ("#009E73", "^"), "ridge": ("#CC79A7", "D"),
     "frequency": ("#E69F00", "v"), "GNN without edges": ("#56B4E9", "P"), "relatives": ("#882255", "X"),
     "tile": ("#332288", "<"), "compiler's default": ("#777777", ">"), "random": ("#999933", "d"),
-    "by hand": ("#661100", "h"), "lightgbm": ("#A6761D", "p"),
+    "by hand": ("#661100", "h"), "lightgbm": ("#A6761D", "p"), "additive": ("#AA4499", "8"),
+    "count of deviations": ("#44AA99", "*"), "default first": ("#BBBBBB", "1"),
+    "ridge on its own half": ("#117733", "H"),
 }
 _ALSO = {"recipe": "ensemble", "config-token model": "token", "ConfigTokenModel": "token", "GNN": "gnn",
          "LightGBM": "lightgbm", "BoostedTrees": "lightgbm", "tile model": "tile", "random five": "random",
-         "GNN-without-edges": "GNN without edges"}
+         "random order": "random", "GNN-without-edges": "GNN without edges"}
 
 
 def new_axes(ax=None, height=4.0, width=8.0):

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import torch
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -24,9 +23,12 @@ from lab.measured import SECOND  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.new_families import (  # noqa: E402
     ALL_KINDS,
+    as_table,
     costs_of,
-    own_rows,
-    scored,
+    familiar,
+    families_of,
+    rows_of,
+    rows_without_model,
     summary,
     taught_programs,
     unseen_programs,
@@ -56,22 +58,21 @@ def _configs(graph):
 def study(first, second, seeds, store, model=ALL_KINDS):
     """All rows, as a polars DataFrame with the columns of `lab.studies.new_families.study`."""
     here, there = taught_programs(second, "random"), taught_programs(first, "random")
-    found, families = unseen_programs(first, "random", there)
+    found, families = unseen_programs(first, "random", there), families_of(first)
     elsewhere = {graph.graph_id: graph for graph in found}
-    unseen = [graph for graph in unseen_programs(second, "random", here)[0] if graph.graph_id in elsewhere]
+    unseen = [graph for graph in unseen_programs(second, "random", here) if graph.graph_id in elsewhere]
     shared = [graph for graph in there if graph.graph_id in {one.graph_id for one in here}]
     taught = {SAME: here, OTHER: shared, BOTH: here + shared} if here else {}
     taught |= {ALL: there} if len(shared) < len(there) else {}
-    rows, pruned = [], [prune(g, 1) for g in unseen]
-    for g in unseen:
-        found = *own_rows(g), (RUNTIMES, *scored(g, runtimes_elsewhere(g, elsewhere[g.graph_id])))
-        rows += [("random", model, g.graph_id, families[g.graph_id], 0, *both) for model, *both in found]
+    about = {g.graph_id: {"search": "random", "program": g.graph_id, "family": families[g.graph_id],
+                          "familiar": familiar(g, here or there)} for g in unseen}
+    other = {g.graph_id: runtimes_elsewhere(g, elsewhere[g.graph_id]) for g in unseen}
+    rows = rows_without_model(unseen, about) + rows_of(RUNTIMES, 0, other, unseen, about)
+    pruned = [prune(g, 1) for g in unseen]
     for name, graphs in taught.items():
         for seed in range(seeds):
-            costs = costs_of(model, "random", seed, graphs, pruned, store)
-            rows += [("random", name, g.graph_id, families[g.graph_id], seed, *scored(g, costs[g.graph_id]))
-                     for g in unseen]
-    return pl.DataFrame(rows, ("search", "model", "program", "family", "seed", "tau", "equal_distance"), orient="row")
+            rows += rows_of(name, seed, costs_of(model, "random", seed, graphs, pruned, store), unseen, about)
+    return as_table(rows)
 
 
 def main(argv=None):

@@ -1,13 +1,15 @@
 """Which cost models rank real programs of families that they never saw, measured on this kind of machine.
 
-    python notebooks/lab/studies/new_families.py [--data-root measured] [--seeds 3] [--out DIR] [--models A;B] [--prior]
+    python notebooks/lab/studies/new_families.py [--data-root measured] [--seeds 3] [--out DIR] [--models A;B]
+                                                 [--folds 6]
+    python notebooks/lab/studies/new_families.py --prior
 
 A model learns from the training programs of one search, `random` or `default`, of both sources, and ranks validation
-and test programs of families that no training program has. Two scores per program: Kendall's
-tau of all rows, as in the competition, and tau among pairs of configurations that differ from the compiler's default in
-equally many groups. A model that only counts these groups has 0 in the second one. The rows of the table are also
-written to `measured_study.csv`, one row per model, program and seed. `--prior` compares weights of an ensemble instead,
-on training programs alone: a fifth of their families at a time is left out of training and ranked.
+and test programs of families that no training program has. With `--folds`, the families of all programs are dealt to so
+many folds instead, and the programs of each fold are ranked by models that learned from the others. The scores of a
+rank are those of `lab.scores.scores_of_rank`: each configuration counts once. The rows of the table are also written to
+`measured_study.csv`, one row per model, program and seed. `--prior` compares weights of an ensemble instead, on
+training programs alone: a fifth of their families at a time is left out of training and ranked.
 """
 import argparse
 import sys
@@ -18,24 +20,37 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import torch
-from sklearn.linear_model import RidgeCV
 
 PROJECT = Path(__file__).resolve().parents[3]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
 from kit.baselines import fit_digit_ridge, frequency  # noqa: E402
+from kit.data import SPLITS  # noqa: E402
 from kit.ensemble import PRIOR, combine, mean_zscore  # noqa: E402
 from kit.files import whole_file  # noqa: E402
-from kit.metrics import kendall_tau  # noqa: E402
 from kit.noise import bootstrap_interval, noise_ceiling  # noqa: E402
+from kit.pad import SHAPE  # noqa: E402
 from kit.prune import config_ids, drop_duplicate_configs, prune  # noqa: E402
 from kit.recipes import recipes_for  # noqa: E402
-from lab.data import measured_table, open_data, read_split, teaching_graphs  # noqa: E402
+from lab.baselines import COUNT, DEFAULT_FIRST, OWN_HALF, RIDGE, default_first, own_half  # noqa: E402
+from lab.data import (  # noqa: E402
+    deviations,
+    distinct_tau,
+    each_once,
+    equal_distance_tau,
+    measured_table,
+    open_data,
+    read_split,
+    tau_ceiling,
+    teaching_graphs,
+)
 from lab.run.store import Store  # noqa: E402
+from lab.scores import OTHERS, scores_of_rank  # noqa: E402
 from lab.training import rank_unseen  # noqa: E402
 
 SOURCES = "xla", "nlp"
-COUNT = "count of deviations"
-OWN_HALF, NOISE = "ridge on half of the same program", "ceiling: noise"
+NOISE, FREQUENCY = "noise ceiling", "frequency of codes"
+RULES = ((OWN_HALF, own_half, 3), (COUNT, lambda graph, seed: deviations(graph), 1),
+         (DEFAULT_FIRST, lambda graph, seed: default_first(graph), 1))                 # (name, rank, seeds)
 TOKEN, TREES = "token model, long form", "LightGBM"
 MIX, ALL_KINDS = f"{TOKEN}, with {TREES}", f"{TOKEN}, with {TREES} and GNN"
 MIXED = {MIX: (TOKEN, TREES), ALL_KINDS: (TOKEN, TREES, "GNN")}
@@ -43,39 +58,8 @@ KINDS = {TOKEN: "token", TREES: "lightgbm", "GNN": "gnn"}                # as in
 WEIGHTS = ((10, 0, 0), (0, 10, 0), (0, 0, 10), (10, 4, 0), (10, 4, 0.3), (10, 4, 2), (10, 4, 4), (10, 4, 6),
            (10, 4, 10))          # of token model, LightGBM and GNN
 FOLDS = 5
+FAMILIAR = 0.25                  # a program with this share of `familiar` nodes, or more, is familiar
 CURVE = 4, 9                     # training programs of the learning curve; the long form needs 4
-PENALTIES = tuple(10.0 ** p for p in range(-3, 4))
-
-
-def deviations(graph):
-    """By how many groups each configuration differs from the one that was measured most often, the default; (c,)."""
-    ids = config_ids(graph)
-    default = graph.config_codes[np.argmax(ids == np.bincount(ids).argmax())]
-    return (graph.config_codes != default).sum(axis=1)
-
-
-def equal_distance_tau(cost, runtime, distance):
-    """Kendall's tau over the pairs of configurations with equal `distance`, whatever their runtimes; (c,) each.
-
-    Pairs of equal runtimes do not count, and pairs of equal costs count as half right. NaN without any pair.
-    """
-    first, second = np.triu_indices(len(cost), 1)
-    chosen = (distance[first] == distance[second]) & (runtime[first] != runtime[second])
-    first, second = first[chosen], second[chosen]
-    signs = np.sign(cost[first] - cost[second]) * np.sign(runtime[first] - runtime[second])
-    return float(signs.mean()) if len(signs) else np.nan
-
-
-def fit_same_program(graph, seed):
-    """Cost of each configuration by ridge regression on one-hot codes, fitted on the half that it is not in; (c,)."""
-    one_hot = np.concatenate([graph.config_codes[:, [g]] == np.arange(graph.config_codes[:, g].max() + 1)
-                              for g in range(graph.config_codes.shape[1])], axis=1).astype(float)
-    target = np.log(graph.config_runtime)
-    half = np.random.default_rng(seed).permutation(len(target)) % 2 == 0
-    cost = np.empty(len(target))
-    for seen in (half, ~half):
-        cost[~seen] = RidgeCV(PENALTIES).fit(one_hot[seen], target[seen]).predict(one_hot[~seen])
-    return cost
 
 
 def network_recipes(search, programs):
@@ -101,53 +85,88 @@ def costs_of(name, search, seed, taught, unseen, store):
         return combine(parts, mean_zscore, [PRIOR[KINDS[one]] for one in MIXED[name]])
     if name in networks:
         return rank_unseen(networks[name], f"measured {search} {name}", seed, taught, unseen, store, report=print)
-    rank = {COUNT: lambda: deviations, "frequency of codes": lambda: frequency,
-            "ridge on digits": lambda: fit_digit_ridge(taught)}[name]()
+    rank = {FREQUENCY: lambda: frequency, RIDGE: lambda: fit_digit_ridge(taught)}[name]()
     return {graph.graph_id: rank(graph) for graph in unseen}
 
 
 FEWER = {f"{TOKEN}, {count} training programs": count for count in CURVE}
 MODELS = (ALL_KINDS, MIX, TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
-          "token model, long form, no pairs", "GNN", TREES, "ridge on digits", COUNT, "frequency of codes")
-WITHOUT_SEEDS = "ridge on digits", "frequency of codes", COUNT
+          "token model, long form, no pairs", "GNN", TREES, RIDGE, FREQUENCY)
+WITHOUT_SEEDS = RIDGE, FREQUENCY
 
 
-def scored(graph, cost):
-    """(tau of all rows, tau at equal distance of distinct configurations)."""
-    first = np.unique(config_ids(graph), return_index=True)[1]
-    distinct = drop_duplicate_configs(graph)[0]
-    order = np.sort(first)                                      # as `drop_duplicate_configs` orders them
-    return (kendall_tau(cost, graph.config_runtime),
-            equal_distance_tau(cost[order], distinct.config_runtime, deviations(graph)[order]))
+def familiar(graph, taught):
+    """The share of a program's configurable nodes whose operation has the same shapes somewhere in `taught`."""
+    known = set().union(*map(_operations, taught))
+    own = _operations(graph)
+    return sum(one in known for one in own) / len(own)
 
 
-def own_rows(graph):
-    """Rows (model, tau, tau at equal distance) of the noise ceiling of a program, and of ridge on half of its rows."""
+def _operations(graph):
+    """Opcode and shapes, of the output and of the sorted operands, of each configurable node, as tuples."""
+    shapes = [tuple(row) for row in graph.node_feat[:, SHAPE].astype(int).tolist()]
+    operands = {}
+    for consumer, producer in graph.edge_index.tolist():
+        operands.setdefault(consumer, []).append(shapes[producer])
+    return [(int(graph.node_opcode[node]), shapes[node], *sorted(operands.get(node, ())))
+            for node in graph.node_config_ids.tolist()]
+
+
+def ceiling_row(graph):
+    """The scores of a model that knows each mean runtime, {name: value}, as those of `scores_of_rank`."""
     ids, distance = config_ids(graph), deviations(graph)
-    noise = noise_ceiling(graph.config_runtime, ids).mean
-    place = np.unique(ids, return_index=True)[1]
-    first = np.sort(place)
-    equal = noise_ceiling(graph.config_runtime, ids, lambda cost, runtime: equal_distance_tau(
-        cost[first], runtime[first], distance[first])).mean
-    distinct, own = drop_duplicate_configs(graph)[0], []
-    for seed in range(3):
-        cost = fit_same_program(distinct, seed)
-        own.append(scored(graph, cost[np.searchsorted(first, place[ids])]))
-    return [(NOISE, noise, equal), (OWN_HALF, *np.mean(own, axis=0))]
+    once = ~np.isnan(each_once(graph))
+
+    def equal(cost, runtime):
+        known = each_once(graph._replace(config_runtime=runtime))
+        return equal_distance_tau(cost[once], known[once], distance[once])
+    return {"tau": tau_ceiling(graph, once=True, draws=50), "tau of the file": tau_ceiling(graph, once=False, draws=50),
+            "at equal distance": noise_ceiling(graph.config_runtime, ids, equal).mean}
 
 
-def study(root, search, seeds, names, store):
+def study(root, search, seeds, names, store, folds=None):
     """All rows of one search, as a polars DataFrame."""
-    taught = taught_programs(root, search)
-    unseen, families = unseen_programs(root, search, taught)
-    pruned, names = [prune(g, 1) for g in unseen], [n for n in names if FEWER.get(n, 0) < len(taught)]
-    rows = [(search, model, g.graph_id, families[g.graph_id], 0, *both) for g in unseen for model, *both in own_rows(g)]
-    for name in names:
-        for seed in range(1 if name in WITHOUT_SEEDS else seeds):
-            costs = costs_of(name, search, seed, taught, pruned, store)
-            rows += [(search, name, g.graph_id, families[g.graph_id], seed, *scored(g, costs[g.graph_id]))
-                     for g in unseen]
-    return pl.DataFrame(rows, ("search", "model", "program", "family", "seed", "tau", "equal_distance"), orient="row")
+    family_of, rows = families_of(root), []
+    for taught, unseen in splits(root, search, folds):
+        pruned = [prune(g, 1) for g in unseen]
+        about = {g.graph_id: {"search": search, "program": g.graph_id, "family": family_of[g.graph_id],
+                              "familiar": familiar(g, taught)} for g in unseen}
+        rows += rows_without_model(unseen, about)
+        for name in [n for n in names if FEWER.get(n, 0) < len(taught)]:
+            for seed in range(1 if name in WITHOUT_SEEDS else seeds):
+                rows += rows_of(name, seed, costs_of(name, search, seed, taught, pruned, store), unseen, about)
+    return as_table(rows)
+
+
+def rows_of(model, seed, costs, graphs, about):
+    """A row per graph: `about` it {graph_id: {column: value}}, and the scores of its costs {graph_id: cost (c,)}."""
+    return [{**about[g.graph_id], "model": model, "seed": seed, **scores_of_rank(costs[g.graph_id], g)} for g in graphs]
+
+
+def rows_without_model(graphs, about):
+    """Rows of the noise ceiling, and of the simplest rules."""
+    ceilings = [{**about[g.graph_id], "model": NOISE, "seed": 0, **ceiling_row(g)} for g in graphs]
+    return ceilings + [row for model, rank, many in RULES for seed in range(many)
+                       for row in rows_of(model, seed, {g.graph_id: rank(g, seed) for g in graphs}, graphs, about)]
+
+
+def as_table(rows):
+    """Rows as a polars DataFrame."""
+    return pl.DataFrame(rows, infer_schema_length=None).select(
+        "search", "model", "program", "family", "familiar", "seed", "tau", *OTHERS)
+
+
+def splits(root, search, folds=None):
+    """Yield programs to learn from, pruned and each configuration once, and programs to rank, of other families."""
+    taught, family_of = taught_programs(root, search), families_of(root)
+    if folds is None:
+        yield taught, unseen_programs(root, search, taught)
+        return
+    every = [g for split in SPLITS for s in SOURCES for g in read_split(root, f"layout:{s}:{search}", split)]
+    families = np.random.default_rng(0).permutation(sorted({family_of[g.graph_id] for g in every}))
+    for left_out in np.array_split(families, folds):
+        out = [g for g in every if family_of[g.graph_id] in left_out]
+        yield [drop_duplicate_configs(prune(g, 1))[0] for g in every if family_of[g.graph_id] not in left_out], out
 
 
 def taught_programs(root, search):
@@ -161,11 +180,11 @@ def families_of(root):
 
 
 def unseen_programs(root, search, taught):
-    """Validation and test programs of families that none of `taught` has -> (graphs, {graph_id: family})."""
+    """Validation and test programs of families that none of `taught` has."""
     families = families_of(root)
     known = {families[g.graph_id] for g in taught}
     return [g for s in SOURCES for split in ("valid", "test") for g in read_split(root, f"layout:{s}:{search}", split)
-            if families[g.graph_id] not in known], families
+            if families[g.graph_id] not in known]
 
 
 def prior_table(root, search, seeds, store):
@@ -181,40 +200,53 @@ def prior_table(root, search, seeds, store):
     tau = {}
     for weights in WEIGHTS:
         mixes = [combine([costs[kind, seed] for kind in KINDS], mean_zscore, weights) for seed in range(seeds)]
-        tau[weights] = np.array([[kendall_tau(mix[g.graph_id], g.config_runtime) for g in taught] for mix in mixes])
+        tau[weights] = np.array([[distinct_tau(mix[g.graph_id], g.config_runtime.astype(float)) for g in taught]
+                                 for mix in mixes])
     lines = ["| token model : LightGBM : GNN | tau | difference to 10 : 4 : 0 |", "|---" * 3 + "|"]
     for weights, own in tau.items():
-        gain = _with_interval((own - tau[10, 4, 0]).mean(axis=0))
-        lines.append(f"| {' : '.join(map(str, weights))} | {_with_interval(own)} | {gain} |")
+        of = [family_of[g.graph_id] for g in taught]
+        gain = _with_interval((own - tau[10, 4, 0]).mean(axis=0), of)
+        lines.append(f"| {' : '.join(map(str, weights))} | {_with_interval(own, of)} | {gain} |")
     return "\n".join(lines)
 
 
 def summary(table, reference):
     """The table of the page as lines of Markdown: means with intervals, and how far `reference` is ahead."""
-    head = "model", "tau", "tau at equal distance", "first row minus this row, in tau", "at equal distance"
+    head = ("model", "tau", "first row minus this row", "without familiar programs", "tau of the file",
+            "at equal distance", "best of five")
     lines = []
     for search in table["search"].unique(maintain_order=True):
         part = table.filter(search=search)
         names = [reference, *(n for n in part["model"].unique(maintain_order=True) if n != reference)]
-        lines += ["", f"`{search}`: {part['program'].n_unique()} programs of {part['family'].n_unique()} families", "",
-                  f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        new = part.filter(pl.col("familiar") < FAMILIAR)
+        lines += ["", f"`{search}`: {part['program'].n_unique()} programs of {part['family'].n_unique()} families; "
+                  f"{new['program'].n_unique()} are not familiar", "", f"| {' | '.join(head)} |",
+                  "|---" * len(head) + "|"]
+        best, families = _seeds_by_programs(part, reference, "tau")
         for name in names:
-            pairs = [[_seeds_by_programs(part, model, score) for model in (name, reference)]
-                     for score in ("tau", "equal_distance")]
-            behind = [_with_interval(best.mean(axis=0) - own.mean(axis=0)) if name != reference else ""
-                      for own, best in pairs]
-            lines.append(f"| {' | '.join([name, *(_with_interval(own) for own, _ in pairs), *behind])} |")
+            own = _seeds_by_programs(part, name, "tau")[0]
+            behind = _with_interval(best.mean(axis=0) - own.mean(axis=0), families) if name != reference else ""
+            others = [part.filter(model=name)[column] for column in OTHERS]
+            cells = [_with_interval(own, families), behind, _number(new.filter(model=name)["tau"].mean()),
+                     *(_number(column.mean()) for column in others[:2]),
+                     _number(None if others[3].null_count() else np.exp(others[3].log().mean()))]
+            lines.append(f"| {' | '.join([name, *cells])} |")
     return "\n".join(lines)
 
 
 def _seeds_by_programs(table, model, score):
-    """(seeds, programs); programs in one order."""
+    """(seeds, programs), and the family of each program; programs in one order."""
     rows = table.filter(model=model).sort("seed", "program")
-    return rows[score].to_numpy().reshape(rows["seed"].n_unique(), -1)
+    each = rows[score].to_numpy().reshape(rows["seed"].n_unique(), -1)
+    return each, rows["family"].to_list()[:each.shape[1]]
 
 
-def _with_interval(values):
-    low, high = bootstrap_interval(values)
+def _number(value):
+    return "" if value is None else f"{value:.3f}"
+
+
+def _with_interval(values, families):
+    low, high = bootstrap_interval(values, families=families)
     return f"{values.mean():.3f} ({low:.3f} to {high:.3f})"
 
 
@@ -227,6 +259,7 @@ def main(argv=None):
     parser.add_argument("--models", type=partial(str.split, sep=";"), default=MODELS, help="joined by ;")
     parser.add_argument("--searches", type=partial(str.split, sep=","), default=("random", "default"))
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--folds", type=int, help="of the families of all programs; None: the splits of the data")
     parser.add_argument("--prior", action="store_true", help="compare weights of an ensemble on training programs")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
@@ -234,7 +267,7 @@ def main(argv=None):
     if args.prior:
         print(prior_table(root, "random", args.seeds, Store(args.out / "store")))
         return
-    table = pl.concat(study(root, search, args.seeds, args.models, Store(args.out / "store"))
+    table = pl.concat(study(root, search, args.seeds, args.models, Store(args.out / "store"), args.folds)
                       for search in args.searches)
     with whole_file(args.out / "measured_study.csv") as part:
         table.write_csv(part)

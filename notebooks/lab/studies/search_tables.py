@@ -6,7 +6,6 @@ import numpy as np
 from kit.data import target
 from kit.metrics import default_tile_score, slowdown
 from kit.noise import bootstrap_interval
-from kit.prune import config_ids
 from kit.search import search_rows
 from kit.train_parts import versions
 from lab.run.code import code_digest
@@ -14,24 +13,11 @@ from lab.training import rank_unseen, train_recipes
 
 ROW_BUDGET = 100           # measurements among the rows of a file, at most; and half of its rows
 FEW_KERNELS, PARTS = 5, 4  # with fewer unseen kernels, all kernels are ranked, in this many parts
-REPEATED = 10              # the data set measures the default about 40 times per file; a part of a file may hold fewer
 
 
 def search_space(graph):
     """The number of codes of each group of a layout file (g,), int64: the `dims` of a search."""
     return graph.config_codes.max(axis=0).astype(np.int64) + 1
-
-
-def default_codes(graph):
-    """The compiler's default (g,), int64: the configuration that a file, with its repeats, measures most often.
-
-    None if no configuration was measured ten times, because then the file does not tell.
-    """
-    label = config_ids(graph)
-    repeats = np.bincount(label)
-    if repeats.max() < REPEATED:
-        return None
-    return graph.config_codes[np.argmax(label == repeats.argmax())].astype(np.int64)
 
 
 def file_rows(graph, cost, budgets, seeds, store):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kit.checks import check_whole
 from kit.data import COLLECTIONS
-from kit.prune import fewer_configs
+from kit.prune import drop_duplicate_configs, fewer_configs
 from kit.recipes import Recipe, recipes_for
 
 FEW_GRAPHS = 10          # with fewer validation graphs, chance would choose among weights (notebooks/studies.md)
@@ -35,6 +35,8 @@ class Member(NamedTuple):
     def judged_by(self, data):
         """The validation graphs that choose its weights; with few of them, the last weights are kept."""
         valid = [graph for c in self.trains_on for graph in data.valid[c]]
+        if data.source == "measured programs":           # as `data.score` counts
+            valid = [g if hasattr(g, "config_feat") else drop_duplicate_configs(g)[0] for g in valid]
         return [g if hasattr(g, "config_feat") else fewer_configs(g, VALID_CONFIGS) for g in valid]
 
     def asked(self, data):
