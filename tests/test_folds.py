@@ -325,21 +325,19 @@ def test_specialists_never_see_the_fold_and_are_combined(tmp_path, monkeypatch):
     for fold in range(3):                        # the same models, without a word of folds
         part = given(train=[g for g in TEN if number[g.graph_id] != fold])
         parts.append(by_split(trained(tmp_path / f"{fold}", None, CODES, part)[0]))
-    found, base, other = (by_split(made, kind) for kind in ("relatives", "memory", "other"))
-    assert [row.kind for row in made.rows].count("relatives") == 3
+    found, other = (by_split(made, kind) for kind in ("memory", "other"))
     for split in ("valid", "test"):
         v, w = ([part[split][name] for part in parts] for name in "vw")
         assert np.allclose(before[split]["v"], mean_zscore(v), atol=1e-12)
         known = mean_zscore([-v[1], -v[2]])                              # p0 is in fold 0
-        assert all(np.allclose(one[split]["v"], known) for one in (found, base, other))
+        assert all(np.allclose(one[split]["v"], known) for one in (found, other))
         # fold 2 alone has a relative of it, and the other two say what their base says
         assert np.allclose(found[split]["w"], mean_zscore([w[0], w[1], 2 * w[2] + 1]))
-        assert np.array_equal(base[split]["w"], before[split]["w"])
         assert np.allclose(other[split]["w"], mean_zscore([np.arange(20)]))
     assert all(np.array_equal(found["train"][i], cost) for i, cost in before["train"].items())
     for row in made.rows:
         assert [i.rpartition(":")[2] for i in row.specialists] == (
-            [] if row.split == "train" else ["v", "w"] if row.kind == "relatives" else ["v"])
+            [] if row.split == "train" else ["v", "w"] if row.kind == "memory" else ["v"])
 
 
 def correct(folder, made, workers=1):
@@ -372,23 +370,20 @@ def test_relatives_are_what_the_nearest_programs_of_the_same_member_say(tmp_path
     plain.add("other", lambda graphs: lambda graph: np.arange(len(graph.config_runtime)))
     made = correct(tmp_path, plain)
     assert [(row.kind, row.seed, row.split) for row in made.rows] == [
-        ("memory", 0, "test"), ("memory", 1, "test"), ("other", 0, "test"),
-        ("relatives", 0, "test"), ("relatives", 1, "test")]
+        ("memory", 0, "test"), ("memory", 1, "test"), ("other", 0, "test")]
     graphs = {g.graph_id: g for g in data.test[KEY]}
     for seed in (0, 1):
         model = load_model(run, plain, "memory", KEY, seed)
         slow = {name: rank_by_relatives(g, data.train[KEY], partial(predict, model)) for name, g in graphs.items()}
         assert {name: one and one.same for name, one in slow.items()} == {"near": False, "far": None, "same": True}
-        found, base = (by_split(made, kind, seed)["test"] for kind in ("relatives", "memory"))
-        was = by_split(plain, "memory", seed)["test"]
+        found, was = (by_split(one, "memory", seed)["test"] for one in (made, plain))
         assert np.array_equal(found["near"], slow["near"].cost)
-        assert np.array_equal(found["far"], was["far"]) and np.array_equal(base["far"], was["far"])
-        assert np.array_equal(base["near"], was["near"]) and not np.array_equal(found["near"], was["near"])
+        assert np.array_equal(found["far"], was["far"]) and not np.array_equal(found["near"], was["near"])
     # of the same program, all models of all seeds say what one specialist says, here the last
     assert all(np.array_equal(row.costs[f"{KEY}:same"], slow["same"].cost) for row in made.rows)
     assert np.array_equal(by_split(made, "other")["test"]["near"], np.arange(30))
     assert {(row.kind, *(i.rpartition(":")[2] for i in row.specialists)) for row in made.rows} == {
-        ("memory", "same"), ("other", "same"), ("relatives", "near", "same")}
+        ("memory", "near", "same"), ("other", "same")}
     monkeypatch.setattr(lab.training.relatives, "rank_by_relatives", None)
     again = correct(tmp_path, plain)                                     # from the store
     assert all(np.array_equal(one.costs[i], other.costs[i])
@@ -400,12 +395,12 @@ def test_relatives_are_the_same_whatever_the_number_of_processes(tmp_path):
     plain, _ = trained(tmp_path / "1", None, TOKEN, related_data(np.random.default_rng(0)), seeds=2)
     shutil.copytree(tmp_path / "1", tmp_path / "2")
     one, two = (correct(tmp_path / str(workers), plain, workers) for workers in (1, 2))
-    assert [row.kind for row in two.rows] == ["memory", "memory", "relatives", "relatives"]
+    assert [row.kind for row in two.rows] == ["memory", "memory"]
     assert all(row.costs[i].tobytes() == other.costs[i].tobytes()
                for row, other in zip(one.rows, two.rows, strict=True) for i in row.costs)
 
 
-def test_without_a_relative_there_is_no_such_kind_and_nothing_changes(tmp_path):
+def test_without_a_relative_nothing_changes(tmp_path):
     plain, _ = trained(tmp_path, None, CODES)
     made = correct(tmp_path, plain)
     assert made.rows == plain.rows and [row.kind for row in made.rows] == ["memory"] * 2

@@ -136,8 +136,8 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     out = made.parent
     assert not list((out / "store").glob("*.pt"))
     here, there = published(season / "home"), published(out)
-    assert here == there and len(here) == 12 and {member.partition("_")[0] for _, member, _ in here} == {
-        "tile", "token", "lightgbm", "gnn", "relatives", "frequency"}
+    assert here == there and len(here) == 10 and {member.partition("_")[0] for _, member, _ in here} == {
+        "tile", "token", "lightgbm", "gnn", "frequency"}
     entry, = (json.loads(path.read_text())["parameters"] for path in out.parent.glob("*.json"))
     assert entry["04_train_layout"]["weights"] == read_weights(weights).digest
     assert entry["04_train_layout"]["seeds"] == 1
@@ -184,19 +184,15 @@ def test_predictions_from_weights_are_those_that_the_training_made(trained, weig
     alone = without_training(root, tmp_path / "root")
     quiet(weights, alone, tmp_path / "new")
     here, there = published(run), published(tmp_path / "new")
-    assert here == there and {member for _, member, _ in here} == {"tile_seed0", "token_seed0", "relatives_seed0"}
+    assert here == there and {member for _, member, _ in here} == {"tile_seed0", "token_seed0"}
     for c in COLLECTIONS:
         section = Folder(tmp_path / "new", alone).section(step_of(c), c)         # with other training graphs: none
         assert section["settings"]["weights"] == read_weights(weights).digest and section["settings"]["seeds"] == 1
     with pytest.raises(DataError, match="made from other data, tile:xla train has changed since"):
         Folder(tmp_path / "new", root).section("03_train_tile", "tile:xla")
-    token, relatives = (costs_of(tmp_path / "new", "layout:xla:default", f"{name}_seed0", "test")
-                       for name in ("token", "relatives"))
-    differ = {name.rpartition(":")[2] for name in token if not np.array_equal(token[name], relatives[name])}
-    assert RELATIVE in differ and SAME not in differ             # who learned from a program itself replaces all others
     stored = {one["member"]: {name.rpartition(":")[2] for name in one["specialists"]}
               for one in Folder(tmp_path / "new").record("04_train_layout")["sections"]["layout:xla:default"]["costs"]}
-    assert stored["token_seed0"] == {SAME} and stored["relatives_seed0"] == {SAME, *differ}
+    assert stored["token_seed0"] >= {SAME, RELATIVE}
 
 
 def copied(run, folder):
@@ -383,12 +379,12 @@ def test_weights_are_published_once_and_again_only_if_they_changed(kaggle, train
     done = publish(tmp_path / "run", "tpugraphs-weights", root, client=QUICK)
     assert (done["ref"], done["version"], done["uploaded"]) == (REF, 1, True) and kaggle.datasets[REF]["isPrivate"]
     listed = read_weights(mounted(kaggle, tmp_path))
-    assert f"2 checkpoints, 6 predictions, digest {listed.digest[:12]}" in kaggle.said()
+    assert f"2 checkpoints, 4 predictions, digest {listed.digest[:12]}" in kaggle.said()
     texts = b"".join(path.read_bytes() for path in listed.folder.rglob("*") if path.suffix == ".json")
     assert not any(word in texts for word in (TOKEN.encode(), str(tmp_path).encode(), str(Path.home()).encode()))
     again = publish(tmp_path / "run", REF, root, client=QUICK)
     assert (again["version"], again["uploaded"]) == (1, False)
-    costs = costs_of(tmp_path / "run", "layout:xla:default", "relatives_seed0", "test")
+    costs = costs_of(tmp_path / "run", "layout:xla:default", "token_seed0", "test")
     file = Store(tmp_path / "run" / "store").keep("costs", {name: cost * 2 for name, cost in costs.items()})
     change_section(tmp_path / "run", "04_train_layout", "layout:xla:default",
                    lambda section: section["costs"][-1].update(file=file))

@@ -14,7 +14,7 @@ STROKES = ("-", "--", ":")
 QUIET = "0.6"                                # grey for context
 MODELS = {                                   # colour and mark of each model; black is the noise ceiling
     "ensemble": ("#0072B2", "o"), "token": ("#D55E00", "s"), "gnn": ("#009E73", "^"), "ridge": ("#CC79A7", "D"),
-    "frequency": ("#E69F00", "v"), "GNN without edges": ("#56B4E9", "P"), "relatives": ("#882255", "X"),
+    "frequency": ("#E69F00", "v"), "GNN without edges": ("#56B4E9", "P"),
     "tile": ("#332288", "<"), "compiler's default": ("#777777", ">"), "random": ("#999933", "d"),
     "by hand": ("#661100", "h"), "lightgbm": ("#A6761D", "p"), "additive": ("#AA4499", "8"),
     "count of deviations": ("#44AA99", "*"), "default first": ("#BBBBBB", "1"),

@@ -16,13 +16,12 @@ from lab.training.plan import Member
 
 
 def correct_by_relatives(run, made, base="token", workers=None, report=print):
-    """Add the kind "relatives": the base as corrected on the nearest relatives of each program in training.
+    """Correct the costs of the base on the nearest relatives of each program in training, in place.
 
     Each member of the kind `base` starts a specialist for each validation and test graph that has a relative among the
-    graphs that this member learned from (`kit.relatives.rank_by_relatives`); other graphs keep the cost of the base.
-    Where training holds other configurations of the same program, the specialist learns from them alone, and its costs
-    replace those of every kind that is there, because nothing else knows as much. Collections without any relative get
-    no such kind.
+    graphs that this member learned from (`kit.relatives.rank_by_relatives`). The costs of the specialist replace those
+    of the base. Where training holds other configurations of the same program, the specialist learns from them alone,
+    and its costs replace those of every kind that is there, because nothing else knows as much.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ def correct_by_relatives(run, made, base="token", workers=None, report=print):
     for (_, job), costs in zip(jobs, found):
         for collection in job.member.ranks:
             by_row.setdefault((collection, job.member.seed), []).append(costs)
-    _put(made, base, by_row)
+    report(_put(made, base, by_row))
 
 
 class _Job(NamedTuple):
@@ -83,22 +82,27 @@ def _specialists(job, data, report):
 
 
 def _put(made, base, by_row):
-    """Add the rows of "relatives", and replace the costs of programs that were trained on themselves."""
-    rows, same, related = [], {}, set()
-    for row in [row for row in made.rows if row.kind == base]:
-        parts = by_row[row.collection, row.seed]
-        said = {i: _one_specialist([_of(part, row.split, i) for part in parts]) for i in row.costs}
-        said = {i: one for i, one in said.items() if one is not None}
-        related |= {row.collection} if said else set()
-        same |= {(row.split, i): cost for i, (cost, known) in said.items() if known}
-        corrected = {i: cost for i, (cost, _) in said.items()}
-        rows.append(row._replace(kind="relatives", costs=row.costs | corrected, specialists=tuple(corrected)))
-    made.rows += [row for row in rows if row.collection in related]
+    """Replace costs by those of specialists -> a line that says how many."""
+    same, corrected, every = {}, set(), set()
     for place, row in enumerate(made.rows):
-        known = {i: same[row.split, i] for i in row.costs if (row.split, i) in same}
-        if known and not row.baseline:
-            made.rows[place] = row._replace(costs=row.costs | known,
-                                            specialists=tuple(dict.fromkeys([*row.specialists, *known])))
+        if row.kind == base and (row.collection, row.seed) in by_row:
+            parts = by_row[row.collection, row.seed]
+            said = {i: _one_specialist([_of(part, row.split, i) for part in parts]) for i in row.costs}
+            said = {i: one for i, one in said.items() if one is not None}
+            same |= {(row.split, i): cost for i, (cost, known) in said.items() if known}
+            made.rows[place] = _with_costs(row, {i: cost for i, (cost, _) in said.items()})
+            corrected |= {*said}
+            every |= {*row.costs} if row.split != "train" else set()
+    for place, row in enumerate(made.rows):
+        if not row.baseline:
+            made.rows[place] = _with_costs(row, {i: same[row.split, i] for i in row.costs if (row.split, i) in same})
+    return (f"{len(corrected)} of {len(every)} validation and test programs have a relative in training; training "
+            f"holds other configurations of {len({i for _, i in same})} of them")
+
+
+def _with_costs(row, costs):
+    """A row of predictions with other costs of some graphs, by specialists."""
+    return row._replace(costs=row.costs | costs, specialists=tuple(dict.fromkeys([*row.specialists, *costs])))
 
 
 def _of(part, split, name):
