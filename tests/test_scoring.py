@@ -14,6 +14,7 @@ from lab.data import Data, distinct_tau, each_once, tau_ceiling
 from lab.predictions import Prediction, Predictions
 from lab.scores import (
     SCORE_COLUMNS,
+    in_reverse,
     kind_scores,
     lead_row,
     mean_ceiling,
@@ -228,6 +229,18 @@ def test_an_ensemble_is_the_mean_of_kinds_whose_seeds_share_a_weight():
     for row in made.only("ensemble").rows:
         slow = mean_zscore([some[key][row.split][name] for key in (("a", 0), ("a", 1), ("b", 0))], [0.3, 0.3, 0.4])
         assert np.allclose(row.costs[name], slow)
+
+
+def test_a_member_that_orders_a_graph_against_the_others_is_named():
+    made, costs = Predictions(given()), costs_of([*VALID, *GRAPHS], 0)
+    name = [*costs][1]
+    for seed in range(3):
+        made.put(LAYOUT, "a", seed, {"test": costs}, trains_on=(LAYOUT,))
+    assert in_reverse(made) == []
+    made.put(LAYOUT, "b", 0, {"test": costs | {name: -costs[name]}}, trains_on=(LAYOUT,))
+    made.put(LAYOUT, "frequency", 0, {"test": {i: -cost for i, cost in costs.items()}})
+    assert in_reverse(made) == [f"{name}: b_seed0 orders it against the other members (tau -1.00)"]
+    assert in_reverse(made, "valid") == in_reverse(made.only("b")) == []
 
 
 # --- tables of scores

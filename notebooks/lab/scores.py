@@ -4,6 +4,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+from kit.ensemble import mean_zscore
 from kit.metrics import default_tile_score, kendall_tau
 from kit.noise import bootstrap_interval
 from lab.data import deviations, distinct_tau, each_once, equal_distance_tau, speed_up, tau_ceiling
@@ -106,6 +107,24 @@ def rank_alikeness(predictions, data):
                 matrix[y, x] = np.nan_to_num(taus).mean()        # nan: all costs of a graph are equal
         found[c] = [*kinds], matrix
     return found
+
+
+def in_reverse(predictions, split="test"):
+    """Lines that name each trained member that orders a graph against the mean of the others; no runtime is read.
+
+    A training with bad luck may rank a program in reverse. Kinds that learn from no training graph are not asked.
+    """
+    lines = []
+    for c in predictions.collections:
+        learned = {row.member: row.costs for row in predictions.rows
+                   if (row.collection, row.split, row.baseline) == (c, split, False) and row.trains_on}
+        for member, own in learned.items():
+            others = [costs for name, costs in learned.items() if name != member]
+            against = {i: kendall_tau(cost, mean_zscore([costs[i] for costs in others]), strict=True)
+                       for i, cost in own.items() if len(others) > 1}
+            lines += [f"{i}: {member} orders it against the other members (tau {tau:.2f})"
+                      for i, tau in against.items() if tau < 0]
+    return lines
 
 
 def side_by_side(table):
