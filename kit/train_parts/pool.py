@@ -48,13 +48,12 @@ def one_thread():
 def run_jobs(work, jobs, shared, workers, report=print):
     """Call `work` for each job, each in a process of its own, several at the same time -> results in order.
 
-    `work`: (job, data, report) -> result, a function of a module, because each process imports it. Only if
-    it, a job or data are of the script that runs, each process runs this script, which then needs
-    `if __name__ == "__main__"`. `jobs`: pairs of the key of the job's data in `shared`, and the job; put jobs that
-    share data next to each other, because a process holds the data of one key at a time. `shared`: {key: data}, sent
-    to a process when its next job needs them; their arrays are written to a temporary file without a name, which all
-    processes map. With 1 of `workers` everything runs in this process. `report` is called in this process with each
-    line that a job reports.
+    `work`: (job, data, report) -> result, a function of a module, because each process imports it. `jobs`: pairs of the
+    key of the job's data in `shared`, and the job; put jobs that share data next to each other, because a process holds
+    the data of one key at a time. `shared`: {key: data}, sent to a process when its next job needs them; their arrays
+    are written to a temporary file without a name, which all processes map. With 1 of `workers` everything runs in this
+    process. `report` is called in this process with each line that a job reports. Where the user's script defines
+    `work`, or a class of jobs or data, each process runs the script, which then needs `if __name__ == "__main__"`.
 
     A ValueError if data or a job cannot be sent to another process. An OSError if the folder of temporary files has no
     room. A RuntimeError if a job fails, with its error, or if a process dies; the other processes are then ended.
