@@ -23,7 +23,7 @@ class LayoutDataset(torch.utils.data.Dataset):
 
     def __getitem__(self, place):
         graph = self.graphs[place]
-        return as_tensors(graph, torch.randint(len(graph.config_codes), (self.configs,)).numpy())
+        return as_tensors(graph, torch.randint(len(graph.config_codes), (self.configs,), device="cpu").numpy())
 
 
 def as_tensors(graph, index):

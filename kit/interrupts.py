@@ -1,7 +1,7 @@
-"""How the processes of one command end: the first one answers Ctrl-C, and the others end with it.
+"""How the processes of one command start and end: the first one runs the script and answers Ctrl-C, the others do not.
 
 A terminal sends Ctrl-C to all processes of a command. Start processes in `deaf_children`, and call `follow_parent` in
-each of them.
+each of them. Start them in `without_script`, too, unless they need what the user's script defines.
 """
 import multiprocessing
 import multiprocessing.connection
@@ -9,7 +9,9 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, spawn
+
+_STARTING = threading.Lock()     # what `without_script` changes belongs to all threads
 
 
 def follow_parent():
@@ -37,6 +39,22 @@ def deaf_children():
             signal.signal(signal.SIGINT, usual)
         if heard:
             signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def without_script():
+    """Processes that start in the block do not run the script of this process once more, as Python lets them.
+
+    A script without `if __name__ == "__main__"` would reach the place where it starts processes again and again.
+    """
+    with _STARTING:
+        usual = spawn.get_preparation_data
+        spawn.get_preparation_data = lambda name: {key: value for key, value in usual(name).items()
+                                                   if not key.startswith("init_main_")}
+        try:
+            yield
+        finally:
+            spawn.get_preparation_data = usual
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import numpy as np
 import torch
 
 from kit.checks import as_numbers, check_choice, check_whole, expect
+from kit.precision import own_precision
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 
@@ -16,6 +17,7 @@ def autocast_to(precision, device):
     return torch.autocast(torch.device(device).type, getattr(torch, precision))
 
 
+@own_precision()
 @torch.no_grad()
 def predict(model, graph, budget=None, seed=0, passes=1, precision="float32", tensors=None):
     """The cost of every configuration of a graph, in bounded memory.

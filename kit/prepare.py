@@ -45,7 +45,7 @@ from kit.data import (
 )
 from kit.factored import graph_of, read_about, read_graph, structure_of, write_graph
 from kit.files import as_text, locked, remove_leftovers, replace_file, whole_file
-from kit.interrupts import deaf_children, follow_parent
+from kit.interrupts import deaf_children, follow_parent, without_script
 from kit.noise import noise_ceiling
 from kit.prune import config_ids
 
@@ -433,7 +433,7 @@ def _work_off(sources, folder, processes):
     before, results, left = {*multiprocessing.active_children()}, queue.SimpleQueue(), len(sources)
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), initializer=follow_parent)
     try:
-        with deaf_children():                # one that is just starting would print an error
+        with deaf_children(), without_script():      # one that is just starting would print an error
             for source in sources:
                 future = pool.submit(prepare_file, source, folder)
                 future.add_done_callback(lambda done, source=source: results.put((source, done)))

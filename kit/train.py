@@ -22,6 +22,7 @@ from kit.checks import as_path, check_callable, check_choice, check_number, chec
 from kit.data import content_digest, target, teaches
 from kit.files import plain, write_json
 from kit.losses import pairwise_hinge_loss
+from kit.precision import own_precision
 from kit.predict import PRECISIONS, predict
 
 CHECKPOINT_SECONDS = 60          # a killed run loses at most this much work
@@ -57,8 +58,8 @@ class TrainSettings:
         check_choice(named, keep=("best", "last"), precision=PRECISIONS, average=("none", "swa"))
 
 
-@torch.inference_mode(False)             # a caller's no_grad would leave the weights as they are, without a word
-@torch.enable_grad()
+@own_precision()
+@torch.enable_grad()                     # a caller's no_grad would leave the weights as they are, without a word
 def train(model, graphs, settings=None, loss=pairwise_hinge_loss, valid=(), score=None, checkpoint=None, report=None,
           record=None, deadline=None, saving=None):
     """Train a model to rank the configurations of each graph.
@@ -232,6 +233,11 @@ def _check_arguments(model, settings, functions, paths):
     for name, path in paths.items():
         if path is not None:
             as_path(path, name)
+    for name, weight in model.named_parameters():
+        if weight.is_meta or weight.is_inference():
+            raise ValueError(f"the weights {name} of the model were made "
+                             f"{'on the device meta' if weight.is_meta else 'within torch.inference_mode'}, so they "
+                             "cannot be trained; make the model elsewhere")
 
 
 def _usable(graphs, valid, score):

@@ -36,7 +36,8 @@ IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([\w.,\t ]+)|from[ \t]+([\w.]+)[ \t]
 NEEDS = {"00": (), "01": (), "02": (), "03": (), "04": (), "05": ("03", "04"), "06": ("05",), "07": ("03", "04"),
          "08": (), "09": (), "10": (), "11": (), "13": ()}
 MEASURES = "08"                                 # measures kernels, which its time may end
-PACKAGES = {MEASURES: ("apache-tvm", "torch"), "09": ("jax",)}            # what a step measures, or uses if installed
+# what a step measures, or uses if installed
+PACKAGES = {MEASURES: ("apache-tvm", "torch"), "09": ("jax", "jaxlib", "flatbuffers")}
 FIRST = ("03", "04", "05", "06", "07")          # start first: the way to the submission, and the longest notebook
 SUBMITS = "06"                                  # the others start once this one is done
 # ipykernel's launcher, silent about what its event loops log: a kernel that ends may log its own closed sockets

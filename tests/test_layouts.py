@@ -7,7 +7,7 @@ import pytest
 
 from kit.data import DataError
 from kit.programs import configured, layout_words, program_from_jax, save_layouts, with_configs, with_layouts
-from kit.programs.layouts import minor_to_major
+from kit.programs.layouts import _rewritten, minor_to_major
 from kit.programs.options import MAX_RANK
 
 jax = pytest.importorskip("jax", reason="no JAX: pip install '.[own]'")
@@ -107,6 +107,40 @@ def test_the_default_everywhere_is_the_program_without_constraints(name):
     assert own.partition("\n")[2] == plain.partition("\n")[2]                 # the first line is its name
     changed = 1 - program.written                                            # every first option
     assert "LayoutConstraint" not in own and "LayoutConstraint" in configured(program, changed).lower(x).as_text()
+
+
+class OneClass:
+    """A jaxpr as JAX 0.11 and newer have it: the class of closed ones, too, whose inside is itself."""
+
+    def __init__(self, jaxpr, eqns=None):
+        self.whole, self.eqns = jaxpr, [self.inside(one) for one in jaxpr.eqns] if eqns is None else eqns
+
+    @property
+    def jaxpr(self):
+        return self
+
+    @staticmethod
+    def inside(equation):
+        def wrapped(value):
+            if type(value) is tuple:
+                return tuple(map(wrapped, value))
+            return OneClass(value) if hasattr(value, "eqns") else value
+        return equation.replace(params={name: wrapped(value) for name, value in equation.params.items()})
+
+    def replace(self, eqns):
+        return OneClass(self.whole, eqns)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_equations_are_the_same_where_a_closed_jaxpr_is_its_own_inside(name):
+    traced, seen = jax.make_jaxpr(FUNCTIONS[name][0])(GIVEN.get(name, A)), ([], [])
+    for jaxpr, found in zip((traced, OneClass(traced)), seen):
+        def note(number, equation, found=found):
+            found.append((number, str(equation)))
+            return [equation, equation]
+        changed = _rewritten(jaxpr, note)
+        assert changed is not jaxpr and _rewritten(changed, lambda _, equation: [equation]) is changed
+    assert seen[0] == seen[1] and seen[0]
 
 
 SIZES = (5, 7), (7, 11), (11, 3)

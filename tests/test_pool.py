@@ -72,6 +72,52 @@ def test_jobs_give_their_results_in_order_from_any_number_of_processes():
     assert run_jobs(add, [], {}, 2) == [] and children() == before
 
 
+MODULE = """def double(job, data, report):
+    return 2 * job + data
+class Number(int):
+    pass
+"""
+# scripts as beginners write them: without `if __name__ == "__main__"`
+PLAIN = {
+    "nothing": "", "a comment on __main__": "# __main__\n",
+    "a function": "def double(job, data, report):\n    return 2 * job + data\n",
+    "the class of a job": "class Number(int):\n    pass\n",
+}
+SCRIPT = """print("begins", flush=True)
+from mine import Number, double
+{own}
+from kit.train_parts.pool import run_jobs
+print(run_jobs(double, [("a", Number(1)), ("a", Number(2))], {{"a": 10}}, 2))
+"""
+
+
+def ran(folder, project, script):
+    """What a script says that defines or imports its jobs, and the error that ends it."""
+    (folder / "mine.py").write_text(MODULE)
+    (folder / "plain.py").write_text(script)
+    done = subprocess.run([sys.executable, "plain.py"], cwd=folder, text=True, capture_output=True, timeout=100,
+                          env=os.environ | {"PYTHONPATH": str(project)})
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_script_whose_processes_need_nothing_of_it_runs_once(tmp_path, project, kind):
+    status, said, errors = ran(tmp_path, project, SCRIPT.format(own=PLAIN[kind]))
+    if kind in ("nothing", "a comment on __main__"):
+        assert (status, said, errors) == (0, ["begins", "[12, 14]"], "")
+        return
+    assert status == 1 and said.count("begins") in (2, 3)                    # each process runs it, and they end
+    assert errors.endswith('RuntimeError: a job needs a function or class of this script, so each process runs the '
+                           'script from its start; put all but definitions below `if __name__ == "__main__":`\n')
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_script_with_its_own_functions_runs_them_below_a_guard(tmp_path, project, kind):
+    before, call, after = SCRIPT.format(own=PLAIN[kind]).partition("print(run_jobs")
+    status, said, errors = ran(tmp_path, project, f"{before}if __name__ == '__main__':\n    {call}{after}")
+    assert (status, said[-1], errors) == (0, "[12, 14]", "")
+
+
 def test_a_job_in_this_process_has_one_thread_and_afterwards_there_are_as_many_as_before():
     before = torch.get_num_threads()
     torch.set_num_threads(3)

@@ -202,6 +202,25 @@ def test_the_catalogue_counts_the_nodes_of_each_group_and_the_configurable_opera
         assert row["configurable_opcodes"] == [chosen.count(opcode) for opcode in range(OPCODES)]
 
 
+# as a beginner writes it, without `if __name__ == "__main__"`
+PLAIN = """import sys
+from kit.prepare import prepare
+print(len(prepare(*sys.argv[1:], processes=2, progress=False).catalogue), "rows")
+"""
+STARTS = {"script": ["plain.py"], "module": ["-m", "plain"], "folder": ["."],
+          "runpy": ["-c", "import runpy; runpy.run_path('plain.py', run_name='__main__')"]}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_script_prepares_in_several_processes_however_it_is_started(data, tmp_path, project, start):
+    for name in ("plain.py", "__main__.py"):
+        (tmp_path / name).write_text(PLAIN)
+    done = subprocess.run([sys.executable, *STARTS[start], str(data), str(tmp_path / "made")], cwd=tmp_path, text=True,
+                          capture_output=True, timeout=100, env=os.environ | {"PYTHONPATH": str(project)})
+    assert (done.returncode, done.stderr) == (0, "") and re.fullmatch(r"\d+ rows\n", done.stdout), done.stdout
+    assert {path.read_bytes() for path in (tmp_path / "made").rglob("*.parquet")}
+
+
 # --- what changes
 
 

@@ -12,6 +12,7 @@ import torch
 from kit.checks import check_number, check_whole
 from kit.data import LayoutGraph
 from kit.features import config_features, rising
+from kit.precision import own_precision
 from kit.prune import fewer_configs
 
 
@@ -39,6 +40,7 @@ class BoostedTrees(torch.nn.Module):
     """
     transductive = False         # the same costs, whichever configurations `forward` is asked for together
 
+    @own_precision()
     def __init__(self, settings=None):
         super().__init__()
         self.settings = settings or BoostedTreesSettings()
@@ -46,6 +48,7 @@ class BoostedTrees(torch.nn.Module):
         self.register_buffer("fitted", torch.tensor(False))
         self.register_buffer("trees", torch.zeros(0, dtype=torch.uint8))         # LightGBM's text
 
+    @own_precision()
     def fit_scale(self, graphs):
         """Fit the trees to layout graphs."""
         s = self.settings

@@ -15,6 +15,7 @@ from kit.checks import check_graph, check_whole, expect
 from kit.data import OPCODE_NAMES, row_words
 from kit.models.config_token import ConfigTokenModel
 from kit.pad import ELEMENT_TYPE, SHAPE, TYPE_BYTES
+from kit.precision import own_precision
 
 
 class Explanation(NamedTuple):
@@ -42,6 +43,7 @@ class Explanation(NamedTuple):
         return self.nodes + np.bincount(self.ends.ravel(), np.repeat(self.pairs / 2, 2), len(self.nodes))
 
 
+@own_precision()
 def explain(model, graph, config, against=None, tensors=None):
     """Split the cost that a config-token model gives to a configuration into its terms.
 

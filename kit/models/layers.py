@@ -18,6 +18,7 @@ from torch import nn
 from kit.checks import checked_graphs, expect
 from kit.data import OPCODES
 from kit.pad import LAYOUT, repad_layout
+from kit.precision import own_precision
 from kit.scale import Scaler, fit_scaler, scale
 
 NUMERIC = LAYOUT.start           # node_feat columns before the layout are read as numbers
@@ -32,6 +33,7 @@ class Network(nn.Module):
     transductive = False
     tile = False                 # whether it ranks TileGraphs
 
+    @own_precision()
     def __init__(self, settings, kind):
         super().__init__()
         settings = kind() if settings is None else settings
@@ -45,15 +47,18 @@ class Network(nn.Module):
         self.register_buffer("node_scale", torch.zeros(2, NUMERIC, dtype=torch.float64))
         self.register_buffer("fitted", torch.tensor(False))
 
+    @own_precision()
     def fit_scale(self, graphs):
         """Store the feature statistics of the training graphs."""
         graphs = checked_graphs("graphs", graphs, self.tile)
         self.node_scale.copy_(scale_buffer(g.node_feat[:, :NUMERIC] for g in graphs))
         self.fitted.fill_(True)
 
+    @own_precision()
     def tensors_of(self, kind, node_feat, node_opcode, directions, **arrays):
         """Make a NamedTuple `kind` on this model's device: nodes, messages along each of `directions`, `arrays`."""
-        device = self.node_scale.device
+        device, found = self.node_scale.device, self.digit.weight.dtype
+        expect(found == torch.float32, "the type of the weights", found, "torch.float32; call the model's float()")
         arrays |= dict(numeric=scaled(node_feat[:, :NUMERIC], self.node_scale), opcode=node_opcode,
                        layout=repad_layout(node_feat)[0][:, LAYOUT].astype(np.int64).clip(-1, 5) + 2)
         for name, array in arrays.items():       # torch has no big-endian numbers, no negative strides, no index uint16

@@ -11,6 +11,7 @@ from kit.agreement import OwnColumns, PairColumns, agreement_tables
 from kit.checks import check_choice, check_graph, check_number, check_whole
 from kit.models.fused import BlockEnd, SageLayer, precise
 from kit.models.layers import NUMERIC, Network, Sage, rows_of
+from kit.precision import own_precision
 
 
 class LayoutTensors(NamedTuple):
@@ -77,6 +78,7 @@ class LayoutGNN(Network):
     settings : LayoutGNNSettings, optional
     """
 
+    @own_precision()
     def __init__(self, settings=None):
         super().__init__(settings, LayoutGNNSettings)
         self.register_buffer("set_size", torch.tensor(64))       # configurations scored together in training

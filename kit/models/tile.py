@@ -11,6 +11,7 @@ from kit.checks import check_graph, check_number, check_whole
 from kit.data import OPCODE_NAMES, TileGraph
 from kit.models.layers import Network, scale_buffer, scaled
 from kit.pad import SHAPE
+from kit.precision import own_precision
 
 TILE_FEATURES = 87               # columns of tile_features
 PARAMETER = OPCODE_NAMES.index("parameter")
@@ -52,6 +53,7 @@ class TileModel(Network):
     """
     tile = True
 
+    @own_precision()
     def __init__(self, settings=None):
         super().__init__(settings, TileModelSettings)
         self.register_buffer("config_scale", torch.zeros(2, TILE_FEATURES, dtype=torch.float64))
@@ -63,6 +65,7 @@ class TileModel(Network):
         self.head = nn.Sequential(nn.Linear(3 * s.width, s.width), nn.GELU(), nn.Dropout(s.dropout),
                                   nn.Linear(s.width, s.width), nn.GELU(), nn.Linear(s.width, 1))
 
+    @own_precision()
     def fit_scale(self, graphs):
         """Store the feature statistics of the training kernels."""
         super().fit_scale(graphs)

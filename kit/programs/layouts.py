@@ -212,10 +212,10 @@ def _rewritten(jaxpr, change, numbers=None):
 
     Equations are numbered in the order of the text. What is inside an equation that occurs twice has two numbers.
     """
-    numbers = count() if numbers is None else numbers
-    if hasattr(jaxpr, "jaxpr"):
-        inner = _rewritten(jaxpr.jaxpr, change, numbers)
-        return jaxpr if inner is jaxpr.jaxpr else jaxpr.replace(jaxpr=inner)
+    numbers, plain = count() if numbers is None else numbers, _opened(jaxpr)
+    if plain is not jaxpr:
+        inner = _rewritten(plain, change, numbers)
+        return jaxpr if inner is plain else jaxpr.replace(jaxpr=inner)
     equations = []
     for equation in jaxpr.eqns:
         if equation.primitive.name in CONFIGURABLE:
@@ -228,6 +228,11 @@ def _rewritten(jaxpr, change, numbers=None):
             equations.append(equation)
     same = len(equations) == len(jaxpr.eqns) and all(new is old for new, old in zip(equations, jaxpr.eqns))
     return jaxpr if same else jaxpr.replace(eqns=equations)
+
+
+def _opened(jaxpr):
+    """The jaxpr inside a closed one; since JAX 0.11 both are one class, and a jaxpr is its own inside."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def _inside(value, change, numbers):
@@ -254,11 +259,11 @@ def _constrained(equation, digits):
     def call(*operands):
         operands = [fixed(x, own) for x, own in zip(operands, digits[1:])]
         return fixed(equation.primitive.bind(*operands, **equation.params), digits[0])
-    inner = jax.make_jaxpr(call)(*[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in equation.invars])
-    known = dict(zip(inner.jaxpr.invars, equation.invars)) | dict(zip(inner.jaxpr.outvars, equation.outvars))
+    inner = _opened(jax.make_jaxpr(call)(*[jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]))
+    known = dict(zip(inner.invars, equation.invars)) | dict(zip(inner.outvars, equation.outvars))
     return [one.replace(invars=[known.get(var, var) for var in one.invars], source_info=equation.source_info,
                         outvars=[known.get(var, var) for var in one.outvars], ctx=equation.ctx)
-            for one in inner.jaxpr.eqns]
+            for one in inner.eqns]
 
 
 def _words(structure, kinds):

@@ -5,6 +5,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from kit.precision import own_precision
+
 
 def on_codes(relaxed, dims, device="cpu"):
     """Turn a relaxed cost into a `model` for strategies: (k, g) int64 codes -> (k,) float64 costs, both arrays.
@@ -15,6 +17,7 @@ def on_codes(relaxed, dims, device="cpu"):
     >>> on_codes(lambda weights: weights[:, :, 1].sum(dim=1), [2, 3])(np.array([[1, 0], [1, 1], [0, 2]])).tolist()
     [1.0, 2.0, 0.0]
     """
+    @own_precision()
     def model(points):
         with torch.no_grad():
             codes = torch.as_tensor(np.asarray(points, np.int64), device=device)
@@ -22,6 +25,7 @@ def on_codes(relaxed, dims, device="cpu"):
     return model
 
 
+@own_precision()
 def relaxed_token_cost(model, tensors):
     """The relaxed cost of a graph under a ConfigTokenModel, with tables computed once; exact on one-hot weights.
 
@@ -30,4 +34,4 @@ def relaxed_token_cost(model, tensors):
     """
     frozen = deepcopy(model).eval().requires_grad_(False)
     tables = frozen.tables(tensors)
-    return lambda weights: frozen.cost(tensors, tables, weights)
+    return own_precision()(lambda weights: frozen.cost(tensors, tables, weights))

@@ -9,17 +9,20 @@ import multiprocessing.connection
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing.reduction import recv_handle, send_handle
 
 import torch
 
-from kit.interrupts import deaf_children, follow_parent
+from kit.interrupts import deaf_children, follow_parent, without_script
 
 _ALIGNED = 64                    # bytes; where an array may start in a file
+_NAME = "kit job"                # of a process, + number
+_RUNS_SCRIPT = 93                # exit code of such a process that runs the script and would start processes itself
 
 
 def default_workers(device):
@@ -49,7 +52,8 @@ def run_jobs(work, jobs, shared, workers, report=print):
     key of the job's data in `shared`, and the job; put jobs that share data next to each other, because a process holds
     the data of one key at a time. `shared`: {key: data}, sent to a process when its next job needs them; their arrays
     are written to a temporary file without a name, which all processes map. With 1 of `workers` everything runs in this
-    process. `report` is called in this process with each line that a job reports.
+    process. `report` is called in this process with each line that a job reports. Where the user's script defines
+    `work`, or a class of jobs or data, each process runs the script, which then needs `if __name__ == "__main__"`.
 
     A ValueError if data or a job cannot be sent to another process. An OSError if the folder of temporary files has no
     room. A RuntimeError if a job fails, with its error, or if a process dies; the other processes are then ended.
@@ -58,16 +62,20 @@ def run_jobs(work, jobs, shared, workers, report=print):
     if workers <= 1:
         with one_thread():
             return [work(job, shared[key], report) for key, job in jobs]
+    here = multiprocessing.current_process()
+    if here.name.startswith(_NAME) and getattr(here, "_inheriting", False):      # it is just starting
+        sys.exit(_RUNS_SCRIPT)
+    script = nullcontext if _needs_script(work, jobs, shared) else without_script
     context, results, left = multiprocessing.get_context("spawn"), {}, list(enumerate(jobs))[::-1]
     team, held = {}, {}                          # {pipe: process}, {pipe: key of the data that the process holds}
     written = {}                                 # {key: its data as `_written` gives them}
     try:
         for number in range(workers):
-            here, there = context.Pipe()
-            team[here] = context.Process(target=_serve, args=(there, work, number), daemon=True)
-            with deaf_children():                # one that is just starting would print an error
-                team[here].start()
-            there.close()                        # so that the pipe ends when the process does
+            ours, theirs = context.Pipe()
+            team[ours] = context.Process(None, _serve, f"{_NAME} {number}", (theirs, work, number), daemon=True)
+            with deaf_children(), script():      # one that is just starting would print an error
+                team[ours].start()
+            theirs.close()                       # so that the pipe ends when the process does
         for pipe, process in team.items():
             _hand_out(pipe, process, left, shared, held, written)
         while len(results) < len(jobs):
@@ -88,6 +96,11 @@ def run_jobs(work, jobs, shared, workers, report=print):
         for file, _, _ in written.values():
             file.close()
     return [results[number] for number in range(len(jobs))]
+
+
+def _needs_script(*things):
+    """Whether a pickle of these things names something that the script defines; arrays are not looked at."""
+    return b"__main__" in _as_bytes(things, buffer_callback=lambda array: None)
 
 
 def _hand_out(pipe, process, left, shared, held, written):
@@ -159,6 +172,9 @@ def _raise_if_died(processes):
     """RuntimeError if one of the processes has died."""
     for process in processes:
         process.join(0.1)                        # one that is just dying
+        if process.exitcode == _RUNS_SCRIPT:
+            raise RuntimeError("a job needs a function or class of this script, so each process runs the script from "
+                               'its start; put all but definitions below `if __name__ == "__main__":`')
         if process.exitcode is not None:
             cause = "; out of memory?" if process.exitcode == -signal.SIGKILL else "; see its output above"
             raise RuntimeError(f"a training process ended with exit code {process.exitcode}{cause}")
