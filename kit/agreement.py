@@ -198,6 +198,18 @@ def _joins(visited, reach):
             np.stack([names[one], names[other]], axis=1), np.zeros(len(one), np.int64), walks[one, 1])
 
 
+def first_and_kernel(graph):
+    """The first operand and the kernel of each configurable node, (2, nc) int64; -1 if it has no operand."""
+    # of operands that may be either, which are alike in all that is read here, any one is taken
+    place = np.full(len(graph.node_feat), -1)
+    place[graph.node_config_ids] = np.arange(len(graph.node_config_ids))
+    (consumer, producer), roles = graph.edge_index.T, operand_roles(graph)
+    operands = np.full((2, len(graph.node_config_ids)), -1)
+    for role, found in zip((1, 2), operands):
+        found[place[consumer[roles & role > 0]]] = producer[roles & role > 0]
+    return operands
+
+
 def operand_roles(graph, depth=None):
     """What each edge carries: 1 the first operand of a configurable node, 2 its kernel, 3 either, 0 neither; (m,).
 
@@ -295,10 +307,7 @@ def agreement_tables(graph, reach=REACH):
     work = work * np.isin(graph.node_opcode[ids], (CONVOLUTION, DOT)) / BALANCE / unit
     share, reads, work = (column.astype(np.float32) for column in (size[ids], size[largest] * (largest >= 0), work))
     pairs, pair, row_pair, rows, met, scale = _pair_tables(graph, program, reach)
-    # of operands that may be either, which are alike in all that is read here, any one is taken
-    operands, roles = np.full((2, len(ids)), -1), operand_roles(graph)
-    for role, found in zip((1, 2), operands):
-        found[place[program.consumer[roles & role > 0]]] = program.producer[roles & role > 0]
+    operands = first_and_kernel(graph)
     exact, moved_by_code = _exact_table(graph, program, operands, size, unit, met)
     own = np.concatenate([_own_table(program, (ids, largest, smallest)), exact], axis=2, dtype=np.float32)
     differ, (before, *after) = rows[:, PairColumns.DISAGREE] > 0, 2 ** rows[:, PairColumns.GROWTH].T

@@ -16,9 +16,10 @@ PARAMETER_NUMBER = 30
 DIMENSIONS = slice(31, 37)               # dimensions_0..5; of a transpose: which input dimension becomes this one
 WINDOW_SIZE, WINDOW_PRODUCT = slice(37, 43), 44
 WINDOW_STRIDE = slice(45, 51)
+INPUT_FEATURE = 94                       # which dimension of a convolution's input holds the features
 KERNEL_INPUT = 99                        # which dimension of a convolution's kernel holds the input features
 KERNEL_SPATIAL = slice(101, 105)
-OUTPUT_FEATURE = 106
+OUTPUT_FEATURE, FEATURE_GROUPS = 106, 107
 LAYOUT = slice(134, 140)                 # layout_minor_to_major_0..5
 # arrays lie in memory in tiles of 8 x 128 elements (OpenXLA documentation, "Tiled layout"): the minor-most dimension
 # is padded to a multiple of 128, the second minor-most to a multiple of 8
@@ -96,6 +97,39 @@ def repad_layout(node_feat):
     repaired = node_feat.copy()
     repaired[:, LAYOUT] = np.where(~inside & good[:, None], -1, digits)
     return repaired, float(good.mean()) if len(good) else 1.0
+
+
+def whole_layouts(digits, rank):
+    """Complete the layouts that configurations name in part.
+
+    If the digits name every dimension, they are the layout. Else the first one is the minor dimension, and the others
+    follow row-major, as on the measured programs. What TPUs make of a layout that is named in part is not known.
+
+    Parameters
+    ----------
+    digits : ndarray, shape (..., 6), integers
+        Dimensions, minor to major, then -1.
+    rank : ndarray, shape (...), integers
+        Number of dimensions of each tensor.
+
+    Returns
+    -------
+    ndarray, shape (..., 6), int8
+        Whole layouts, minor to major, then -1; -1 throughout if the first digit names no dimension of the tensor.
+
+    Examples
+    --------
+    >>> whole_layouts(np.array([0, 3, -1, -1, -1, -1]), 4).tolist()
+    [0, 3, 2, 1, -1, -1]
+    """
+    digits, rank = np.asarray(digits), np.asarray(rank)[..., None]
+    place, minor = np.arange(6), digits[..., :1]
+    named = (minor >= 0) & (minor < rank)
+    # at place i > 0 lies dimension rank - i, or the one before it, once the minor dimension is passed over
+    layout = np.where(place == 0, minor, np.where(rank - place > minor, rank - place, rank - place - 1))
+    every = (np.sort(np.where(place < rank, digits, 6), axis=-1) == np.where(place < rank, place, 6)).all(
+        axis=-1, keepdims=True)
+    return np.where(named & (place < rank), np.where(every, digits, layout), -1).astype(np.int8)
 
 
 def pad_batch(arrays, fill=0):

@@ -8,7 +8,7 @@ from scipy.stats import kendalltau
 import kit.models.boosted_trees
 from kit.data import npz_paths, read_layout
 from kit.features import config_features
-from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings, _PairLoss
+from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings, PairLoss
 from kit.predict import predict
 from kit.train import TrainSettings, train
 from kit.train_parts import load_checkpoint
@@ -38,7 +38,7 @@ def test_trees_rank_configurations_of_programs_that_they_never_saw():
 def test_the_loss_has_the_derivatives_of_a_logistic_loss_over_pairs():
     rng = np.random.default_rng(0)
     runtimes = [rng.integers(1, 4, 6), np.array([5, 5, 5]), rng.integers(1, 9, 4)]       # no pair in the second
-    loss, cost = _PairLoss(runtimes, 3, np.random.default_rng(1)), rng.normal(size=13)
+    loss, cost = PairLoss(runtimes, 3, np.random.default_rng(1)), rng.normal(size=13)
     assert {(a // 6 if a < 6 else 1 + (a - 6) // 3) for a in loss.faster} <= {0, 2, 3}
     runtime = np.concatenate(runtimes)
     assert (runtime[loss.faster] < runtime[loss.slower]).all()

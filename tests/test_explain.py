@@ -102,7 +102,7 @@ def test_copies_count_the_pairs_that_disagree():
 
 
 @pytest.mark.parametrize("changes, said", [
-    ({"model": None}, "model is None; expected a ConfigTokenModel"),
+    ({"model": None}, "model is None; expected a ConfigTokenModel or AdditiveTrees"),
     ({"graph": 3}, "graph is 3; expected a LayoutGraph"),
     ({"config": [0, 0]}, r"config is \[0, 0\]; expected 4 codes, each at least 0 and below \[4, 4, 4, 4\]"),
     ({"config": [0, 0, 0, 4]}, "config is"), ({"against": [0.5] * 4}, "against is")])

@@ -1,7 +1,7 @@
 """The networks. A model turns (graph, chosen configurations) into one cost per configuration; lower is faster.
 
-A name of this package loads the file that defines it, and no other network. LightGBM (`BoostedTrees`) is no network,
-but has the same form.
+A name of this package loads the file that defines it, and no other network. The models of LightGBM (`BoostedTrees`,
+`AdditiveTrees`) are no networks, but have the same form.
 
 Training, prediction and checkpoints accept any `torch.nn.Module` with the attributes and methods listed here. To add a
 model, write its file, add it to `kit/recipes.py` and test it; `tests/test_add_a_model.py` does so with a small model.
@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING
 from kit.lazy import lazy_names
 
 if TYPE_CHECKING:                        # for editors, and for digests of code
+    from kit.models.additive_trees import AdditiveTrees, AdditiveTreesSettings, best_configuration
     from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings
     from kit.models.config_token import ConfigTokenModel, ConfigTokenSettings
     from kit.models.explanation import Explanation, explain, reasons
@@ -58,6 +59,7 @@ if TYPE_CHECKING:                        # for editors, and for digests of code
     from kit.models.tile import TileModel, TileModelSettings
 
 __getattr__, __all__ = lazy_names(__name__, {
+    "additive_trees": "AdditiveTrees AdditiveTreesSettings best_configuration",
     "boosted_trees": "BoostedTrees BoostedTreesSettings",
     "config_token": "ConfigTokenModel ConfigTokenSettings",
     "explanation": "Explanation explain reasons",

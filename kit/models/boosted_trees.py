@@ -59,12 +59,12 @@ class BoostedTrees(torch.nn.Module):
         self.fitted.fill_(True)
         if not rows.any():                       # no feature differs: nothing can be learned
             return
-        objective = _PairLoss([graph.config_runtime for graph in graphs], s.pairs, np.random.default_rng(s.seed))
-        trees = _lightgbm().train(
+        objective = PairLoss([graph.config_runtime for graph in graphs], s.pairs, np.random.default_rng(s.seed))
+        trees = load_lightgbm().train(
             {"objective": objective, "num_leaves": s.leaves, "min_data_in_leaf": min(s.rows_per_leaf, len(rows) // 4),
              "learning_rate": s.rate, "feature_fraction": 0.5, "monotone_constraints": rising(tables[0].columns),
              "seed": s.seed, "num_threads": 1, "deterministic": True, "force_col_wise": True, "verbose": -1},
-            _lightgbm().Dataset(rows), s.rounds)
+            load_lightgbm().Dataset(rows), s.rounds)
         self.trees = torch.frombuffer(bytearray(trees.model_to_string(), "utf-8"), dtype=torch.uint8)
 
     def prepare(self, graph):
@@ -85,7 +85,7 @@ class BoostedTrees(torch.nn.Module):
         """What the trees say of each configuration, (c,)."""
         if not len(self.trees):
             return np.zeros(len(graph.config_codes))
-        trees = _lightgbm().Booster(model_str=bytes(self.trees.cpu().numpy()).decode("utf-8"))
+        trees = load_lightgbm().Booster(model_str=bytes(self.trees.cpu().numpy()).decode("utf-8"))
         return trees.predict(_standardised(config_features(graph)), num_threads=1)
 
     def _load_from_state_dict(self, state, prefix, *rest):
@@ -100,7 +100,7 @@ class _Costs:
     costs: torch.Tensor | None = None
 
 
-class _PairLoss:
+class PairLoss:
     """Gradient of the logistic loss over pairs of rows of the same program, drawn once; every program counts the same.
 
     `runtimes`: of the rows, one array per program.
@@ -134,7 +134,7 @@ def _standardised(table):
     return ((values - values.mean(axis=0)) / deviation).astype(np.float32)
 
 
-def _lightgbm():
+def load_lightgbm():
     """LightGBM, which is loaded only where trees are used."""
     import lightgbm
     return lightgbm

@@ -1,8 +1,9 @@
-"""Why the config-token model gives a configuration its cost: the cost as a sum of named terms.
+"""Why the config-token model or additive trees give a configuration its cost: the cost as a sum of named terms.
 
-The cost of a configuration is a sum: one term for each configurable node, one for each pair of configurable nodes
-whose layouts meet, and one rest, the small network of the summed tokens. So the terms of a cost, or of the difference
-of two costs, can be read off the model's tables. The terms say what the model believes, not what is true.
+The cost of a configuration is a sum: one term for each configurable node and, in the config-token model alone, one for
+each pair of configurable nodes whose layouts meet, and one rest, the small network of the summed tokens. So the terms
+of a cost, or of the difference of two costs, can be read off the model's tables. The terms say what the model believes,
+not what is true.
 """
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from kit.agreement import PairColumns
 from kit.checks import check_graph, check_whole, expect
 from kit.data import OPCODE_NAMES, row_words
+from kit.models.additive_trees import AdditiveTrees, code_counts
 from kit.models.config_token import ConfigTokenModel
 from kit.pad import ELEMENT_TYPE, SHAPE, TYPE_BYTES
 from kit.precision import own_precision
@@ -45,12 +47,12 @@ class Explanation(NamedTuple):
 
 @own_precision()
 def explain(model, graph, config, against=None, tensors=None):
-    """Split the cost that a config-token model gives to a configuration into its terms.
+    """Split the cost that a model gives to a configuration into its terms.
 
     Parameters
     ----------
-    model : ConfigTokenModel
-        Trained.
+    model : ConfigTokenModel or AdditiveTrees
+        Trained. Additive trees have terms of nodes alone.
     graph : LayoutGraph
         Pruned as in training.
     config : array_like of int, shape (g,)
@@ -70,24 +72,25 @@ def explain(model, graph, config, against=None, tensors=None):
     ValueError
         If an argument is of another kind, or a code is not one of its group's.
     """
-    expect(isinstance(model, ConfigTokenModel), "model", model, "a ConfigTokenModel")
+    expect(isinstance(model, (AdditiveTrees, ConfigTokenModel)), "model", model, "a ConfigTokenModel or AdditiveTrees")
     check_graph(graph, tile=False, least=0)
     config = _checked_codes("config", config, graph)
     against = None if against is None else _checked_codes("against", against, graph)
+    split = _additive_terms if isinstance(model, AdditiveTrees) else _token_terms
     was_training = model.training
     try:
         with torch.no_grad():
             model.eval()
             tensors = model.prepare(graph) if tensors is None else tensors
-            tables = model.terms(tensors)
-            one = _terms(model, tensors, tables, config)
+            ends, terms_of = split(model, graph, tensors)
+            one = terms_of(config)
             nothing = _Terms(0.0, 0.0, 0.0, np.zeros(len(one.differ)))
-            other = nothing if against is None else _terms(model, tensors, tables, against)
+            other = nothing if against is None else terms_of(against)
     finally:
         model.train(was_training)
     nodes, pairs, rest = one.nodes - other.nodes, one.pairs - other.pairs, one.rest - other.rest
-    return Explanation(float(nodes.sum() + pairs.sum() + rest), nodes, pairs, rest, tensors.pairs.cpu().numpy(),
-                       one.differ, other.differ, config, against)
+    return Explanation(float(nodes.sum() + pairs.sum() + rest), nodes, pairs, rest, ends, one.differ, other.differ,
+                       config, against)
 
 
 def reasons(graph, explanation, most=10):
@@ -127,9 +130,7 @@ def reasons(graph, explanation, most=10):
 
 def _checked_codes(name, codes, graph):
     """Codes (g,) as int64; ValueError if they are not one code per group, of those that the group has."""
-    found, counts = np.asarray(codes), graph.config_codes.max(axis=0, initial=0) + np.int64(1)
-    last = np.where((graph.code_rows >= 0).any(axis=2), np.arange(graph.code_rows.shape[1]) + 1, 1).max(axis=1)
-    np.maximum.at(counts, graph.node_group, last)
+    found, counts = np.asarray(codes), code_counts(graph)
     fits = found.shape == counts.shape and found.dtype.kind in "iu" and (found >= 0).all() and (found < counts).all()
     expect(fits, name, codes, f"{len(counts)} codes, each at least 0 and below {counts.tolist()}")
     return found.astype(np.int64)
@@ -142,19 +143,28 @@ class _Terms(NamedTuple):
     differ: np.ndarray           # (p,) float64
 
 
-def _terms(model, tensors, tables, config):
-    """The terms of the cost of one configuration (g,); `tables` from `model.terms`."""
-    unary, by_row = tables
-    codes = torch.as_tensor(config, device=unary.device)[tensors.node_group]
-    chosen = unary[torch.arange(len(codes), device=codes.device), codes]
-    rest = model.pool(chosen[:, 1:].sum(dim=0)[None]).item() if model.settings.mix == "pool" else 0.0
-    pairs = differ = torch.zeros(len(tensors.pairs))
-    if len(by_row):
-        first, second = codes[tensors.pairs].T
-        row = tensors.pair[torch.arange(len(first), device=first.device), first, second].long()
-        pairs, differ = by_row[row], tensors.rows[row][:, PairColumns.DISAGREE].amax(dim=1)
-    nodes, pairs, differ = (part.double().cpu().numpy() for part in (chosen[:, 0], pairs, differ))
-    return _Terms(nodes, pairs, rest, differ)
+def _additive_terms(model, graph, tensors):
+    """No pairs, (0, 2), and a function from a configuration (g,) to its terms under additive trees."""
+    table, place, none = model.terms(tensors), np.arange(len(graph.node_group)), np.zeros(0)
+    return np.zeros((0, 2), np.int64), lambda config: _Terms(table[place, config[graph.node_group]], none, 0.0, none)
+
+
+def _token_terms(model, graph, tensors):
+    """The pairs, (p, 2), and a function from a configuration (g,) to its terms under the config-token model."""
+    unary, by_row = model.terms(tensors)
+
+    def terms_of(config):
+        codes = torch.as_tensor(config, device=unary.device)[tensors.node_group]
+        chosen = unary[torch.arange(len(codes), device=codes.device), codes]
+        rest = model.pool(chosen[:, 1:].sum(dim=0)[None]).item() if model.settings.mix == "pool" else 0.0
+        pairs = differ = torch.zeros(len(tensors.pairs))
+        if len(by_row):
+            first, second = codes[tensors.pairs].T
+            row = tensors.pair[torch.arange(len(first), device=first.device), first, second].long()
+            pairs, differ = by_row[row], tensors.rows[row][:, PairColumns.DISAGREE].amax(dim=1)
+        nodes, pairs, differ = (part.double().cpu().numpy() for part in (chosen[:, 0], pairs, differ))
+        return _Terms(nodes, pairs, rest, differ)
+    return tensors.pairs.cpu().numpy(), terms_of
 
 
 def _words(graph, explanation, one, other):

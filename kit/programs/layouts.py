@@ -21,6 +21,7 @@ from kit.checks import as_path
 from kit.data import DIGITS, DataError, LayoutGraph
 from kit.files import whole_file
 from kit.hlo import program_arrays
+from kit.pad import whole_layouts
 from kit.programs.options import MAX_RANK
 from kit.programs.own import checked_module, configurable_nodes, group_keys, grouped, with_configs
 
@@ -189,8 +190,7 @@ def minor_to_major(digits, rank):
 
     [0, 3, -1, -1, -1, -1] of a tensor of rank 4 gives (0, 3, 2, 1).
     """
-    named = [int(digit) for digit in digits if digit >= 0]
-    return (*named[:1], *[d for d in reversed(range(rank)) if d != named[0]]) if named else ()
+    return tuple(int(digit) for digit in whole_layouts(digits, rank) if digit >= 0)
 
 
 def _jax():
