@@ -51,12 +51,13 @@ SOURCES = "xla", "nlp"
 NOISE, FREQUENCY = "noise ceiling", "frequency of codes"
 RULES = ((OWN_HALF, own_half, 3), (COUNT, lambda graph, seed: deviations(graph), 1),
          (DEFAULT_FIRST, lambda graph, seed: default_first(graph), 1))                 # (name, rank, seeds)
-TOKEN, TREES = "token model, long form", "LightGBM"
-MIX, ALL_KINDS = f"{TOKEN}, with {TREES}", f"{TOKEN}, with {TREES} and GNN"
-MIXED = {MIX: (TOKEN, TREES), ALL_KINDS: (TOKEN, TREES, "GNN")}
-KINDS = {TOKEN: "token", TREES: "lightgbm", "GNN": "gnn"}                # as in `PRIOR`
-WEIGHTS = ((10, 0, 0), (0, 10, 0), (0, 0, 10), (10, 4, 0), (10, 4, 0.3), (10, 4, 2), (10, 4, 4), (10, 4, 6),
-           (10, 4, 10))          # of token model, LightGBM and GNN
+TOKEN, TREES, ADDITIVE = "token model, long form", "LightGBM", "additive trees"
+ALL_KINDS, QUICK, FORMER = "recipe: all four kinds", "recipe without the GNN", "recipe without additive trees"
+MIXED = {ALL_KINDS: (TOKEN, ADDITIVE, TREES, "GNN"), QUICK: (TOKEN, ADDITIVE, TREES), FORMER: (TOKEN, TREES, "GNN")}
+KINDS = {TOKEN: "token", ADDITIVE: "additive", TREES: "lightgbm", "GNN": "gnn"}                # as in `PRIOR`
+# of token model, additive trees, LightGBM and GNN
+WEIGHTS = ((10, 0, 4, 4), (10, 0, 0, 0), (0, 10, 0, 0), (0, 0, 10, 0), (0, 0, 0, 10), (10, 4, 4, 4), (10, 10, 4, 4),
+           (10, 16, 4, 4), (4, 10, 4, 4), (10, 10, 0, 4), (0, 10, 0, 4), (10, 10, 4, 0), (10, 10, 10, 10))
 FOLDS = 5
 FAMILIAR = 0.25                  # a program with this share of `familiar` nodes, or more, is familiar
 CURVE = 4, 9                     # training programs of the learning curve; the long form needs 4
@@ -70,15 +71,17 @@ def network_recipes(search, programs):
     return {TOKEN: token,
             "token model, long form, no bytes": token._replace(shape=replace(token.shape, bytes=False)),
             "token model, long form, no pairs": token._replace(shape=replace(token.shape, pairs=False)),
-            "token model, short form": short, "GNN": long["gnn"], TREES: long["lightgbm"]}
+            "token model, short form": short, "GNN": long["gnn"], TREES: long["lightgbm"],
+            ADDITIVE: long["additive"]}
 
 
 def costs_of(name, search, seed, taught, unseen, store):
     """What a model says of unseen programs, {graph_id: cost (c,)}."""
     networks = network_recipes(search, len(taught))
     if name in FEWER:
-        chosen = np.random.default_rng(seed).permutation(len(taught))[:FEWER[name]]
-        return rank_unseen(networks[TOKEN], f"measured {search} {name}", seed, [taught[i] for i in sorted(chosen)],
+        model, count = FEWER[name]
+        chosen = np.random.default_rng(seed).permutation(len(taught))[:count]
+        return rank_unseen(networks[model], f"measured {search} {name}", seed, [taught[i] for i in sorted(chosen)],
                            unseen, store, report=print)
     if name in MIXED:
         parts = [costs_of(one, search, seed, taught, unseen, store) for one in MIXED[name]]
@@ -89,9 +92,9 @@ def costs_of(name, search, seed, taught, unseen, store):
     return {graph.graph_id: rank(graph) for graph in unseen}
 
 
-FEWER = {f"{TOKEN}, {count} training programs": count for count in CURVE}
-MODELS = (ALL_KINDS, MIX, TOKEN, *FEWER, "token model, short form", "token model, long form, no bytes",
-          "token model, long form, no pairs", "GNN", TREES, RIDGE, FREQUENCY)
+FEWER = {f"{model}, {count} training programs": (model, count) for model in (TOKEN, ADDITIVE) for count in CURVE}
+MODELS = (ALL_KINDS, QUICK, FORMER, ADDITIVE, TOKEN, *FEWER, "token model, short form",
+          "token model, long form, no bytes", "token model, long form, no pairs", "GNN", TREES, RIDGE, FREQUENCY)
 WITHOUT_SEEDS = RIDGE, FREQUENCY
 
 
@@ -132,7 +135,7 @@ def study(root, search, seeds, names, store, folds=None):
         about = {g.graph_id: {"search": search, "program": g.graph_id, "family": family_of[g.graph_id],
                               "familiar": familiar(g, taught)} for g in unseen}
         rows += rows_without_model(unseen, about)
-        for name in [n for n in names if FEWER.get(n, 0) < len(taught)]:
+        for name in [n for n in names if FEWER.get(n, (n, 0))[1] < len(taught)]:
             for seed in range(1 if name in WITHOUT_SEEDS else seeds):
                 rows += rows_of(name, seed, costs_of(name, search, seed, taught, pruned, store), unseen, about)
     return as_table(rows)
@@ -202,10 +205,10 @@ def prior_table(root, search, seeds, store):
         mixes = [combine([costs[kind, seed] for kind in KINDS], mean_zscore, weights) for seed in range(seeds)]
         tau[weights] = np.array([[distinct_tau(mix[g.graph_id], g.config_runtime.astype(float)) for g in taught]
                                  for mix in mixes])
-    lines = ["| token model : LightGBM : GNN | tau | difference to 10 : 4 : 0 |", "|---" * 3 + "|"]
+    lines = ["| token : additive : LightGBM : GNN | tau | difference to the first row |", "|---" * 3 + "|"]
     for weights, own in tau.items():
         of = [family_of[g.graph_id] for g in taught]
-        gain = _with_interval((own - tau[10, 4, 0]).mean(axis=0), of)
+        gain = _with_interval((own - tau[WEIGHTS[0]]).mean(axis=0), of)
         lines.append(f"| {' : '.join(map(str, weights))} | {_with_interval(own, of)} | {gain} |")
     return "\n".join(lines)
 
