@@ -97,7 +97,7 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
     Examples
     --------
     >>> list(recipes_for("layout:xla:random"))
-    ['token', 'lightgbm', 'gnn']
+    ['token', 'lightgbm', 'additive', 'gnn']
     """
     check_choice(locals(), collection=COLLECTIONS, scale=SCALES)
     given = {name: value for name, value in (("programs", programs), ("segments", segments)) if value is not None}
@@ -130,6 +130,8 @@ def recipes_for(collection, scale="quick", programs=None, segments=None):
         steps = replace(steps, steps=SEGMENT_STEPS * steps.steps)
     recipes = {"token": Recipe(models.ConfigTokenModel, shape, token, loss, together=together),
                "lightgbm": Recipe(models.BoostedTrees, models.BoostedTreesSettings(), TrainSettings(1),
+                                  together=together),
+               "additive": Recipe(models.AdditiveTrees, models.AdditiveTreesSettings(), TrainSettings(1),
                                   together=together),
                "gnn": Recipe(network, gnn, steps, seeds=1 if short else 2)}
     return _tried(recipes) if tiny else recipes

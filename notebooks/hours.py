@@ -5,7 +5,13 @@ results with measurements on one card; its tables of times come from these funct
 """
 from typing import NamedTuple
 
-from kit.models import BoostedTreesSettings, ConfigTokenSettings, LayoutGNNSettings, TileModelSettings
+from kit.models import (
+    AdditiveTreesSettings,
+    BoostedTreesSettings,
+    ConfigTokenSettings,
+    LayoutGNNSettings,
+    TileModelSettings,
+)
 from kit.recipes import recipes_for
 
 
@@ -41,7 +47,7 @@ KEPT = 0.16
 # has; [norm over nodes][attention]; with squeeze-and-excite, and messages in both directions
 PASSES = {"linear": ((44, 91), (64, 111)), "graph": ((92, 158), (110, 194))}
 LAUNCHES = {ConfigTokenSettings: 171, TileModelSettings: 125,                # operations of PyTorch per program
-            BoostedTreesSettings: 0}                                         # on the CPU, in seconds
+            BoostedTreesSettings: 0, AdditiveTreesSettings: 0}               # on the CPU, in seconds
 
 
 def step_work(shape, nodes, configs, graphs=1):

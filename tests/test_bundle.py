@@ -211,7 +211,7 @@ def test_a_dry_run_prints_the_notebook_and_writes_nothing(tmp_path, monkeypatch,
     assert lines[:5] == [
         "someone/tpugraphs-kit-03-04-05-06", "    machine: NvidiaTeslaT4 (2 x T4), private, no internet",
         "    data: competition predict-ai-model-runtime, Dataset a/prepared-data",
-        "    tile:xla: tile, seeds 0 to 1", "    layout:xla:random: token, lightgbm, gnn, seeds 0 to 1"]
+        "    tile:xla: tile, seeds 0 to 1", "    layout:xla:random: token, lightgbm, additive, gnn, seeds 0 to 1"]
     hours, sessions = re.fullmatch(r"    training: about (\d+\.\d) hours, at least (\d+) sessions of 8 hours",
                                    lines[5]).groups()
     assert 8 * (int(sessions) - 1) < float(hours) <= 8 * int(sessions)

@@ -118,7 +118,7 @@ def lanes(seconds, count):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("given", [{}, {"seeds": 3}, {"seeds": 1, "recipe": "full"}])
 def test_each_gpu_trains_whole_models_one_after_another(monkeypatch, given, count):
-    length = {"token": 3, "lightgbm": 1, "gnn": 11}
+    length = {"token": 3, "lightgbm": 1, "additive": 2, "gnn": 11}
     monkeypatch.setattr(hours, "step_work", lambda shape, *_: shape)
     models = [one.name for one in planned_models(RANDOM, given)]
     waits = [length[name] for name in models]
@@ -136,18 +136,19 @@ CHANGES = {"token": {"steps": 5}, "gnn": {"steps": 7, "configs_per_step": 9, "wi
 def test_settings_of_the_notebooks_reach_the_plan():
     given = {"recipe": "quick", "changes": CHANGES, "seeds": 2}
     found = planned_models(DEFAULT, given)
-    assert [one.name for one in found] == ["token", "token", "lightgbm", "lightgbm", "gnn", "gnn"]
+    assert [one.name for one in found] == [
+        name for name in ("token", "lightgbm", "additive", "gnn") for _ in range(2)]
     in_folds = [one.name for one in planned_models(DEFAULT, given | {"folds": 3})]
-    assert [in_folds.count(name) for name in ("token", "lightgbm", "gnn")] == [6, 6, 6]
-    token, trees, gnn = found[::2]
+    assert [in_folds.count(name) for name in ("token", "lightgbm", "additive", "gnn")] == [6, 6, 6, 6]
+    token, trees, additive, gnn = found[::2]
     assert (token.steps, token.configs, token.shape.width) == (5, 256, 64)
     assert (gnn.steps, gnn.configs, gnn.shape.width, gnn.shape.graph_blocks) == (7, 9, 32, 2)
     assert planned_models(DEFAULT, given | {"recipe": "full"})[::2] == [
-        token._replace(configs=1024), trees, gnn._replace(shape=replace(gnn.shape, config_attention=True))]
+        token._replace(configs=1024), trees, additive, gnn._replace(shape=replace(gnn.shape, config_attention=True))]
     assert planned_models(DEFAULT, given | {"models": "token,gnn"})[::2] == [token, gnn]
     tile, = planned_models("tile:xla", {"recipe": "full", "changes": CHANGES, "seeds": 1, "models": "token"})
     assert (tile.steps, tile.configs, tile.graphs, tile.shape.width) == (3, 128, 5, 16)
-    assert [one.steps for one in planned_models(RANDOM, {"size": "tiny", "recipe": "short"})] == [20, 1, 10]
+    assert [one.steps for one in planned_models(RANDOM, {"size": "tiny", "recipe": "short"})] == [20, 1, 1, 10]
     assert len(planned_models("tile:xla", {})) == recipes_for("tile:xla")["tile"].seeds
     assert len(planned_models("tile:xla", {"changes": {"tile": {"seeds": 4}}})) == 4
     assert planned_models(RANDOM, {"changes": {}, "seeds": None}) == planned_models(RANDOM, {})

@@ -17,6 +17,7 @@ from lab.training import Member, choose_recipes, plan_members
 from lab.training.plan import FEW_GRAPHS, VALID_CONFIGS, with_seed
 
 TILE, XLA, XLA_DEFAULT, NLP, NLP_DEFAULT = COLLECTIONS
+TOGETHER = "token", "lightgbm", "additive"                       # whom the smaller recipes train once for all
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -76,7 +77,8 @@ def test_only_the_smaller_recipes_of_several_programs_train_one_token_model_for_
     found = {(scale, programs): recipes_for("layout:xla:random", scale, programs) for scale in SCALES
              for programs in (3, 4)}
     assert [key for key, own in found.items() if own["token"].together] == [("tiny", 4), ("short", 4)]
-    assert not any(own["gnn"].together or own["lightgbm"].together != own["token"].together for own in found.values())
+    assert not any(own["gnn"].together or own[kind].together != own["token"].together
+                   for kind in TOGETHER for own in found.values())
     losses = {key: own["token"].loss for key, own in found.items()}
     assert {key for key, loss in losses.items() if loss is standardised_hinge_loss} == {
         ("tiny", 4), ("short", 4), ("quick", 4)}
@@ -152,9 +154,9 @@ def test_equal_recipes_that_say_together_are_one_model_that_ranks_what_several_w
     recipes = choose_recipes(data, "short")
     found = plan_members(data, recipes, 1)
     both = (XLA, XLA_DEFAULT)
-    assert planned(found) == [("token", 0, both, both), ("lightgbm", 0, both, both), ("gnn", 0, (XLA,), (XLA,)),
+    assert planned(found) == [*((kind, 0, both, both) for kind in TOGETHER), ("gnn", 0, (XLA,), (XLA,)),
                               ("gnn", 0, (XLA_DEFAULT,), (XLA_DEFAULT,)),
-                              *((kind, 0, (NLP,), (NLP,)) for kind in ("token", "lightgbm", "gnn"))]    # few programs
+                              *((kind, 0, (NLP,), (NLP,)) for kind in (*TOGETHER, "gnn"))]    # few programs
     whole = found[0]
     assert whole.recipe == recipes[XLA]["token"] and whole.recipe.settings.steps == 850
     assert [g.graph_id for g in whole.taught(data)] == [*"abcd", *"abcd"]
@@ -184,13 +186,13 @@ def test_a_collection_that_learns_from_a_counterpart_shares_the_counterpart_s_mo
     recipes = choose_recipes(data, "short")
     assert f"{XLA_DEFAULT} is trained on 4 graphs of {XLA}\n" in capsys.readouterr().out
     both = (XLA, XLA_DEFAULT)
-    assert planned(plan_members(data, recipes, 1))[:3] == [
-        (kind, 0, (XLA,), both) for kind in ("token", "lightgbm", "gnn")]
+    assert planned(plan_members(data, recipes, 1))[:4] == [
+        (kind, 0, (XLA,), both) for kind in (*TOGETHER, "gnn")]
     # two collections of the other source stand in; a graph that two of the joint collections learn from is there once
     data = given(xla="abcd", xla_default="efgh", nlp="")
     recipes = choose_recipes(data, "short")
     assert planned(plan_members(data, recipes, 1)) == [
-        *((kind, 0, both, (*both, NLP)) for kind in ("token", "lightgbm")),
+        *((kind, 0, both, (*both, NLP)) for kind in TOGETHER),
         ("gnn", 0, (XLA,), (XLA,)), ("gnn", 0, (XLA_DEFAULT,), (XLA_DEFAULT,)), ("gnn", 0, both, (NLP,))]
     assert len(plan_members(data, recipes, 1)[0].taught(data)) == 8
 
@@ -274,7 +276,7 @@ def test_chosen_recipes_are_those_of_the_scale_and_of_the_programs_of_each_colle
 
 
 @pytest.mark.parametrize("models, changes, said", [
-    ("token,gnm", None, "^no model gnm; there are tile, token, lightgbm, gnn$"),
+    ("token,gnm", None, "^no model gnm; there are tile, token, lightgbm, additive, gnn$"),
     (["b", "a"], None, "^no model a, b; there are"), (None, {"Token": {"steps": 5}}, "^no model Token; there are"),
     ("token", {"token": {"leaves": 5}}, "^ConfigTokenModel has no setting leaves; there are"),
     (None, {"lightgbm": {"width": 5}}, "^BoostedTrees has no setting width; there are"),

@@ -207,8 +207,8 @@ def test_a_dry_run_says_what_would_be_pushed_and_neither_pushes_nor_writes_nor_n
     assert lines.count("    data: competition predict-ai-model-runtime, Dataset someone/more-data") == 4
     assert [line for line in lines if "seed" in line] == [
         "    tile:xla: tile, seeds 0 to 1", "    tile:xla: tile, seed 2",
-        "    layout:xla:random: token, lightgbm, gnn, seeds 0 to 1",
-        "    layout:xla:random: token, lightgbm, gnn, seed 2"]
+        "    layout:xla:random: token, lightgbm, additive, gnn, seeds 0 to 1",
+        "    layout:xla:random: token, lightgbm, additive, gnn, seed 2"]
     assert sum(line.startswith("    training: ") for line in lines) == 4
     assert lines[-2].startswith("together: ") and lines[-1].startswith("GPU quota: not known, because there are no Kag")
     assert kaggle.asked == []

@@ -194,7 +194,7 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
     (["--on", "kaggle", "--owner", "me", "--seed-groups", "-1"], "--seed-groups -1: expected a whole number of at "),
     (["--data-root", "nowhere"], "nowhere does not exist; expected a folder with tile/ or layout/ in it"),
     (["-p", "seeds=0"], "-p seeds=0: expected a whole number of at least 1"),
-    (["-p", "models=tokens"], "-p models=tokens: expected one or more of token, lightgbm, gnn, joined by commas"),
+    (["-p", "models=tokens"], "-p models=tokens: expected one or more of token, lightgbm, additive, gnn, joined by "),
     (["-p", "predictions_from=mine"], "-p predictions_from=mine: expected a folder that is there"),
     (["-p", "tokens.steps=3"], "-p changes={'tokens': {'steps': 3}}: expected no tokens, but one or more of tile, "),
     (["-p", "gnn.height=3"], "changes={'gnn': {'height': 3}}: expected other settings: LayoutGNN has no setting heig"),
@@ -202,7 +202,7 @@ def test_a_step_runs_again_when_the_package_that_it_measures_with_is_installed_o
     (["-p", "token.precision=half"], "precision is 'half'; expected 'float32' or 'bfloat16' or 'float16'"),
     (["-p", "token.steps=3", "--only", "05"], "run.py: 05_ensemble: no parameter changes; it declares how, choose, "),
     (["-p", "changes=token"], "-p changes=token: expected {model: {setting: value}}, such as "),
-    (["-p", "changes={3: {}}"], "-p changes={3: {}}: expected no 3, but one or more of tile, token, lightgbm, gnn"),
+    (["-p", "changes={3: {}}"], "-p changes={3: {}}: expected no 3, but one or more of tile, token, lightgbm, "),
     (["-p", "changes={'token': 3}", "-p", "token.steps=2"], "expected {model: {setting: value}}, such as "),
     (["-p", "device=meta"], f"-p device=meta: device is 'meta', and PyTorch {torch.__version__} cannot compute on it")])
 def test_what_cannot_be_is_refused_in_one_line_before_anything_is_read(main, capsys, tmp_path, args, sentence):

@@ -178,7 +178,7 @@ def test_predictions_of_another_machine_become_members(world):
     assert submission(world) != text and world.said.count("finished before") == 2
     rows = (world.place / "out" / "scores.csv").read_text().splitlines()
     assert {row.split(",")[1] for row in rows if ',2,"valid, real files"' in row} == {
-        "tile", "token", "lightgbm", "gnn"}
+        "tile", "token", "lightgbm", "additive", "gnn"}
     assert world.run(choose=False, predictions_from=place) == 0 and world.said.count("finished before") == 4
     (place / "tile_xla" / "tile_seed7.test.npz").unlink()
     assert world.run(choose=False, predictions_from=place) == 3 and "tile_seed7: has predictions of" in world.said
