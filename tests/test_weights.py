@@ -136,7 +136,7 @@ def test_a_bundle_predicts_from_published_weights_the_submission_of_home(season,
     out = made.parent
     assert not list((out / "store").glob("*.pt"))
     here, there = published(season / "home"), published(out)
-    assert here == there and len(here) == 10 and {member.partition("_")[0] for _, member, _ in here} == {
+    assert here == there and len(here) == 12 and {member.partition("_")[0] for _, member, _ in here} == {
         "tile", "token", "lightgbm", "additive", "gnn", "frequency"}
     entry, = (json.loads(path.read_text())["parameters"] for path in out.parent.glob("*.json"))
     assert entry["04_train_layout"]["weights"] == read_weights(weights).digest
