@@ -147,9 +147,9 @@ def test_weights_are_compared_on_training_programs_whose_family_was_left_out(tmp
         return {g.graph_id: sign * g.config_runtime.astype(float) for g in left}
     monkeypatch.setattr(study, "rank_unseen", rank)
     lines = study.prior_table(root, "random", 2, None).splitlines()
-    assert len(ranked) == len({*ranked}) == 3 * 2 * len(study.taught_programs(root, "random"))
-    assert "| 10 : 0 : 0 | 1.000 (1.000 to 1.000) | 0.000 (0.000 to 0.000) |" in lines
-    assert "| 0 : 10 : 0 | -1.000 (-1.000 to -1.000) | -2.000 (-2.000 to -2.000) |" in lines
+    assert len(ranked) == len({*ranked}) == 4 * 2 * len(study.taught_programs(root, "random"))
+    assert "| 10 : 0 : 0 : 0 | 1.000 (1.000 to 1.000) | 0.000 (0.000 to 0.000) |" in lines
+    assert "| 0 : 0 : 10 : 0 | -1.000 (-1.000 to -1.000) | -2.000 (-2.000 to -2.000) |" in lines
     assert len(lines) == 2 + len(study.WEIGHTS)
 
 
