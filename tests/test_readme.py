@@ -87,7 +87,7 @@ def test_the_real_program_is_that_of_the_studies():
                                          r"ceiling is (\S+)\.", README).groups()
     assert f"The ensemble has {random} on the `random` file and {default} on the `default` file." in STUDIES
     assert f"default (ceiling {ceiling}" in STUDIES
-    long = re.search(r"the long form, which .+?, has (\S+ \(.+?\)) and (\S+ \(.+?\))\.", README).groups()
+    long = re.search(r"The long form, which .+?, has (\S+ \(.+?\)) and (\S+ \(.+?\))\.", README).groups()
     assert f"| all (long form) | {' | '.join(long)} |" in STUDIES
 
 
