@@ -32,7 +32,8 @@ TINY = ["--size", "tiny", "-p", "partial=True",
         *(word for name, value in STEPS.items() for word in ("-p", f"{name}={value}"))]
 SUBMIT = ("--size", "tiny", "-p", "partial=True")
 # steps of all trainings: two models of each kind
-IN_ALL = {"tile-xla": 2 * 4, "layout-xla-default": 2 * 3 + 2 * 1 + 2 * 2}
+# steps of token, LightGBM, additive trees and the GNN, two seeds each; of tiles, two seeds
+IN_ALL = {"tile-xla": 2 * 4, "layout-xla-default": 2 * 3 + 2 * 1 + 2 * 1 + 2 * 2}
 # In front of a training there: folders of Kaggle; a clock of which each look takes a share of the 8 hours; a note for
 # each step of an optimiser. At a drawn look, Kaggle ends the session, or the notebook fails.
 THERE = """import itertools, os, signal
