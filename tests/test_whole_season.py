@@ -222,7 +222,7 @@ def test_a_season_from_a_token_to_a_score_trains_and_pushes_nothing_twice(kaggle
     there, here = ({(c, one["member"], one["split"]): one["file"] for step in TRAINS.values()
                     for c, section in Folder(out, out).record(step)["sections"].items()
                     for one in section["costs"] if not one["baseline"]} for out in (season, alone))
-    assert there == here and len(here) == 18     # a file is named after the costs in it
+    assert there == here and len(here) == 22     # a file is named after the costs in it
     csv = (alone / "submission.csv").read_bytes()
     assert (season / "submission.csv").read_bytes() == csv and len(csv.splitlines()) > 5
 
@@ -250,7 +250,7 @@ def test_a_season_from_a_token_to_a_score_trains_and_pushes_nothing_twice(kaggle
     assert entry["leaderboard"] == {"public": 0.657, "private": 0.636}
     assert entry["sha256"] == hashlib.sha256(csv).hexdigest()
     weights = {Path(name).stem for name in kaggle.datasets[WEIGHTS]["versions"][0]["files"] if name.endswith(".pt")}
-    assert {*entry["made_from"]["weights"].values()} <= weights and len(entry["made_from"]["predictions"]) == 9
+    assert {*entry["made_from"]["weights"].values()} <= weights and len(entry["made_from"]["predictions"]) == 11
     assert "0.657" in (season / "report.html").read_text()
 
     # the same once more: nothing happens twice
