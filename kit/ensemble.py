@@ -7,7 +7,7 @@ from scipy.stats import rankdata
 from kit.checks import as_numbers, check_callable, check_number, check_whole, expect
 
 # for `choose_weights`: weights of kinds of `kit.recipes` before a validation graph speaks, 1 for other kinds. Those of
-# LightGBM and the GNN were chosen by leaving out families of measured training programs (notebooks/studies.md).
+# the layout models were chosen by leaving out families of measured training programs (notebooks/studies.md).
 # "frequency" helps only where validation graphs say so
 PRIOR = {"token": 10, "tile": 10, "lightgbm": 4, "additive": 10, "gnn": 4, "frequency": 0}
 
