@@ -6,6 +6,7 @@ import pytest
 import torch
 from drawn import drawn_program, some_configs
 from scipy.stats import kendalltau
+from training import trains_and_travels
 
 from kit.data import npz_paths, read_layout
 from kit.models import AdditiveTrees, AdditiveTreesSettings, best_configuration, explain, reasons
@@ -14,8 +15,6 @@ from kit.models.boosted_trees import PairLoss
 from kit.option_features import option_features
 from kit.predict import predict
 from kit.prune import prune
-from kit.train import TrainSettings, train
-from kit.train_parts import load_checkpoint
 
 
 def decided_by_options(seed, c=150, **sizes):
@@ -134,18 +133,8 @@ def test_the_best_configuration_has_only_codes_that_a_group_has(model):
 
 
 def test_trees_train_and_travel_as_every_model_does(tmp_path):
-    graphs = [decided_by_options(seed, c=60) for seed in range(4)]
-    model = AdditiveTrees(AdditiveTreesSettings(rounds=10))
-    train(model, graphs, TrainSettings(1, 16), checkpoint=tmp_path / "trees.pt")
-    again = AdditiveTrees(AdditiveTreesSettings(rounds=10))
-    load_checkpoint(tmp_path / "trees.pt", again)
-    cost = predict(model, graphs[0])
-    assert np.array_equal(predict(again, graphs[0]), cost) and len(np.unique(cost)) > 5
-    other = fitted(graphs, rounds=10, seed=1)
-    assert np.array_equal(predict(fitted(graphs, rounds=10, seed=1), graphs[0]), predict(other, graphs[0]))
-    assert not np.array_equal(predict(other, graphs[0]), cost)
-    index = torch.tensor([3, 0])
-    assert torch.equal(model(model.prepare(graphs[0]), index), model(model.prepare(graphs[0]), torch.arange(60))[index])
+    trains_and_travels(lambda **settings: AdditiveTrees(AdditiveTreesSettings(rounds=10, **settings)),
+                       [decided_by_options(seed, c=60) for seed in range(4)], tmp_path)
 
 
 def test_bags_are_averaged():

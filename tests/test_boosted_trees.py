@@ -1,9 +1,9 @@
 """Boosted trees learn which of two configurations is faster, keep to their constraints, and travel as a checkpoint."""
 import numpy as np
 import pytest
-import torch
 from drawn import drawn_program, some_configs
 from scipy.stats import kendalltau
+from training import trains_and_travels
 
 import kit.models.boosted_trees
 from kit.data import npz_paths, read_layout
@@ -11,7 +11,6 @@ from kit.features import config_features
 from kit.models.boosted_trees import BoostedTrees, BoostedTreesSettings, PairLoss
 from kit.predict import predict
 from kit.train import TrainSettings, train
-from kit.train_parts import load_checkpoint
 
 
 def decided_by_agreement(seed, c=150):
@@ -74,18 +73,8 @@ def test_only_an_even_share_of_each_graph_is_read(monkeypatch):
 
 
 def test_trees_train_and_travel_as_every_model_does(tmp_path):
-    graphs = [decided_by_agreement(seed, c=60) for seed in range(4)]
-    model = BoostedTrees(BoostedTreesSettings(rounds=10))
-    train(model, graphs, TrainSettings(1, 16), checkpoint=tmp_path / "trees.pt")
-    again = BoostedTrees(BoostedTreesSettings(rounds=10))
-    load_checkpoint(tmp_path / "trees.pt", again)
-    cost = predict(model, graphs[0])
-    assert np.array_equal(predict(again, graphs[0]), cost) and len(np.unique(cost)) > 5
-    other = fitted(graphs, rounds=10, seed=1)
-    assert np.array_equal(predict(fitted(graphs, rounds=10, seed=1), graphs[0]), predict(other, graphs[0]))
-    assert not np.array_equal(predict(other, graphs[0]), cost)
-    index = torch.tensor([3, 0])
-    assert torch.equal(model(model.prepare(graphs[0]), index), model(model.prepare(graphs[0]), torch.arange(60))[index])
+    trains_and_travels(lambda **settings: BoostedTrees(BoostedTreesSettings(rounds=10, **settings)),
+                       [decided_by_agreement(seed, c=60) for seed in range(4)], tmp_path)
 
 
 def test_a_training_computes_the_costs_of_few_programs(monkeypatch):

@@ -9,6 +9,7 @@ from training import GRAPHS, SHORT, TINY, VALID, Plain, drawn_tile, tau
 
 from kit.metrics import kendall_tau
 from kit.models import (
+    AdditiveTrees,
     BoostedTrees,
     ConfigTokenModel,
     ConfigTokenSettings,
@@ -68,7 +69,7 @@ STATES = {
 MODELS = {
     "token": lambda: ConfigTokenModel(TOKEN), "gnn": lambda: LayoutGNN(TINY),
     "segments": lambda: SegmentGNN(SegmentGNNSettings(**SMALL)), "tile": lambda: TileModel(TileModelSettings(width=8)),
-    "trees": BoostedTrees,
+    "trees": BoostedTrees, "additive": AdditiveTrees,
 }
 each_state = pytest.mark.parametrize("state", STATES)
 

@@ -15,8 +15,10 @@ from torch import nn
 from kit.data import LayoutGraph, TileGraph, teaches
 from kit.losses import pairwise_hinge_loss
 from kit.models import LayoutGNN, LayoutGNNSettings, TileModelSettings
+from kit.predict import predict
 from kit.prune import drop_duplicate_configs
 from kit.train import TrainSettings, grad_scaler, train, train_step
+from kit.train_parts import load_checkpoint
 from kit.train_parts.sampling import make_tasks
 from lab.data import Data
 from lab.run import Store
@@ -186,3 +188,21 @@ def step_of_a_run(folder, scale="short", inputs=None):
     """What training needs of a Run: the folder, its store, a step, the scale; `inputs`: outputs of earlier sessions."""
     store = Store(Path(folder, "store"), earlier_stores(inputs) if inputs else ())
     return SimpleNamespace(out=Path(folder), step="step", store=store, scale=scale)
+
+
+def trains_and_travels(made, graphs, folder):
+    """A model `made(**settings)` trains, is the same from its checkpoint and for the same seed, and for no other one.
+
+    Its cost of a configuration does not depend on the others that are asked for.
+    """
+    model, again, *others = made(), made(), made(seed=1), made(seed=1)
+    train(model, graphs, TrainSettings(1, 16), checkpoint=folder / "trees.pt")
+    load_checkpoint(folder / "trees.pt", again)
+    cost = predict(model, graphs[0])
+    assert np.array_equal(predict(again, graphs[0]), cost) and len(np.unique(cost)) > 5
+    for other in others:
+        other.fit_scale(graphs)
+    one, two = (predict(other, graphs[0]) for other in others)
+    assert np.array_equal(one, two) and not np.array_equal(one, cost)
+    index, every = torch.tensor([3, 0]), torch.arange(len(graphs[0].config_codes))
+    assert torch.equal(model(model.prepare(graphs[0]), index), model(model.prepare(graphs[0]), every)[index])

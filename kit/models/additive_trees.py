@@ -14,8 +14,9 @@ from scipy.sparse import csr_matrix
 
 from kit.checks import check_graph, check_number, check_whole, expect
 from kit.data import LayoutGraph
-from kit.models.boosted_trees import PairLoss, load_lightgbm
+from kit.models.boosted_trees import PairLoss, Trees, load_lightgbm
 from kit.option_features import option_features
+from kit.precision import own_precision
 from kit.prune import fewer_configs
 
 
@@ -38,26 +39,19 @@ class AdditiveTreesSettings:
         check_number(vars(self), "a share, 0 to 1", "columns")
 
 
-class AdditiveTrees(torch.nn.Module):
-    """Additive trees as a model of `kit.models`: `fit_scale` fits them, and `forward` adds up a table.
-
-    The one weight scales the costs, which changes no order; training it is only a formality.
-    """
-    transductive = False         # the same costs, whichever configurations `forward` is asked for together
+class AdditiveTrees(Trees):
+    """Additive trees as a model of `kit.models`: `fit_scale` fits a booster per bag, and `forward` adds up a table."""
 
     def __init__(self, settings=None):
-        super().__init__()
-        self.settings = settings or AdditiveTreesSettings()
-        self.log_scale = torch.nn.Parameter(torch.zeros(()))
-        self.register_buffer("fitted", torch.tensor(False))
-        self.register_buffer("trees", torch.zeros(0, dtype=torch.uint8))         # LightGBM's text of each bag
+        super().__init__(settings or AdditiveTreesSettings())
 
+    @own_precision()
     def fit_scale(self, graphs):
         """Fit the trees to layout graphs."""
         s = self.settings
         most = max(s.rows // len(graphs), 2)
         graphs = [fewer_configs(graph, most) for graph in graphs]
-        sums, texts = [_Sum(graph) for graph in graphs], []
+        sums, boosters = [_Sum(graph) for graph in graphs], []
         rows = np.concatenate([one.rows for one in sums])
         self.fitted.fill_(True)
         if not (len(rows) and np.ptp(rows, axis=0).any()):     # no feature differs: nothing can be learned
@@ -65,13 +59,12 @@ class AdditiveTrees(torch.nn.Module):
         for bag in range(s.bags):
             rng = np.random.default_rng([s.seed, bag])
             loss = PairLoss([graph.config_runtime for graph in graphs], s.pairs, rng)
-            trees = load_lightgbm().train(
+            boosters.append(load_lightgbm().train(
                 {"objective": _SumLoss(loss, sums), "num_leaves": s.leaves, "learning_rate": s.rate,
                  "min_data_in_leaf": min(s.rows_per_leaf, len(rows) // 4), "feature_fraction": s.columns,
                  "seed": int(rng.integers(1 << 30)), "num_threads": 1, "deterministic": True, "force_col_wise": True,
-                 "verbose": -1}, load_lightgbm().Dataset(rows), s.rounds)
-            texts.append(trees.model_to_string())
-        self.trees = torch.frombuffer(bytearray("\0".join(texts), "utf-8"), dtype=torch.uint8)
+                 "verbose": -1}, load_lightgbm().Dataset(rows), s.rounds))
+        self.keep(boosters)
 
     def prepare(self, graph):
         """A graph whose tables are computed when `forward` first asks: the one step of a training asks one graph."""
@@ -115,16 +108,10 @@ class AdditiveTrees(torch.nn.Module):
         """What the trees say of each node and code, (nc, k)."""
         if tensors.nodes is None:
             tensors.nodes = np.zeros(tensors.graph.code_rows.shape[:2])
-            if len(self.trees):
+            if boosters := self.boosters():
                 rows, place = _distinct_rows(tensors.graph, np.ones(tensors.nodes.shape, bool))
-                texts = bytes(self.trees.cpu().numpy()).decode("utf-8").split("\0")
-                says = [load_lightgbm().Booster(model_str=text).predict(rows, num_threads=1) for text in texts]
-                tensors.nodes = np.mean(says, axis=0)[place]
+                tensors.nodes = np.mean([one.predict(rows, num_threads=1) for one in boosters], axis=0)[place]
         return tensors.nodes
-
-    def _load_from_state_dict(self, state, prefix, *rest):
-        self.trees = state.get(f"{prefix}trees", self.trees)                     # of any length
-        super()._load_from_state_dict(state, prefix, *rest)
 
 
 @dataclass

@@ -32,21 +32,44 @@ class BoostedTreesSettings:
         check_number(vars(self), "a number above 0", "rate")
 
 
-class BoostedTrees(torch.nn.Module):
-    """Trees as a model of `kit.models`: `fit_scale` fits them, and `forward` looks up what they say.
+class Trees(torch.nn.Module):
+    """What models of LightGBM share: the trees are a buffer, so they are saved and read as the weights of a network.
 
-    Each column of the features is standardised within the file, so a cost depends on the other configurations there.
     The one weight scales the costs, which changes no order; training it is only a formality.
     """
     transductive = False         # the same costs, whichever configurations `forward` is asked for together
 
     @own_precision()
-    def __init__(self, settings=None):
+    def __init__(self, settings):
         super().__init__()
-        self.settings = settings or BoostedTreesSettings()
+        self.settings = settings
         self.log_scale = torch.nn.Parameter(torch.zeros(()))
         self.register_buffer("fitted", torch.tensor(False))
-        self.register_buffer("trees", torch.zeros(0, dtype=torch.uint8))         # LightGBM's text
+        self.register_buffer("trees", torch.zeros(0, dtype=torch.uint8))         # LightGBM's texts, "\0" between them
+
+    def keep(self, boosters):
+        """Hold the trees of these boosters."""
+        texts = "\0".join(one.model_to_string() for one in boosters)
+        self.trees = torch.frombuffer(bytearray(texts, "utf-8"), dtype=torch.uint8)
+
+    def boosters(self):
+        """The boosters whose trees are held; [] if nothing was learned."""
+        texts = bytes(self.trees.cpu().numpy()).decode("utf-8")
+        return [load_lightgbm().Booster(model_str=text) for text in texts.split("\0")] if texts else []
+
+    def _load_from_state_dict(self, state, prefix, *rest):
+        self.trees = state.get(f"{prefix}trees", self.trees)                     # of any length
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+class BoostedTrees(Trees):
+    """Trees as a model of `kit.models`: `fit_scale` fits them, and `forward` looks up what they say.
+
+    Each column of the features is standardised within the file, so a cost depends on the other configurations there.
+    """
+
+    def __init__(self, settings=None):
+        super().__init__(settings or BoostedTreesSettings())
 
     @own_precision()
     def fit_scale(self, graphs):
@@ -65,7 +88,7 @@ class BoostedTrees(torch.nn.Module):
              "learning_rate": s.rate, "feature_fraction": 0.5, "monotone_constraints": rising(tables[0].columns),
              "seed": s.seed, "num_threads": 1, "deterministic": True, "force_col_wise": True, "verbose": -1},
             load_lightgbm().Dataset(rows), s.rounds)
-        self.trees = torch.frombuffer(bytearray(trees.model_to_string(), "utf-8"), dtype=torch.uint8)
+        self.keep([trees])
 
     def prepare(self, graph):
         """A graph whose costs are computed when `forward` first asks: the one step of a training asks one graph."""
@@ -83,14 +106,9 @@ class BoostedTrees(torch.nn.Module):
 
     def _ask(self, graph):
         """What the trees say of each configuration, (c,)."""
-        if not len(self.trees):
-            return np.zeros(len(graph.config_codes))
-        trees = load_lightgbm().Booster(model_str=bytes(self.trees.cpu().numpy()).decode("utf-8"))
-        return trees.predict(_standardised(config_features(graph)), num_threads=1)
-
-    def _load_from_state_dict(self, state, prefix, *rest):
-        self.trees = state.get(f"{prefix}trees", self.trees)                     # of any length
-        super()._load_from_state_dict(state, prefix, *rest)
+        if boosters := self.boosters():
+            return boosters[0].predict(_standardised(config_features(graph)), num_threads=1)
+        return np.zeros(len(graph.config_codes))
 
 
 @dataclass
