@@ -11,7 +11,7 @@ from kit.data import COLLECTIONS, dense_configs, npz_paths, read_layout
 from kit.models import BoostedTrees
 from kit.prepare import open_prepared
 from lab.baselines import COUNT, DEFAULT_FIRST, OWN_HALF, RIDGE
-from lab.data import MEASURED, measured_table, open_data, source_of
+from lab.data import MEASURED, families_of, measured_table, open_data, source_of
 from lab.measured import SEARCHES, SECOND
 from lab.run import Run
 from lab.run.store import Store
@@ -65,7 +65,7 @@ def test_the_study_ranks_programs_of_families_that_no_model_has_seen(measured, t
 
 
 def test_each_family_is_left_out_once(measured):
-    ranked, families = [], study.families_of(measured / "npz")
+    ranked, families = [], families_of(measured / "npz")
     for taught, unseen in study.splits(measured / "npz", "random", 3):
         assert not {families[g.graph_id] for g in taught} & {families[g.graph_id] for g in unseen}
         assert len(taught) + len(unseen) == len(families)

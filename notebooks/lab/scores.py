@@ -48,7 +48,7 @@ def score_table(predictions, data, against=None, score=None):
         if c == "tile:xla" and data.source == "real files":      # the measured schedules were drawn: none is a default
             scores["compiler's default"] = np.array([[default_tile_score(runtime) for runtime in known.values()]])
         by_graph[c] = {kind: dict(zip(known, own.T)) for kind, own in scores.items()}
-        if c != "tile:xla" and data.source == "measured programs":
+        if data.counts_once(c):
             more = {kind: other_scores(seeds, {i: data.named(c, data.scored)[i] for i in known})
                     for kind, seeds in costs.items()}
         for kind, own in scores.items():

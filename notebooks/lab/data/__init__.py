@@ -4,6 +4,7 @@ from lab.data.source import (
     MEASURED,
     copy_table,
     data_digest,
+    families_of,
     is_measured,
     left_out,
     locate_data,
@@ -17,6 +18,7 @@ from lab.data.truth import default_codes, deviations, distinct_tau, each_once, e
 
 __all__ = [
     "MEASURED", "MOST_CONFIGS", "UNQUOTED", "Data", "copy_table", "data_digest", "default_codes", "deviations",
-    "distinct_tau", "each_once", "equal_distance_tau", "is_measured", "left_out", "locate_data", "measured_table",
-    "open_data", "read_split", "report_problems", "source_of", "speed_up", "tau_ceiling", "teaching_graphs", "wanted",
+    "distinct_tau", "each_once", "equal_distance_tau", "families_of", "is_measured", "left_out", "locate_data",
+    "measured_table", "open_data", "read_split", "report_problems", "source_of", "speed_up", "tau_ceiling",
+    "teaching_graphs", "wanted",
 ]

@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pandas as pd
-import polars as pl
 
 from kit.data import SPLITS, STRANGER, DataError, own_files, target, teaches
 from kit.factored import read_graph
@@ -12,7 +11,7 @@ from kit.files import as_text
 from kit.metrics import score_for
 from kit.noise import noise_ceiling
 from kit.prune import config_ids, drop_duplicate_configs, fewer_configs, prune
-from lab.data.source import data_digest, left_out, measured_table, report_problems, source_of, wanted
+from lab.data.source import data_digest, families_of, left_out, report_problems, source_of, wanted
 from lab.data.truth import distinct_tau, each_once
 
 UNQUOTED = re.compile(r"[^\s,:;\"/\\]+")        # matches file stems that need no quotes in a CSV, and no ":" of an ID
@@ -168,7 +167,7 @@ class Data:
         names = [*self.named(collection, split or self.scored)]
         if self.source != "measured programs":
             return dict(zip(names, names))
-        known = dict(pl.read_csv(measured_table(self.root)).select("program", "family").iter_rows())
+        known = families_of(self.root)
         return {i: known.get(i.rpartition(":")[2], i) for i in names}
 
     def ceilings(self, collection):

@@ -136,6 +136,11 @@ def measured_table(root):
     return (Path(root) if is_prepared(root) else Path(root).resolve().parent) / MEASURED_TABLE
 
 
+def families_of(root):
+    """{name of a graph: family} of the measured programs and kernels."""
+    return dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
+
+
 def copy_table(root, place):
     """Let a prepared folder say as much of what was measured as its data root does; it may be prepared anew."""
     table, copy = measured_table(root), Path(place, MEASURED_TABLE)

@@ -18,7 +18,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 sys.path[:0] = str(PROJECT), str(PROJECT / "notebooks")
 from kit.data import dense_configs  # noqa: E402
 from kit.prune import prune  # noqa: E402
-from lab.data import open_data  # noqa: E402
+from lab.data import families_of, open_data  # noqa: E402
 from lab.measured import SECOND  # noqa: E402
 from lab.run.store import Store  # noqa: E402
 from lab.studies.new_families import (  # noqa: E402
@@ -26,7 +26,6 @@ from lab.studies.new_families import (  # noqa: E402
     as_table,
     costs_of,
     familiar,
-    families_of,
     rows_of,
     rows_without_model,
     summary,

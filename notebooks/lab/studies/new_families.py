@@ -37,7 +37,7 @@ from lab.data import (  # noqa: E402
     distinct_tau,
     each_once,
     equal_distance_tau,
-    measured_table,
+    families_of,
     open_data,
     read_split,
     tau_ceiling,
@@ -175,11 +175,6 @@ def splits(root, search, folds=None):
 def taught_programs(root, search):
     """The training programs of both sources of one search, pruned, each configuration once."""
     return [g for s in SOURCES for g in teaching_graphs(root, f"layout:{s}:{search}", "train", k_hops=1)]
-
-
-def families_of(root):
-    """{graph_id: family} of the measured programs."""
-    return dict(pl.read_csv(measured_table(root)).select("program", "family").iter_rows())
 
 
 def unseen_programs(root, search, taught):

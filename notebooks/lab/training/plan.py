@@ -34,9 +34,8 @@ class Member(NamedTuple):
 
     def judged_by(self, data):
         """The validation graphs that choose its weights; with few of them, the last weights are kept."""
-        valid = [graph for c in self.trains_on for graph in data.valid[c]]
-        if data.source == "measured programs":           # as `data.score` counts
-            valid = [g if hasattr(g, "config_feat") else drop_duplicate_configs(g)[0] for g in valid]
+        valid = [drop_duplicate_configs(graph)[0] if data.counts_once(c) else graph       # as `data.score` counts
+                 for c in self.trains_on for graph in data.valid[c]]
         return [g if hasattr(g, "config_feat") else fewer_configs(g, VALID_CONFIGS) for g in valid]
 
     def asked(self, data):
